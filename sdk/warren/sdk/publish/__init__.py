@@ -1,1 +1,1 @@
-"""Publishing: confirm window, bulk publishing, returns, transactions."""
+"""Publishing: publisher confirms, bulk publishing, transactions, returned messages."""

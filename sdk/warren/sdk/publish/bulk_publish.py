@@ -1,4 +1,4 @@
-"""Many publishes with one outcome: in a window, in order, in batches, and again what was not confirmed."""
+"""Bulk publishing: many messages with one report; in a window, in order, in batches, with repeated attempts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warren.sdk.publish.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
 PRUNE = 2000
-"""What is confirmed is forgotten when so many more are there than the last time."""
+"""Growth of the list of messages after which confirmed ones are removed from it."""
 FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 
@@ -26,11 +26,12 @@ Messages = Iterable[object] | AsyncIterable[object]
 
 
 class BatchOptions(TypedDict, total=False):
-    """How the messages of a batch are published.
+    """Options of bulk publishing.
 
-    `timeout`: seconds for each attempt at a message, from when its turn came; 30. `exchange`, `key`: as in `publish`.
-    `attempts`: what was nacked or not confirmed in time is published again, with the same id and `warren-republished`, until
-    it was published so often; after waits that grow to 3 s. 1 by default.
+    `timeout`: seconds for each attempt at a message, from its turn on; 30. `exchange`, `key`: as in `publish`.
+    `attempts`:
+    how often a message is published at most if it is nacked or not confirmed in time, with the same id and
+    `warren-republished`, after random waits of up to 3 s; 1.
     """
 
     timeout: float
@@ -40,7 +41,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class BulkSender(Protocol):
-    """What encodes a message and writes it; `PublishOperations` is one."""
+    """The part of the publish operations that bulk publishing uses."""
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
@@ -51,19 +52,19 @@ class BulkSender(Protocol):
     ) -> asyncio.Future[None]: ...
 
     def batch(self) -> AbstractContextManager[None]:
-        """What is written inside is one batch to whoever records it."""
+        """Return a context in which all writes belong to one batch of telemetry."""
         ...
 
 
 class _OrderBroken(WarrenError):
-    """Another message is to be mended first; nobody but the batch sees it."""
+    """Signal within an ordered bulk publish: an earlier message must be published again first."""
 
     def __init__(self) -> None:
         super().__init__("an earlier message of the ordered batch was not confirmed")
 
 
 class BulkEntry:
-    """One message of a batch, and what became of it so far."""
+    """One message of a bulk publish, and its result so far."""
 
     __slots__ = ("index", "message", "outgoing", "result")
 
@@ -75,6 +76,7 @@ class BulkEntry:
 
     @property
     def confirmed(self) -> bool:
+        """Whether the broker confirmed the message."""
         result = self.result
         return (
             isinstance(result, asyncio.Future)
@@ -85,7 +87,7 @@ class BulkEntry:
 
     @property
     def error(self) -> WarrenError | None:
-        """Why it was not confirmed, once it is settled."""
+        """The reason why the message was not confirmed, once it is settled; None if it was."""
         if isinstance(self.result, WarrenError):
             return self.result
         if self.result is None or self.result.cancelled():
@@ -97,7 +99,7 @@ class BulkEntry:
 
 
 class BulkPublish:
-    """Messages that were submitted together; the parameters are those of `BatchOptions` and `publish_many`."""
+    """One bulk publish; the parameters are those of `BatchOptions` and `publish_many`."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class BulkPublish:
             raise ConfigError("attempts must be at least 1")
         self.total: int = 0
         self._entries: list[BulkEntry] = []
-        """Those that are not known to be confirmed, so that a long source is not kept in memory."""
+        """Messages not known to be confirmed; confirmed ones are removed, so that a long source does not fill the memory."""
         self._prune_at = PRUNE
         self._sender = sender
         self._timeout = timeout
@@ -122,17 +124,18 @@ class BulkPublish:
         self._attempts = attempts
         self._ordered = ordered
         self._stopped: WarrenError | None = None
-        """Why nothing more is sent: an earlier message of an ordered batch could not be."""
-        self._flying: deque[asyncio.Future[None]] = deque()
-        """What may be unconfirmed (kept only where the order counts)."""
-        self._refused = False
-        """One of those was not confirmed."""
+        """The error of the message that stopped an ordered bulk publish."""
+        self._in_flight: deque[asyncio.Future[None]] = deque()
+        """Unconfirmed messages; only of an ordered bulk publish."""
+        self._order_broken = False
+        """One of the messages in flight was not confirmed."""
 
     def recorded(self) -> AbstractContextManager[None]:
+        """Return a context in which the messages belong to one batch of telemetry."""
         return self._sender.batch()
 
     async def add(self, message: object) -> None:
-        """Write it as soon as there is a connection and room in the window."""
+        """Write a message as soon as there is a connection and room in the window."""
         entry = BulkEntry(self.total, message, None)
         self.total += 1
         self._entries.append(entry)
@@ -149,20 +152,20 @@ class BulkPublish:
                 entry.result = await self._sender.write(entry.outgoing, self._timeout)
         except WarrenError as error:
             entry.result = error
-            self._refused = True
+            self._order_broken = True
 
     def resume(self, failure: Failure) -> None:
-        """Take over what another batch could not confirm, for `again`."""
+        """Take over a failed message of another bulk publish, for `again`."""
         entry = BulkEntry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
         self.total += 1
         self._entries.append(entry)
 
     async def finish(self) -> PublishReport:
-        """Wait until every message has its outcome, its last attempt included."""
+        """Wait until every message has its outcome, including repeated attempts; return the report."""
         await self._settled()
         if self._ordered:
-            await self._mend()
+            await self._republish_in_order()
         elif self._attempts > 1 and self._retryable():
             await self.again(self._attempts - 1)
         return PublishReport(
@@ -175,42 +178,43 @@ class BulkPublish:
         )
 
     async def again(self, attempts: int) -> None:
-        """Publish again what was not confirmed and may be, at growing intervals, so many times at most."""
+        """Publish retryable failures again at growing intervals, at most `attempts` times."""
         retrying = AsyncRetrying(
             stop=stop_after_attempt(attempts),
             wait=wait_random_exponential(multiplier=FIRST_AGAIN_SECONDS, max=LONGEST_AGAIN_SECONDS),
             retry=retry_if_result(bool),
             retry_error_callback=lambda state: None,
         )
-        await retrying(self._round)
+        await retrying(self._retry_round)
 
     def abandon(self) -> None:
-        """Nobody waits any more: what is in flight ends as it may, and is not published again after a reconnect."""
+        """Cancel what is in flight: it is not published again after a reconnect."""
         for entry in self._entries:
             if isinstance(entry.result, asyncio.Future):
                 entry.result.cancel()
 
     async def rewrite(self) -> None:
-        """Publish again all that could be encoded."""
+        """Publish again every message that could be encoded."""
         for entry in self._entries:
             if entry.outgoing is not None:
                 await self._rewrite(entry)
 
     async def _settled(self) -> None:
-        # Confirms come together and mostly in order, so that nearly all are done when the first of them is.
+        # Confirms arrive together and mostly in order: when the first is there, nearly all are.
         for entry in self._entries:
             if isinstance(entry.result, asyncio.Future) and not entry.result.done():
                 await asyncio.wait((entry.result,))
 
     def _retryable(self) -> list[BulkEntry]:
+        """Return the entries whose error is retryable."""
         return [
             entry
             for entry in self._entries
             if entry.outgoing is not None and (error := entry.error) is not None and error.retryable
         ]
 
-    async def _round(self) -> bool:
-        """One more attempt at each; whether another one may help."""
+    async def _retry_round(self) -> bool:
+        """Publish each retryable failure once more; return whether retryable failures remain."""
         for entry in self._retryable():
             await self._rewrite(entry)
         await self._settled()
@@ -228,10 +232,10 @@ class BulkPublish:
             entry.result = problem
 
     async def _write_behind(self, entry: BulkEntry, outgoing: Outgoing) -> None:
-        """Write it when all that was sent before is confirmed or may still be."""
+        """Write a message of an ordered bulk publish when no earlier one has failed."""
         while True:
-            if self._refused:
-                await self._mend()
+            if self._order_broken:
+                await self._republish_in_order()
             if self._stopped is not None:
                 raise _not_sent(self._stopped)
             try:
@@ -241,34 +245,34 @@ class BulkPublish:
             except _OrderBroken:
                 continue
             entry.result = written
-            self._flying.append(written)
-            written.add_done_callback(self._look)
+            self._in_flight.append(written)
+            written.add_done_callback(self._check_result)
             return
 
     def _check_order(self) -> None:
-        # A callback comes a turn of the event loop after its future is done, and the next message may come in between.
-        while self._flying and self._flying[0].done():
-            self._look(self._flying.popleft())
-        if self._refused:
+        # The callback of a future runs one turn of the event loop later, and the next message may come before it.
+        while self._in_flight and self._in_flight[0].done():
+            self._check_result(self._in_flight.popleft())
+        if self._order_broken:
             raise _OrderBroken
 
-    def _look(self, done: asyncio.Future[None]) -> None:
+    def _check_result(self, done: asyncio.Future[None]) -> None:
         if done.cancelled() or done.exception() is not None:
-            self._refused = True
+            self._order_broken = True
 
-    async def _mend(self) -> None:
-        """Before anything else is sent: what was not confirmed, one after the other; the first that ends so stops all."""
+    async def _republish_in_order(self) -> None:
+        """Publish failed messages again, one after the other; the first that fails again stops the bulk publish."""
         sent = [entry for entry in self._entries if entry.result is not None]
         await self._settled()
-        self._flying.clear()
-        self._refused = False
+        self._in_flight.clear()
+        self._order_broken = False
         for entry in sent:
             error = entry.error
             if error is not None and self._stopped is None:
-                await self._alone(entry, error)
+                await self._retry_alone(entry, error)
                 self._stopped = entry.error
 
-    async def _alone(self, entry: BulkEntry, error: WarrenError) -> None:
+    async def _retry_alone(self, entry: BulkEntry, error: WarrenError) -> None:
         if self._attempts == 1 or entry.outgoing is None or not error.retryable:
             return
         one = BulkPublish(self._sender, timeout=self._timeout)
@@ -285,9 +289,9 @@ def _not_sent(cause: WarrenError) -> PublishError:
 
 
 async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError) -> PublishReport:
-    """Add all, and wait for all.
+    """Publish all messages and wait for their outcomes.
 
-    :raises BatchError: if any was not confirmed and `on_error` is `raise`.
+    :raises BatchError: if a message was not confirmed, and `on_error` is `raise`.
     """
     try:
         with batch.recorded():
@@ -305,7 +309,7 @@ async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError)
 
 
 async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnError) -> PublishReport:
-    """One more attempt at every failure of a report, whatever its reason was."""
+    """Make one more attempt at every failure of a report, whatever its error was."""
     for failure in report.failures:
         batch.resume(failure)
     try:
@@ -319,7 +323,10 @@ async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnE
 
 
 def raise_failures(report: PublishReport, on_error: OnError) -> PublishReport:
-    """:raises BatchError: if there are failures and they are to be raised."""
+    """Return the report.
+
+    :raises BatchError: if there are failures, and `on_error` is `raise`.
+    """
     if report.failures and on_error == "raise":
         raise BatchError(report)
     return report
@@ -332,9 +339,9 @@ async def publish_batches(
     seconds: float | None,
     on_error: OnError,
 ) -> AsyncGenerator[PublishReport, None]:
-    """A report for each batch; one closes at `count`, or so many seconds after it began, whichever comes first.
+    """Yield a report for each batch, which ends with `count` messages or after `seconds`, whichever comes first.
 
-    :raises ConfigError: if nothing would close a batch. :raises BatchError: as `publish_all`.
+    :raises ConfigError: if neither is given. :raises BatchError: as `publish_all`.
     """
     if (count is None and seconds is None) or (count is not None and count < 1):
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
@@ -355,7 +362,7 @@ async def publish_batches(
 
 
 class _Lookahead:
-    """Looks one message ahead, and gives up waiting for it at a deadline without losing it."""
+    """A source with a lookahead of one message, which a deadline does not lose."""
 
     def __init__(self, messages: Messages) -> None:
         self._sync = None if isinstance(messages, AsyncIterable) else iter(messages)
@@ -365,6 +372,7 @@ class _Lookahead:
         self._loop = asyncio.get_running_loop()
 
     async def has_next(self, deadline: float | None) -> bool:
+        """Return whether there is a next message; False also if none comes before the deadline."""
         if self._next:
             return True
         if deadline is not None and self._loop.time() >= deadline:
@@ -385,6 +393,7 @@ class _Lookahead:
         return bool(self._next)
 
     def take(self) -> object:
+        """Return the next message."""
         return self._next.pop()
 
     async def aclose(self) -> None:

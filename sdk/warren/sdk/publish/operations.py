@@ -1,4 +1,4 @@
-"""What `app.publish`, `app.submit` and `app.call` do: declare what is reached, encode, send, report."""
+"""Operations of an App on the sending side: publish, submit, call, gather; required topology is declared first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 class PublishOperations:
     """The sending side of an App, across its runs.
 
-    :param running: the run, or `TransportUnavailable` if there is none.
+    :param running: returns the runtime; raises `TransportUnavailable` if there is none.
     """
 
     def __init__(self, running: Callable[[], Runtime], clock: Clock, policy: DeclarePolicy) -> None:
@@ -39,10 +39,12 @@ class PublishOperations:
         self._policy = policy
         self._declared: set[type[Message]] = set()
         self.declared_publishes: list[type[Message]] = []
-        """What `app.publishes` named."""
+        """The message classes that `app.publishes` named."""
 
     def declare_publish(self, kind: type[Message]) -> None:
-        """What the class must reach is declared at each start, so that its first message need not do it."""
+        """Note a message class of `app.publishes`; its topology is declared at each start, not before its first
+        message.
+        """
         if kind not in self.declared_publishes:
             self.declared_publishes.append(kind)
         self._declared.add(kind)
@@ -50,6 +52,7 @@ class PublishOperations:
     async def publish(
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
+        """Publish and await the confirm; see `App.publish`."""
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:
@@ -61,6 +64,7 @@ class PublishOperations:
             await runtime.sender.publish(outgoing, timeout)
 
     async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
+        """Write, and return the future of the confirm; see `App.submit`."""
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:
@@ -68,25 +72,26 @@ class PublishOperations:
         return await runtime.sender.submit(outgoing, timeout)
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
-        """Encode, after what the message must reach is declared."""
+        """Declare the required topology, and encode the message."""
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), PUBLISH_SECONDS)
         return encode(message, now=self._clock.now(), **options)
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
-        """Through the publish middlewares, and what comes out of them to `write`."""
+        """Pass the message through the publish middlewares, and the result to `write`; for transactions."""
         runtime = self._running()
         if runtime.instruments is not None:
             write = recorded(runtime.instruments, write)
         await runtime.middlewares.send(outgoing, write)
 
     def transaction_channels(self) -> TransactionChannels:
+        """Return the pool of transaction channels of this run."""
         return self._running().transactions
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
     ) -> Outgoing:
-        """Encode, after what the message must reach is declared."""
+        """Declare the required topology, and encode the message; for bulk publishing."""
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), timeout)
         return encode(message, now=self._clock.now(), exchange=exchange, key=key)
@@ -94,12 +99,13 @@ class PublishOperations:
     async def write(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Write what is encoded, as soon as there is a connection and room; see `Publisher.submit`."""
+        """Write an encoded message as soon as there is a connection and room; see `Publisher.submit`."""
         runtime = self._running()
         sender = runtime.direct_sender if outgoing.middlewares_applied else runtime.sender
         return await sender.submit(outgoing, timeout, before_write)
 
     async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
+        """Send a request and await its reply; see `App.call`."""
         runtime = self._running()
         kind = type(request)
         if kind not in self._declared and self._policy == "always":
@@ -120,6 +126,7 @@ class PublishOperations:
         exchange: str | None,
         key: str | None,
     ) -> GatherCall[Answer]:
+        """Prepare a scatter-gather call; see `App.gather`."""
         if replies is not None and replies < 1:
             raise ConfigError("replies must be at least 1")
         kind = type(request)
@@ -143,20 +150,20 @@ class PublishOperations:
         return GatherCall(prepare, replies, timeout)
 
     def batch(self) -> AbstractContextManager[None]:
-        """What is written inside is one batch to whoever records it."""
+        """Return a context in which all writes belong to one batch of telemetry."""
         instruments = self._running().instruments
         return nullcontext() if instruments is None else batch(instruments)
 
     async def send(self, outgoing: Outgoing) -> None:
-        """Publish a reply, with confirm, within the usual deadline."""
+        """Publish a reply and await the confirm, within the default deadline."""
         await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
-        """As `send`, of what came from the wire: it passes no middleware a second time."""
+        """As `send`, for a received message: the publish middlewares are not applied again."""
         await self._running().direct_sender.publish(outgoing, timeout)
 
     async def _declare_required(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
-        """Declare what the class must reach, once; returns what is left of `timeout`."""
+        """Declare the topology that a message class requires, once; return the rest of `timeout`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         if kind.wire_key is not None:

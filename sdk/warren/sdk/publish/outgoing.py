@@ -1,4 +1,4 @@
-"""A message ready for the wire, but for the channel it goes over: its address, properties, headers and body."""
+"""`Outgoing`: an encoded message before it is written to a channel."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ TRANSIENT = 1
 
 
 class Outgoing:
-    """Its header frame is encoded once, and again only if a property or header is set afterwards.
+    """A message to be published: address, properties, headers and body.
 
-    :ivar properties: by their AMQP names, but for the headers.
-    :ivar deadline: by the loop's clock, when whoever waits for its answer gives up: each write sets its expiration to what
-        is left until then.
-    :ivar passed: the middlewares have seen it; another attempt goes past them, as what they made of it.
-    :ivar headers: values, or fields as they came (`warren.wire.field_tables.Field`).
+    The header frame is encoded once, and again only after a property or header has been set.
+
+    :ivar properties: by their AMQP names, without the headers.
+    :ivar headers: values, or fields as they were received (`warren.wire.field_tables.Field`).
+    :ivar mandatory: the broker returns the message if no queue takes it.
+    :ivar deadline: time of the event loop at which the caller stops waiting for a reply; each write sets the expiration
+        to
+        the remaining time. None for no expiration.
+    :ivar middlewares_applied: the publish middlewares have changed the message; a further attempt skips them.
     """
 
     __slots__ = (
@@ -39,7 +43,7 @@ class Outgoing:
         mandatory: bool = True,
         header: bytes | None = None,
     ) -> None:
-        """:param header: the payload of the header frame, encoded already."""
+        """:param header: the payload of the header frame, if it is encoded already."""
         self.exchange: str = exchange
         self.routing_key: str = routing_key
         self.properties: dict[str, str | int] = properties
@@ -52,10 +56,11 @@ class Outgoing:
 
     @property
     def message_id(self) -> str:
+        """The message id; empty if there is none."""
         return str(self.properties.get("message_id", ""))
 
     def set(self, name: str, value: str | int | None) -> None:
-        """Set a property, or with None unset it."""
+        """Set a property; None removes it."""
         self._header = None
         if value is None:
             self.properties.pop(name, None)
@@ -63,11 +68,12 @@ class Outgoing:
             self.properties[name] = value
 
     def set_body(self, body: bytes) -> None:
+        """Replace the body."""
         self._header = None
         self.body = body
 
     def set_header(self, name: str, value: object) -> None:
-        """Set a header, or with None unset it."""
+        """Set a header; None removes it."""
         if value is None and name not in self.headers:
             return
         self._header = None
@@ -77,9 +83,9 @@ class Outgoing:
             self.headers[name] = value
 
     def header(self) -> bytes:
-        """The payload of its header frame.
+        """Return the payload of the content header frame.
 
-        :raises ValueError: and other errors of Python's, for a value that the wire cannot carry.
+        :raises ValueError: and other errors of Python, for a value that AMQP cannot encode.
         """
         if self._header is None:
             encoded: dict[str, wire.Property] = {
@@ -93,7 +99,7 @@ class Outgoing:
 
 
 def encode_headers(headers: Iterable[tuple[str, Any]]) -> bytes:
-    """A header table; what came from the wire as a field goes on with its own type and bytes."""
+    """Return an encoded header table; received fields keep their types and bytes."""
     return b"".join(field_tables.name_bytes(name) + _encoded(value) for name, value in headers)
 
 

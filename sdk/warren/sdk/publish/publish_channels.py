@@ -1,4 +1,4 @@
-"""The channels that an App publishes on: one with confirms, one without; the broker may close either over a message."""
+"""The channels that an App publishes on: one with publisher confirms, one without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from warren.sdk.transport.session import Session
 
 
 class PublishChannels:
-    """Opens both, and opens a new one where the broker closed one over a message; nobody else suffers from that."""
+    """Opens both channels on each connection, and replaces a channel that the broker closed over a message.
+
+    :param on_change: called when a channel is lost or replaced.
+    :param prepare: called with each channel with confirms before anything is published on it.
+    """
 
     def __init__(
         self,
@@ -23,7 +27,6 @@ class PublishChannels:
         on_change: Callable[[], None],
         prepare: Callable[[DataChannel], Awaitable[None]] | None = None,
     ) -> None:
-        """:param prepare: called with each channel with confirms, before anything is published on it."""
         self._publisher = publisher
         self._on_change = on_change
         self._prepare = prepare
@@ -32,17 +35,19 @@ class PublishChannels:
         self._reopening: set[asyncio.Task[None]] = set()
 
     async def open(self, session: Session) -> None:
-        """Open both, to be attached when the connection is up."""
+        """Open both channels; `attach` puts them to use when the connection is up."""
         self._session = session
         self._opened = await self._open(session, confirms=True), await self._open(session, confirms=False)
 
     def attach(self) -> None:
+        """Give the opened channels to the publisher."""
         assert self._opened is not None
         confirmed, unconfirmed = self._opened
         self._publisher.attach_unconfirmed(unconfirmed)
         self._publisher.attach(confirmed)
 
     def detach(self) -> None:
+        """Take the channels from the publisher after the loss of the connection."""
         self._session = None
         for task in self._reopening:
             task.cancel()
@@ -59,6 +64,7 @@ class PublishChannels:
     def _ended(
         self, session: Session, channel: DataChannel, confirms: bool, ended: asyncio.Future[None]
     ) -> None:
+        """Replace a channel that the broker closed over a message; the loss of the connection is handled elsewhere."""
         cause = None if ended.cancelled() else ended.exception()
         if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
             return
@@ -76,7 +82,7 @@ class PublishChannels:
         try:
             channel = await self._open(session, confirms=confirms)
         except WarrenError:
-            # What cannot open a channel any more is no connection to stay with.
+            # A connection that cannot open a channel is of no use; a new one can.
             lost.abort()
             return
         if session is self._session:

@@ -1,4 +1,4 @@
-"""Asynchronous publisher confirms: a bounded window, exact returns, and a republish after a lost connection."""
+"""Publisher confirms: a bounded window of unconfirmed messages, exact returns, republishing after a lost connection."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from warren.sdk.transport.data_channel import DataChannel
 
 WINDOW = 1000
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Bodies of unconfirmed messages beyond this are not written until confirms come; one message may exceed it."""
+"""Most bytes of unconfirmed bodies; one message may exceed it."""
 
 
 @dataclass(slots=True)
 class PublisherStatistics:
-    """Counts since the App started; `unconfirmed` is what is in the window now.
+    """Counts since the App started.
 
-    `blocked_seconds` is how long the broker did not read what was published (`connection.blocked`), up to now.
+    :ivar unconfirmed: messages in the window now.
+    :ivar blocked_seconds: total time in which the broker did not read publishes (`connection.blocked`).
     """
 
     published: int = 0
@@ -59,6 +60,7 @@ class PendingConfirm:
         self.identity: str | tuple[str, int] = ""
 
     def settle(self, error: WarrenError | None) -> None:
+        """Complete the future with the error, or without one; does nothing if it is done."""
         if self.future.done():
             return
         if error is None:
@@ -68,16 +70,18 @@ class PendingConfirm:
 
 
 class Publisher:
-    """One channel in confirm mode, used by all tasks of an App.
+    """Publisher on one channel in confirm mode, for all tasks of an App.
 
-    Returns are told apart by the message id, which precedes the confirm in the same order; only while two messages
-    of one id are in flight does the later one carry a private header `warren-token`.
+    A returned message is matched by its message id; its return precedes its confirm. Only while two messages with the
+    same
+    id are in flight, the later one carries the private header `warren-token`.
 
-    When the broker closes the channel over a message and does not say which, those in flight go again one at a time,
-    until the one is alone with its error: it ends `refused`, the others by their own confirms.
+    If the broker closes the channel over a message without naming it, the messages in flight are published again one at a
+    time, until the one that closes the channel is alone: it ends with the outcome `refused`, the others by their
+    confirms.
 
-    :param window: unconfirmed messages at a time; who publishes beyond it waits.
-    :param on_return: called with each message that came back, also if nobody awaits its publish any more.
+    :param window: most unconfirmed messages at a time; further publishes wait.
+    :param on_return: called with each returned message, also if nobody awaits its publish any more.
     """
 
     def __init__(self, *, window: int, on_return: Callable[[Unroutable], None]) -> None:
@@ -91,26 +95,28 @@ class Publisher:
         self._bytes = 0
         self._sequence = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        """A heap, by the place in the line."""
+        """A heap of waiting publishes, ordered by arrival."""
         self._places = itertools.count()
         self._awaiting_republish: deque[PendingConfirm] = deque()
+        """Unconfirmed messages of a lost channel, in their order."""
         self._one_at_a_time = False
-        """One of the messages that are cut off closes the channel: they go one at a time."""
+        """One of the interrupted messages closes the channel: republish one at a time."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.blocked: str | None = None
-        """The reason that the broker gave for not reading (`connection.blocked`), or None."""
+        """The broker's reason for not reading publishes (`connection.blocked`), or None."""
         self._blocked_until = self._loop.time()
-        """Up to when the time that it was blocked is counted."""
+        """Time of the event loop up to which `blocked_seconds` is counted."""
         self.statistics: PublisherStatistics = PublisherStatistics()
 
     @property
     def attached(self) -> bool:
+        """Whether there is an open channel."""
         return self._channel is not None and self._channel.usable
 
     def attach(self, confirmed: DataChannel) -> None:
-        """There is a channel: publish again, in their order, what was cut off; then let the others go on."""
+        """Use this channel: republish interrupted messages in order, then admit waiting publishes."""
         confirmed.on_confirm = self._confirm
         confirmed.on_return = self._return
         self._channel = confirmed
@@ -119,12 +125,12 @@ class Publisher:
         self._settled()
 
     def attach_unconfirmed(self, channel: DataChannel) -> None:
-        """There is a channel for what awaits no confirm."""
+        """Use this channel for publishes without confirms."""
         self._unconfirmed_channel = channel
         self._wake()
 
     def detach(self) -> None:
-        """The channel is lost: keep what was not confirmed for the next one."""
+        """Stop using the channel, which is lost; keep the unconfirmed messages for the next one."""
         self._channel = None
         self._awaiting_republish.extendleft(reversed(self._in_flight.values()))
         self._in_flight.clear()
@@ -133,9 +139,9 @@ class Publisher:
         self._idle.set()
 
     def refused(self, error: WarrenError) -> None:
-        """The broker closes the channel over a message: end what caused it, so that it is not sent again.
+        """End the messages over which the broker closed the channel, so that they are not sent again.
 
-        A missing or forbidden exchange is named in the reply text, and the messages to it end.
+        If the reply text names a missing or forbidden exchange, these are the messages to that exchange.
         """
         named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
         in_flight = list(self._in_flight.values())
@@ -148,16 +154,17 @@ class Publisher:
         self._one_at_a_time = self._one_at_a_time or not guilty
 
     def set_blocked(self, reason: str | None) -> None:
+        """Note that the broker stops reading publishes for a reason, or with None that it reads again."""
         self._count_blocked()
         self.blocked = reason
         self._wake()
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
-        """Publish and await the confirm.
+        """Publish and await the confirm, both within `timeout` seconds.
 
-        :raises Unroutable: the broker returned it. :raises Nacked: the broker refused it.
-        :raises PublishTimeout: no confirm within `timeout` seconds. :raises TransportUnavailable: no connection in that
-            time, so that it was never sent.
+        :raises Unroutable: the broker returned the message. :raises Nacked: the broker refused it.
+        :raises PublishTimeout: no confirm came in time.
+        :raises TransportUnavailable: there was no connection in time; the message was not sent.
         """
         deadline = self._loop.time() + timeout
         channel = self._channel_with_room() if not self._waiters else None
@@ -168,9 +175,9 @@ class Publisher:
     async def submit(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Write the message as soon as there is a connection and room; the confirm is the future's.
+        """Write the message as soon as there is a connection and room in the window; return the future of its confirm.
 
-        :param gate: called right before it is written; what it raises is raised, and nothing is written.
+        :param before_write: called directly before the write; if it raises, nothing is written.
         """
         deadline = self._loop.time() + timeout
         channel = self._channel_with_room() if not self._waiters else None
@@ -185,7 +192,7 @@ class Publisher:
         return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        """At most once: returns when the bytes are on their way, without waiting unless the socket is full of them."""
+        """Publish at most once: return when the bytes are buffered; wait only while the socket is congested."""
         deadline = self._loop.time() + timeout
         while (
             (channel := self._unconfirmed_channel) is None
@@ -194,9 +201,9 @@ class Publisher:
         ):
             await self._wait_for_room(deadline)
             if self._unconfirmed_channel is None or not self._unconfirmed_channel.usable:
-                # There is room, but the channel of this kind is being replaced.
+                # There is room, but the channel without confirms is being replaced.
                 await asyncio.sleep(0.01)
-        # It takes no place in the window, so that no confirm will wake whoever waits behind it.
+        # This publish takes no place in the window, and no confirm will wake the next waiter.
         self._wake()
         self.statistics.published += 1
         try:
@@ -214,7 +221,7 @@ class Publisher:
             raise TransportUnavailable(f"the connection was lost: {error}", outcome="unknown") from error
 
     def committed(self, count: int, returned: list[Unroutable]) -> None:
-        """Count what a transaction published, and tell of what came back."""
+        """Count the messages of a committed transaction, and report the returned ones."""
         self.statistics.published += count
         self.statistics.confirmed += count
         self.statistics.returned += len(returned)
@@ -222,7 +229,7 @@ class Publisher:
             self._on_return(error)
 
     async def flush(self) -> None:
-        """Wait until nothing is unconfirmed."""
+        """Wait until no message is unconfirmed."""
         while self._in_flight or any(not pending.future.done() for pending in self._awaiting_republish):
             if self._in_flight:
                 await self._idle.wait()
@@ -233,12 +240,13 @@ class Publisher:
                 )
 
     def snapshot(self) -> PublisherStatistics:
+        """Return the statistics, brought up to date."""
         self.statistics.unconfirmed = len(self._in_flight) + len(self._awaiting_republish)
         self._count_blocked()
         return self.statistics
 
     def close(self) -> None:
-        """End what still waits: its outcome is unknown if it was written."""
+        """End all pending publishes; the outcome of written ones is unknown."""
         self.detach()
         for pending in self._awaiting_republish:
             pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
@@ -257,9 +265,10 @@ class Publisher:
             self.statistics.blocked_seconds += now - self._blocked_until
         self._blocked_until = now
 
-    # Room
+    # Window
 
     def _channel_with_room(self) -> DataChannel | None:
+        """Return the channel if the next message may be written now, otherwise None."""
         channel = self._channel
         if channel is None or self._awaiting_republish or self.blocked is not None or not channel.usable:
             return None
@@ -268,7 +277,8 @@ class Publisher:
         return channel
 
     async def _wait_for_room(self, deadline: float) -> DataChannel:
-        # Who was woken and found no room keeps its place in the line.
+        """Wait for room in the window, in the order of arrival."""
+        # A waiter that was woken and found no room keeps its place.
         place = next(self._places)
         while True:
             waiter = self._loop.create_future()
@@ -293,7 +303,7 @@ class Publisher:
                 return channel
 
     def _pass_on(self, waiter: asyncio.Future[None]) -> None:
-        """Who was woken and goes away instead wakes the next; nobody else may be left to do it."""
+        """Wake the next waiter if this one was woken and gives up; nobody else would."""
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._wake()
 
@@ -307,7 +317,7 @@ class Publisher:
         return PublishTimeout(f"{reason} until the deadline; the message was not sent", outcome="not_sent")
 
     def _wake(self) -> None:
-        """Let as many go on as there is room for; each of them wakes the next."""
+        """Wake as many waiters as the window has room for; each of them wakes the next."""
         room = self._window - len(self._in_flight)
         while self._waiters and room > 0 and self._channel_with_room() is not None:
             _, waiter = heappop(self._waiters)
@@ -338,13 +348,13 @@ class Publisher:
             outgoing.set_header(RETURN_TOKEN, sequence)
             identity = (message_id, sequence)
         elif outgoing.headers:
-            # It may have come with a delivery that is published on, or be left from an earlier attempt.
+            # The header may come from a forwarded delivery or an earlier attempt.
             outgoing.set_header(RETURN_TOKEN, None)
         try:
             channel.publish(outgoing, outgoing.mandatory)
         except Exception as error:
-            # Nothing was written: the sequence of the broker has not moved. Whatever is raised over a value (it is no
-            # fixed list), a number that is left behind would let later confirms end the wrong publishes.
+            # Nothing was written, and the broker counts nothing. Any exception must end here: a sequence number that
+            # is spent without a write would assign all later confirms to the wrong publishes.
             pending.settle(encoding_error(error))
             self._settled()
             return
@@ -357,7 +367,7 @@ class Publisher:
         self._bytes += len(outgoing.body)
 
     def _resume(self) -> None:
-        """Write what is cut off: all of it, or while there is a suspicion, the next one alone."""
+        """Republish interrupted messages: all of them, or one at a time while one of them closes the channel."""
         channel = self._channel
         while (
             self._awaiting_republish and channel is not None and not (self._one_at_a_time and self._in_flight)
@@ -365,7 +375,7 @@ class Publisher:
             pending = self._awaiting_republish.popleft()
             if pending.future.done():
                 continue
-            # What came back on the lost channel says nothing of this attempt.
+            # A return on the lost channel says nothing about this attempt.
             pending.error = None
             pending.outgoing.set_header(REPUBLISHED, True)
             self.statistics.republished += 1
@@ -417,7 +427,7 @@ class Publisher:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """End what is overdue. One timer serves all: nearly every message is confirmed long before it."""
+        """Time out overdue publishes. One timer serves all: nearly every message is confirmed long before."""
         self._timer = None
         now = self._loop.time()
         earliest = None
@@ -438,7 +448,7 @@ class Publisher:
 
 
 def encoding_error(error: Exception) -> ConfigError:
-    """What is said of a value that no frame can carry; nothing of its message was written."""
+    """Return the error for a value that AMQP cannot encode; nothing of its message was written."""
     return ConfigError(
         f"a header or property cannot be written to the wire: {str(error) or type(error).__name__}"
     )

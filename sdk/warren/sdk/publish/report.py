@@ -1,4 +1,4 @@
-"""What became of many publishes: how many, and which were not confirmed."""
+"""`PublishReport`: the outcome of a bulk publish."""
 
 from __future__ import annotations
 
@@ -10,22 +10,30 @@ from warren.sdk.publish.outgoing import Outgoing
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One message of a batch that was not confirmed: its place in the batch, and why."""
+    """A message of a bulk publish that was not confirmed.
+
+    :ivar index: position of the message in the source, from 0.
+    """
 
     index: int
     message: object
     error: WarrenError
     outgoing: Outgoing | None = field(default=None, repr=False, compare=False)
-    """As it was encoded, with the id that another attempt keeps; None if it could not be encoded."""
+    """The encoded message, whose id another attempt keeps; None if it could not be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """What became of a batch: `total` messages, and those that were not confirmed."""
+    """Outcome of a bulk publish.
+
+    :ivar total: number of messages.
+    :ivar failures: the messages that were not confirmed.
+    """
 
     total: int
     failures: tuple[Failure, ...]
 
     @property
     def confirmed(self) -> int:
+        """Number of confirmed messages."""
         return self.total - len(self.failures)

@@ -1,4 +1,4 @@
-"""A message that came back (`basic.return`), as the error that its publisher gets."""
+"""Returned messages (`basic.return`): decoding into the error for their publisher."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from warren.wire.delivery_scanner import decode_content_header, decode_return
 
 
 def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unroutable, int | None]:
-    """The error, and the private token that tells its publish from others with the same message id.
+    """Return the error for a returned message, and its private return token if it has one.
 
-    :raises StreamError: if the frames end early.
+    The token distinguishes publishes that have the same message id.
+
+    :raises StreamError: if the frames are truncated.
     """
     back, (properties, table) = decode_return(method), decode_content_header(header)
     delivery = Delivery(body, back.exchange, back.routing_key, "", False, None, properties, table=table)

@@ -1,4 +1,4 @@
-"""Transactions: publishes and acknowledgements on a channel of their own that take place together, or not at all."""
+"""Transactions: publishes and acknowledgements on a channel of their own that take effect together, or not at all."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from warren.sdk.transport.session import Session
 CLOSE_SECONDS = 5.0
 SPARE_CHANNELS = 8
 PREPARE_BYTES = 1024 * 1024
-"""So many bytes are handed to the socket before it is waited for."""
+"""Bytes that are written before the socket is drained."""
 
 
 class OnConnection(Protocol):
-    """Does something on the connection, as soon as there is one; again on the next one if that is lost meanwhile."""
+    """Runs work on the publish connection; see `SupervisedConnection.use`."""
 
     def __call__(self, work: Callable[[Session], Awaitable[DataChannel]]) -> Awaitable[DataChannel]: ...
 
 
 class TransactionChannels:
-    """Channels in transaction mode, kept for the next transaction; a channel cannot confirm and commit both.
+    """Pool of channels in transaction mode; a channel cannot have confirms and transactions both.
 
-    :param on_connection: of the connection to publish on.
-    :param publisher: knows whether the broker blocks, and counts what was committed.
+    :param on_connection: of the publish connection.
+    :param publisher: has the state of `connection.blocked`, and counts committed messages.
     """
 
     def __init__(self, on_connection: OnConnection, publisher: Publisher) -> None:
@@ -50,7 +50,10 @@ class TransactionChannels:
         self._spare: list[DataChannel] = []
 
     async def take(self, timeout: float) -> DataChannel:
-        """:raises TransactionFailed: if there is none in time, or the broker blocks publishers."""
+        """Return a spare channel, or open one.
+
+        :raises TransactionFailed: if there is none in time, or the broker blocks publishers.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._on_connection(self._of)
@@ -66,6 +69,7 @@ class TransactionChannels:
         return await session.channel(transactions=True)
 
     def give_back(self, channel: DataChannel) -> None:
+        """Keep the channel for the next transaction, or close it if there are enough."""
         if channel.usable and len(self._spare) < SPARE_CHANNELS:
             self._spare.append(channel)
         else:
@@ -73,21 +77,21 @@ class TransactionChannels:
 
 
 class Encoder(Protocol):
-    """What a transaction needs of the App's sending side."""
+    """The part of the publish operations that a transaction uses."""
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
-        """Encode, after what the message must reach is declared."""
+        """Declare the required topology, and encode the message."""
         ...
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
-        """Through the publish middlewares, and what comes out of them to `write`."""
+        """Pass the message through the publish middlewares, and the result to `write`."""
         ...
 
 
 class Transaction:
-    """What `app.transaction()` gives: the end of its block commits, an error in it rolls back.
+    """A transaction of `app.transaction()`: the end of its block commits, an exception in it rolls back.
 
-    One task uses it; nothing that it publishes is in any queue, and nothing that it took is gone, before the commit.
+    Use it from one task. Before the commit no published message is in a queue, and no received message is acknowledged.
     """
 
     def __init__(self, encoder: Encoder, channels: Callable[[], TransactionChannels], timeout: float) -> None:
@@ -99,24 +103,24 @@ class Transaction:
         self._published: list[tuple[object, Outgoing]] = []
         self._by_id: dict[str, int] = {}
         self._returned: list[tuple[Unroutable, int | None]] = []
-        self._unread = 0
-        self._asked = False
-        """It may hold a message, even one that came after a cancelled `get`."""
-        self._gave_up = False
-        """A `get` ended without its answer, whose message may come back after the commit."""
-        self._taken = 0
-        """The delivery tag of the last message that was taken."""
+        self._undrained_bytes = 0
+        self._may_hold_messages = False
+        """The channel may hold messages, even one that arrived after a cancelled `get`."""
+        self._get_unanswered = False
+        """A `get` ended without its reply, which may arrive after the commit."""
+        self._last_tag = 0
+        """The delivery tag of the last message that was received."""
 
     async def publish(self, message: object, **options: Unpack[MessageOptions]) -> None:
         """Publish with the commit; persistent and mandatory, as `App.publish`.
 
-        :raises TransactionFailed: if the connection or the channel is lost: nothing will have taken place.
+        :raises TransactionFailed: if the connection or the channel is lost; nothing takes effect.
         """
         outgoing = await self._encoder.encode_for(message, options)
 
         async def write(passed: Outgoing) -> None:
             channel, index = self._usable(), len(self._published)
-            # Their returns could not be told apart without it; what came with a delivery is of another publish.
+            # Returns of messages with the same id need the token; one of a forwarded delivery belongs to another publish.
             first = self._by_id.setdefault(passed.message_id, index)
             passed.set_header(RETURN_TOKEN, None if first == index else index)
             try:
@@ -124,30 +128,30 @@ class Transaction:
             except Exception as error:
                 raise encoding_error(error) from error
             self._published.append((message, passed))
-            self._unread += len(passed.body)
-            if self._unread > PREPARE_BYTES:
-                self._unread = 0
+            self._undrained_bytes += len(passed.body)
+            if self._undrained_bytes > PREPARE_BYTES:
+                self._undrained_bytes = 0
                 await self._drain(channel)
 
         await self._encoder.pass_through(outgoing, write)
 
     async def get(self, queue: str) -> Delivery | None:
-        """Take one message of the queue, or None if it is empty; the commit acknowledges it, a rollback gives it back.
+        """Return one message of the queue, or None if it is empty; the commit acknowledges it, a rollback requeues it.
 
         :raises TransactionFailed: if the queue does not exist, or the connection is lost.
         """
         channel = self._usable()
-        self._asked = self._gave_up = True
+        self._may_hold_messages = self._get_unanswered = True
         try:
             got = await channel.get(queue, self._timeout)
-            self._gave_up = False
+            self._get_unanswered = False
         except TimeoutError:
             raise TransactionFailed(f"no answer in time from queue {queue!r}") from None
         except OSError:
             raise self._failed(channel) from None
         if got is None:
             return None
-        self._taken, delivery = Delivery.from_frames(*got, queue)
+        self._last_tag, delivery = Delivery.from_frames(*got, queue)
         return delivery
 
     async def __aenter__(self) -> Transaction:
@@ -172,7 +176,7 @@ class Transaction:
         except BaseException:
             channel.close_in_background()
             raise
-        if self._gave_up:
+        if self._get_unanswered:
             channel.close_in_background()
         else:
             self._channels.give_back(channel)
@@ -183,8 +187,8 @@ class Transaction:
 
     async def _commit(self, channel: DataChannel) -> None:
         self._usable()
-        if self._taken:
-            channel.acknowledge_up_to(self._taken)
+        if self._last_tag:
+            channel.acknowledge_up_to(self._last_tag)
         channel.flush()
         try:
             async with asyncio.timeout(self._timeout):
@@ -195,22 +199,26 @@ class Transaction:
                 f"the broker did not answer the commit within {self._timeout:g} s"
             ) from None
         except WarrenError as error:
-            raise self._judged(channel, error) from error
+            raise self._commit_error(channel, error) from error
         channel.transaction_ended(committed=True)
 
-    def _judged(self, channel: DataChannel, error: WarrenError) -> TransactionError:
-        """The channel's end before the answer is the answer, but for a part of it (RabbitMQ: `partial tx completion`)."""
+    def _commit_error(self, channel: DataChannel, error: WarrenError) -> TransactionError:
+        """Return the error of a commit without a reply.
+
+        The broker closes the channel if nothing was committed, except for a partial commit (RabbitMQ: `partial tx
+        completion`).
+        """
         close_error = channel.close_error
         if isinstance(close_error, ChannelClosed) and "partial" not in error_text(close_error):
             return TransactionFailed(f"nothing was committed: {error_text(close_error)}", outcome="refused")
         return TransactionUnknown(f"the commit was sent, and its outcome is not known: {error}")
 
     async def _roll_back(self, channel: DataChannel) -> None:
-        """The error of the block is what counts; a channel that cannot roll back is closed, which does the same."""
+        """Roll back; close a channel that cannot, which has the same effect. The exception of the block is raised."""
         if not channel.usable:
             return
-        if self._asked:
-            # A rollback would leave to the channel what it took; its end gives it back.
+        if self._may_hold_messages:
+            # A rollback leaves received messages unacknowledged on the channel; closing it requeues them.
             channel.close_in_background()
             return
         channel.flush()

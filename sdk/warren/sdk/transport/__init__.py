@@ -1,1 +1,1 @@
-"""Connections to brokers. The only package that knows aio-pika and aiormq."""
+"""Connections to brokers: reconnecting, host failover, channels. The only package that imports aio-pika and aiormq."""

@@ -1,4 +1,4 @@
-"""A channel whose messages pass through `warren.wire` alone: no task, no future, no object of aiormq for any of them."""
+"""Data channel: publishes, deliveries, confirms and settlements without a task, future or aiormq object per message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FRAME_OVERHEAD = 8
 CONGESTED_BYTES = 32 * 1024
 LEAVE_SECONDS = 5.0
 ADDRESSES = 1000
-"""Exchange and key pairs whose method frame is kept; more than that are made anew each time."""
+"""Number of pairs of exchange and key whose method frame is cached; others are encoded each time."""
 
 EAGER = 256
-"""So many pieces that wait to be written (some 40 messages) go at once, so that the broker works while we do."""
+"""Buffered parts that trigger a flush (about 40 messages), so that the broker works in parallel."""
 
 _FRAME = struct.Struct(">BHI")
 _NEXT = struct.Struct(">BBHI")
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class Content(Protocol):
-    """A message to be sent, as this module needs it."""
+    """A message to be published, as this module uses it."""
 
     exchange: str
     routing_key: str
@@ -46,16 +46,19 @@ class Content(Protocol):
     def message_id(self) -> str: ...
 
     def header(self) -> bytes:
-        """The payload of its header frame."""
+        """Return the payload of the content header frame."""
         ...
 
 
 class DataChannel:
-    """Publishes, deliveries, confirms and settlements of one channel; synchronous methods are in `methods`, aiormq's.
+    """Publishes, deliveries, confirms and settlements of one channel; `methods` has the synchronous methods of aiormq.
 
-    The callbacks must be set before anything is consumed or published; they must not raise.
+    Set the callbacks before anything is consumed or published. They must not raise.
 
-    :param answered: what is published on it has an answer: a confirm each, or the one of the commit.
+    :param expects_confirms: the broker answers what is published: with confirms, or with the reply to the commit.
+    :ivar on_delivery: called with the frames of each delivery: method, header, body.
+    :ivar on_return: called with the frames of each returned message.
+    :ivar on_confirm: called with delivery tag, `multiple`, and whether it is an ack.
     """
 
     def __init__(
@@ -73,59 +76,64 @@ class DataChannel:
         self.on_return: Callable[[bytes, bytes, bytes], None] = _ignore
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm
         self.ended: asyncio.Future[None] = channel.closing
-        """Done when the channel or its connection has ended; an error of the broker is its exception."""
+        """Done when the channel or its connection has ended; its exception is the error of the broker, if any."""
         self._gets: deque[asyncio.Future[tuple[bytes, bytes, bytes] | None]] = deque()
-        """What was asked for and not answered yet; the answers come in this order, also to those who have gone."""
+        """Pending `basic.get` requests; replies arrive in this order, also for cancelled callers."""
         self._closing_task: asyncio.Task[None] | None = None
         self._closing = False
-        """Its end is asked for: what it received goes back by itself, and any frame more would end the connection."""
+        """`channel.close` is sent: unsettled deliveries go back, and another frame would be a protocol error."""
         self._frame_writer = frame_writer
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
         self._acks: list[int] = []
         self._highest = 0
-        """The highest tag that is settled; what was delivered before it and is not settled is outstanding."""
+        """The highest settled delivery tag."""
         self._outstanding: set[int] = set()
+        """Unsettled delivery tags below the highest settled one."""
         scanner.open(self.number, self)
         self.ended.add_done_callback(lambda done: scanner.close(self.number, self))
 
     @property
     def usable(self) -> bool:
+        """Whether the channel is open and its connection too."""
         return not (self._closing or self.ended.done() or self._frame_writer.transport.is_closing())
 
     @property
     def close_error(self) -> BaseException | None:
-        """Why it has ended, if it has and if that is known."""
+        """The error that ended the channel; None if it is open, or was closed without an error."""
         if not self.ended.done() or self.ended.cancelled():
             return None
         return self.ended.exception()
 
     def abort(self) -> None:
-        """Cut the channel's connection: the way to a new one when this one cannot be trusted."""
+        """Cut the connection of the channel, so that a new one is opened, if this one can no longer be trusted."""
         self._frame_writer.transport.abort()
 
     @property
     def congested(self) -> bool:
-        """More waits for the socket than it takes at once."""
+        """Whether the write buffer is above its high-water mark."""
         return self._frame_writer.transport.get_write_buffer_size() >= CONGESTED_BYTES
 
     async def drain(self) -> None:
-        """Wait until the socket takes more.
+        """Wait until the write buffer is below its limit.
 
         :raises OSError: if the connection is lost meanwhile.
         """
         await self._frame_writer.drain()
 
     def flush(self) -> None:
-        """Write what waits now, so that it precedes a synchronous method."""
+        """Write buffered frames now, so that they precede a synchronous method."""
         self._frame_writer.flush()
 
     async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
-        """One message of the queue (`basic.get`) as the payloads of a delivery's frames, or None if it is empty.
+        """Return one message of the queue (`basic.get`) as the payloads of a delivery's frames; None if the queue is
+        empty.
 
-        A message that comes after the caller has gone is given back.
+        A message that arrives after the caller was cancelled goes back to the queue.
 
-        :raises OSError: if the channel ends meanwhile; `close_error` may say why. :raises TimeoutError: if nothing comes.
+        :param timeout: seconds for the reply.
+        :raises OSError: if the channel ends meanwhile; `close_error` may have the reason.
+        :raises TimeoutError: if no reply comes.
         """
         got: asyncio.Future[tuple[bytes, bytes, bytes] | None]
         got = asyncio.get_running_loop().create_future()
@@ -140,7 +148,7 @@ class DataChannel:
             return got.result()
         except BaseException:
             if not got.cancel() and not got.cancelled() and (taken := got.result()) is not None:
-                # It came in the same moment as the cancellation.
+                # The message arrived at the same moment as the cancellation.
                 self.requeue(decode_deliver(taken[0]).delivery_tag, failed=False)
             raise
 
@@ -153,11 +161,11 @@ class DataChannel:
         stream: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Start a consumer; returns its tag. Deliveries may come before that.
+        """Start a consumer; return its tag. Deliveries may arrive before that.
 
-        :param prefetch: of this consumer; None leaves what was set for the one before.
-        :param stream: the queue is one, for those that record what happens; it is consumed alike.
-        :param timeout: seconds for each answer.
+        :param prefetch: of this consumer; None keeps the value of the consumer before.
+        :param stream: the queue is a stream; only capture uses this.
+        :param timeout: seconds for each reply.
         """
         if prefetch is not None:
             await self.methods.basic_qos(prefetch_count=prefetch, timeout=timeout)
@@ -165,17 +173,20 @@ class DataChannel:
         return ok.consumer_tag or ""
 
     async def cancel(self, tag: str, timeout: float | None = None) -> None:
-        """End a consumer; what came before the answer has been delivered then."""
+        """Cancel a consumer. All its deliveries have been passed on when this returns."""
         await self.methods.basic_cancel(tag, timeout=timeout)
 
     async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
-        """Await one of the synchronous `methods`; if the caller is cancelled, it goes on, for aiormq does not stand it."""
+        """Await one of the synchronous `methods`.
+
+        If the caller is cancelled, the method continues: aiormq closes a channel whose method is cancelled.
+        """
         task = asyncio.ensure_future(method)
         task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
     def close_in_background(self) -> None:
-        """Close it without waiting; what it received and did not settle goes back."""
+        """Close the channel without waiting; the broker requeues its unsettled deliveries."""
         if self.usable:
             self._closing = True
             self._closing_task = asyncio.ensure_future(self._close_quietly())
@@ -186,18 +197,20 @@ class DataChannel:
         except TimeoutError:
             self.abort()
         except Exception as error:
-            # It is gone already, and not ours any more.
+            # The channel has ended already.
             log.debug("event=channel.close_failed channel=%s error=%s", self.number, error)
 
     async def close(self, timeout: float) -> None:
+        """Close the channel; wait at most `timeout` seconds for the reply."""
         self._frame_writer.flush()
         self._closing = True
         async with asyncio.timeout(timeout):
             await self.methods.close()
 
-    # In
+    # Received frames
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Pass a received message to its callback or to the pending `get`; called by the scanner."""
         kind = method[3]
         try:
             if kind == DELIVER:
@@ -207,11 +220,12 @@ class DataChannel:
             elif kind in (GET_OK, GET_EMPTY):
                 self._take(kind, method, header, body)
         except Exception:
-            # An error that got as far as here is one of this program; the other channels must not suffer from it.
+            # Such an error is a bug of this program. The scanner must go on for the other channels.
             log.exception("event=channel.message_failed channel=%s", self.number)
             self.abort()
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        """Pass a confirm to its callback; called by the scanner."""
         self.on_confirm(sequence, multiple, ack)
 
     def _take(self, kind: int, method: bytes, header: bytes, body: bytes) -> None:
@@ -223,13 +237,14 @@ class DataChannel:
         elif taken is not None and self.usable:
             self.requeue(decode_deliver(taken[0]).delivery_tag, failed=False)
 
-    # Out
+    # Sent frames
 
     def publish(self, content: Content, mandatory: bool) -> None:
-        """Write one message whole, or nothing; the caller bounds how much may wait.
+        """Write one message whole, or nothing. The caller bounds how much may be buffered.
 
-        :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). Sent
-            nevertheless, the broker would close the connection over it, and the next one over its republish.
+        :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). The broker
+            would
+            close the connection over such a frame, and the next connection over the republish.
         """
         header, body, number = content.header(), content.body, self.number
         size, room = len(body), self._frame_max - FRAME_OVERHEAD
@@ -254,7 +269,7 @@ class DataChannel:
             self._frame_writer.flush()
 
     def acknowledge(self, delivery_tag: int) -> None:
-        """Acknowledge at the end of this turn of the event loop; tags that adjoin leave as one `multiple`.
+        """Acknowledge at the end of this turn of the event loop; adjacent tags leave as one `multiple`.
 
         Only for channels with one consumer, whose delivery tags count from 1 without a gap.
         """
@@ -264,20 +279,23 @@ class DataChannel:
         self._acks.append(delivery_tag)
 
     def transaction_ended(self, *, committed: bool) -> None:
-        """A transaction has ended on it, and with `committed` its publishes and acknowledgements count."""
+        """Called after each commit (`committed`) or rollback on the channel; capture overrides it."""
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
-        """Acknowledge all that the channel has received so far, up to this tag; only within a transaction."""
+        """Acknowledge all deliveries of the channel up to this tag; only within a transaction."""
         self._highest = max(self._highest, delivery_tag)
         self._outstanding = {tag for tag in self._outstanding if tag > delivery_tag}
         self._frame_writer.buffer().append(_ack(self.number, delivery_tag, True))
 
     def reject(self, delivery_tag: int) -> None:
-        """Refuse it for good: the broker dead-letters it, or drops it."""
+        """Reject a delivery for good: the broker dead-letters or drops it."""
         self._settle("basic.reject", delivery_tag, delivery_tag, False)
 
     def requeue(self, delivery_tag: int, *, failed: bool) -> None:
-        """Give it back; `failed` (basic.reject) is what a handler did, the other (basic.nack) is nobody's fault."""
+        """Return a delivery to its queue.
+
+        :param failed: a handler failed: `basic.reject`, which counts against a delivery limit; otherwise `basic.nack`.
+        """
         if failed:
             self._settle("basic.reject", delivery_tag, delivery_tag, True)
         else:
@@ -288,7 +306,7 @@ class DataChannel:
         self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 
     def _account(self, tags: Sequence[int]) -> None:
-        """They are settled; in ascending order."""
+        """Note settled tags, which are in ascending order."""
         highest = tags[-1]
         if highest > self._highest:
             self._outstanding.update(range(self._highest + 1, highest + 1))
@@ -299,7 +317,7 @@ class DataChannel:
         acks, self._acks = self._acks, []
         acks.sort()
         self._account(acks)
-        # It has no more than the prefetch, however many are settled while one is worked on.
+        # It has at most prefetch entries, however many deliveries are settled while one is handled.
         lowest = min(self._outstanding, default=self._highest + 1)
         together = 0
         while together < len(acks) and acks[together] < lowest:
@@ -320,7 +338,7 @@ class DataChannel:
 
 
 def _text(text: str) -> bytes:
-    # What came as bytes that are no UTF-8 goes on as it came.
+    # Bytes that are not UTF-8 came in as surrogates, and go out unchanged.
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -329,7 +347,7 @@ def _ack(channel: int, tag: int, multiple: bool) -> bytes:
 
 
 async def _unused(message: object) -> None:
-    """aiormq wants a callback; deliveries go to `on_delivery`."""
+    """Ignore a message of aiormq, which demands a callback; deliveries go to `on_delivery`."""
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:

@@ -15,45 +15,54 @@ from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailabl
 __all__ = ["ChannelClosed", "error_text", "to_sdk_error", "translate_errors"]
 
 FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
-"""What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
+"""Errors of aiormq and of the socket. Others are errors of the program and are not translated."""
 
 
 @contextlib.contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
+    """Raise the errors of aiormq and of the socket as errors of the SDK.
+
+    :param what: the failed operation, as the beginning of the error text: `cannot open a channel`.
+    """
     before = _cancellations()
     try:
         yield
     except asyncio.CancelledError as error:
         if _cancellations() > before:
             raise
-        # aiormq ends what waits on a closed connection with CancelledError, though nobody cancelled this task.
+        # aiormq raises CancelledError in whatever waits on a closed connection, although nobody cancelled this task.
         raise TransportUnavailable(f"{what}: the connection was closed") from error
     except WarrenError:
         raise
     except FOREIGN as error:
         if _cancellations() > before:
-            # aiormq answers a cancellation with the error that it met at the same time.
+            # aiormq replaces a cancellation by the error that occurred at the same time.
             raise asyncio.CancelledError from error
         raise to_sdk_error(what, error) from error
     except Exception as error:
         if type(error) is not Exception:
             raise
-        # Its answer to what waits on a connection that ended without an error of its own, as at a frame's boundary.
+        # aiormq raises a bare Exception in whatever waits on a connection that ended between two frames.
         raise TransportUnavailable(f"{what}: the connection was closed") from error
     if _cancellations() > before:
-        # `asyncio.wait_for`, which aiormq uses, keeps a cancellation to itself before Python 3.12 if its result is there.
+        # Before Python 3.12 `asyncio.wait_for`, which aiormq uses, swallows a cancellation if its result is ready.
         raise asyncio.CancelledError
 
 
 def _cancellations() -> int:
-    """How often this task has been asked to end and not taken it back; it may have been before, and clean up now."""
+    """Return how many cancellations of this task are pending.
+
+    There may be some from before, if the task cleans up now.
+    """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def to_sdk_error(what: str, error: BaseException) -> WarrenError:
-    """The SDK's error for one of aiormq or of the socket."""
+    """Return the SDK's error for an error of aiormq or of the socket.
+
+    :param what: as for `translate_errors`.
+    """
     match error:
         case WarrenError():
             return error
@@ -85,5 +94,5 @@ def to_sdk_error(what: str, error: BaseException) -> WarrenError:
 
 
 def error_text(error: BaseException) -> str:
-    """The error's own words on one line."""
+    """Return the arguments of an error as one line."""
     return " ".join(str(part) for part in error.args if part is not None) or type(error).__name__

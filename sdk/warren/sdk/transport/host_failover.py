@@ -1,4 +1,4 @@
-"""The brokers that an App may connect to, and which of them is next."""
+"""Host failover: the URLs of a cluster, and the one to connect to next."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ HostOrder = Literal["random", "given"]
 
 
 class Hosts:
-    """URLs of one cluster; both connections of an App stay with one of them until an attempt at it fails.
+    """The URLs of the nodes of one cluster.
 
-    :param order: `random`, so that many Apps spread over the nodes; `given` where the first is to be preferred.
+    All connections of an App use the current URL until an attempt to connect to it fails.
+
+    :param order: `random` spreads many Apps over the nodes; `given` prefers the first URL.
     """
 
     def __init__(self, urls: Sequence[str], order: HostOrder = "random") -> None:
@@ -27,14 +29,14 @@ class Hosts:
 
     @classmethod
     def parse(cls, urls: str | Sequence[str], order: HostOrder = "random") -> Hosts:
-        """From one URL, several with commas between them, or a list.
+        """Return the hosts of one URL, of several URLs with commas between them, or of a list.
 
-        :raises ConfigError: if there is none, or one is no AMQP URL.
+        :raises ConfigError: if there is none, or one is not an AMQP URL.
         """
-        # A comma may also be in a password.
+        # A password may contain a comma.
         parts = re.split(r"\s*,\s*(?=[a-z]+://)", urls) if isinstance(urls, str) else list(urls)
         if not parts:
-            raise ConfigError("an empty list of URLs: name a broker, App('amqp://...')")
+            raise ConfigError("the list of URLs is empty: name a broker, App('amqp://...')")
         if order not in ("random", "given"):
             raise ConfigError(f"the order of hosts is 'random' or 'given', not {order!r}")
         for url in parts:
@@ -46,9 +48,10 @@ class Hosts:
 
     @property
     def current(self) -> str:
+        """The URL to connect to."""
         return self._urls[self._at]
 
     def failed(self, url: str) -> None:
-        """An attempt at it has failed: the next is current, unless somebody else has said so already."""
+        """Go on to the next URL after a failed attempt at `url`, unless another connection has done so already."""
         if url == self.current:
             self._at = (self._at + 1) % len(self._urls)

@@ -1,8 +1,4 @@
-"""The data plane's place on the socket: reads before aiormq's stream does, writes many frames at once.
-
-No private name of aiormq or asyncio is used: aiormq takes a transport factory, and a transport lets its protocol be
-exchanged (`BaseTransport.set_protocol`). What is no message goes on to the protocol that stood there before.
-"""
+"""The socket that aiormq and the SDK share: writing whole frames, and dispatching received frames."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
-"""How often aiormq is told that the peer is alive, while all that arrives are messages that it does not see."""
+"""How often aiormq gets a heartbeat while only messages arrive, which it does not receive."""
 
 
 class FrameWriter:
-    """Frames on their way out: what is written in one turn of the event loop leaves in one call."""
+    """Writer of frames; frames of one turn of the event loop leave in one call of the transport."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.transport: asyncio.WriteTransport = writer.transport
@@ -31,20 +27,20 @@ class FrameWriter:
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self.before_flush: list[Callable[[], None]] = []
-        """Called once before the next flush, to add what was held back for it."""
+        """Called once before the next flush, to append frames that were held back."""
 
     @property
     def closed(self) -> bool:
         return self.transport.is_closing()
 
     def buffer(self) -> list[bytes]:
-        """The parts of the next write, for the caller to append to; whole frames only."""
+        """Return the list of parts of the next write, and schedule that write. Append whole frames only."""
         if not self._parts and not self.before_flush:
             self._loop.call_soon(self.flush)
         return self._parts
 
     def flush(self) -> None:
-        """Hand everything to the transport now."""
+        """Pass all buffered frames to the transport now."""
         for callback in self.before_flush:
             callback()
         self.before_flush.clear()
@@ -56,7 +52,7 @@ class FrameWriter:
             self.transport.write(b"".join(parts))
 
     async def drain(self) -> None:
-        """Wait until the transport takes more.
+        """Flush, and wait until the write buffer of the transport is below its limit.
 
         :raises OSError: if the connection is lost meanwhile.
         """
@@ -65,7 +61,7 @@ class FrameWriter:
 
 
 class FrameDispatcher(asyncio.Protocol):
-    """Reads the socket: messages and confirms go to their channels, the rest to aiormq's stream."""
+    """Protocol of the socket: messages and confirms go to their data channels, all other frames to aiormq."""
 
     def __init__(
         self, stream: asyncio.Protocol, transport: asyncio.Transport, scanner: DeliveryScanner
@@ -104,7 +100,7 @@ class FrameDispatcher(asyncio.Protocol):
 
 
 class SocketFactory(TransportFactory):
-    """Opens the stream pair for aiormq, and stands between it and the socket."""
+    """Factory of the stream pair for aiormq; it puts a `FrameDispatcher` between the socket and aiormq."""
 
     def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
         self.blocked = on_blocked

@@ -1,4 +1,4 @@
-"""Supervised connections: connect, set up, watch, and after a loss do all of it again."""
+"""Reconnecting: connections that are supervised, and after a loss are opened and set up again."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from warren.sdk.transport.session import ChannelFactory, Session
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
 STABLE_SECONDS = 1.0
-"""A connection that lives shorter counts as a failed attempt, so that one that always drops is not tried in a loop."""
+"""A connection that is lost sooner counts as a failed attempt, so that the next one waits."""
 MOST_REFUSALS = 3
-"""So often the broker may end the connection during one piece of work until that is taken for the reason."""
+"""How often the broker may close the connection during one piece of work before the work fails."""
 
 Result = TypeVar("Result")
 
 
 class SupervisedConnection:
-    """A connection that comes back.
+    """A connection that is opened again after each loss.
 
-    :param setup: brings a new session to use (channels, topology); it is up after that.
-    :param went_up: called without a pause between `setup` and the first user of the session.
-    :param went_down: called when the session is lost or closed.
-    :param first_retry: seconds; the first wait is random below it, each later bound is doubled.
-    :param longest_retry: seconds; the cap of that bound.
-    :param channels: what the channels of its sessions are.
+    :param name: shown by the broker, and in logs.
+    :param setup: prepares each new session (channels, topology); the connection is up after that.
+    :param on_up: called between `setup` and the first use of the session, without a switch to other tasks.
+    :param on_down: called when the session is lost or closed.
+    :param on_blocked: see `Session.open`.
+    :param first_retry: seconds; upper bound of the first random wait, doubled for each later one.
+    :param longest_retry: seconds; upper bound of all waits.
+    :param channels: factory of the data channels of its sessions.
     """
 
     def __init__(
@@ -70,13 +72,13 @@ class SupervisedConnection:
         self.control: ControlChannel | None = None
         self.connects: int = 0
         self.error: WarrenError | None = None
-        """Why the last attempt failed."""
+        """The error of the last attempt; None while connected."""
 
     async def start(self, timeout: float) -> None:
-        """Connect and stay connected from here on.
+        """Connect, and stay connected from here on.
 
         :param timeout: seconds for the first connection.
-        :raises WarrenError: why there is none; at once where trying again cannot help.
+        :raises WarrenError: the reason for the failure; raised at once if another attempt cannot succeed.
         """
         self._task = asyncio.create_task(self._supervise(), name=f"{self.name} connection")
         up = asyncio.create_task(self._up.wait())
@@ -90,9 +92,9 @@ class SupervisedConnection:
             raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
 
     async def wait_up(self) -> Session:
-        """The session, as soon as there is one.
+        """Return the session, as soon as there is one.
 
-        :raises TransportUnavailable: if the link is closed, so that there will be none.
+        :raises TransportUnavailable: if the connection is closed for good.
         """
         while self.session is None:
             if self._closed:
@@ -101,11 +103,13 @@ class SupervisedConnection:
         return self.session
 
     async def use(self, work: Callable[[Session], Awaitable[Result]]) -> Result:
-        """Do something on the connection; waits for one, and does it again on the next one if that is lost meanwhile.
+        """Do some work on the session; wait for one, and repeat the work on the next one if the session is lost
+        meanwhile.
 
-        :raises TransportUnavailable: if the link is closed; if the work raises it though the connection lives; if the broker
-            ends connections over something that they do, which may be this work: at once where that is not allowed, else the
-            third time.
+        :raises TransportUnavailable: if the connection is closed for good; if the work raises it while the session lives;
+            or if
+            the broker closes sessions over a frame, which may be one of this work: at once if the error is not retryable,
+            otherwise the third time.
         """
         refusals = 0
         while True:
@@ -118,29 +122,29 @@ class SupervisedConnection:
                 refusal = session.refusal
                 if refusal is not None:
                     refusals += 1
-                    said = to_sdk_error("the broker closed the connection", refusal)
-                    if not said.retryable or refusals == MOST_REFUSALS:
-                        raise said from error
-            # Who supervises the connection may hear of its end later than who used it.
+                    reported = to_sdk_error("the broker closed the connection", refusal)
+                    if not reported.retryable or refusals == MOST_REFUSALS:
+                        raise reported from error
+            # The supervising task may learn of the loss later than this one.
             while self.session is session:
                 await self._down.wait()
 
     async def run(self, methods: Callable[[ControlChannel], Awaitable[Result]]) -> Result:
-        """Run synchronous methods, all of them on one connection, as `use` does."""
+        """Run synchronous methods, all on the same session, with the guarantees of `use`."""
 
-        def on_this_one(_: Session) -> Awaitable[Result]:
+        def on_session(_: Session) -> Awaitable[Result]:
             assert self.control is not None
             return methods(self.control)
 
-        return await self.use(on_this_one)
+        return await self.use(on_session)
 
     def abort(self) -> None:
-        """Cut the connection; for who closes the link and cannot wait."""
+        """Cut the connection, for a caller that cannot wait for `close`."""
         if self.session is not None:
             self.session.abort()
 
     async def close(self) -> None:
-        """End the connection, and the waiting of those who still hope for one."""
+        """Close the connection for good; those who wait for a session get `TransportUnavailable`."""
         self._closed = True
         if self._task is not None:
             await cancel(self._task)
@@ -166,7 +170,7 @@ class SupervisedConnection:
                 self.error = TransportUnavailable("the connection was lost")
                 await self._drop()
         except Exception as error:
-            # Only before the first connection is this an answer to the user; afterwards nobody awaits the task.
+            # Before the first connection `start` raises this; afterwards nobody awaits the task.
             if self.connects > 0:
                 log.critical("event=connection.abandoned name=%s", self.name, exc_info=error)
             raise
@@ -205,7 +209,10 @@ class SupervisedConnection:
                 await session.close()
 
     def _worth_retrying(self, error: BaseException) -> bool:
-        """Once it has worked, whatever is wrong may pass; before that, wrong use must be said at once."""
+        """Return whether another attempt may succeed.
+
+        After the first connection every error may be temporary. Before it, an error of configuration is raised at once.
+        """
         if self.connects > 0:
             return isinstance(error, Exception)
         return isinstance(error, WarrenError) and error.retryable and not isinstance(error, ConfigError)
@@ -222,7 +229,7 @@ class SupervisedConnection:
 
 
 async def cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended, whatever in it takes a cancellation for something else."""
+    """Cancel a task, and repeat that until it has ended, because code in it may swallow a cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait((task,), timeout=1.0)
