@@ -329,7 +329,7 @@ class Broker:
         )
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
-            logger.error("event=store.damage_found %s", line)
+            logger.error("event=store.damage_found detail=%r", line)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
         return recovery

@@ -1,1 +1,1 @@
-"""Users and what they may do. Knows no sockets: the session asks, commands change."""
+"""Access control: users, passwords, permissions, SASL authentication, and authorization of a connection's operations."""

@@ -50,7 +50,7 @@ class Authorization:
 
     @property
     def is_restricted(self) -> bool:
-        """There is something that the user may not do in the virtual host."""
+        """The user lacks some permission in the virtual host, or is restricted on a topic exchange."""
         self._refresh()
         return not self._allows_everything or bool(self._topics)
 

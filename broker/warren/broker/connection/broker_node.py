@@ -1,5 +1,4 @@
-"""State of one broker that all its connections share: virtual hosts, users, settings, output to flush, replies that wait for
-the disk."""
+"""Broker-wide state that all connections share: virtual hosts, users, settings, output to flush, replies awaiting the disk."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ class Connection:
     descriptor: i64 = -1
     """File descriptor of a socket that is read and written without its transport; -1 if the transport must be used."""
     has_sent: bool = False
-    """Something was written since the last heartbeat check."""
+    """Bytes were written since the last heartbeat was due."""
     has_received: bool = False
-    """Something was read since the last heartbeat check."""
+    """Bytes were read since the last heartbeat check."""
     out_bytes: i64 = 0
     """Bytes in `out`."""
     frame_max: i64 = INITIAL_FRAME_MAX
