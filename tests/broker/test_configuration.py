@@ -1,4 +1,4 @@
-"""Where the settings come from, in which order, and what is said of those that are wrong."""
+"""Configuration: sources and their precedence, rabbitmq.conf, and errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.support.broker_process import READY, BrokerProcess, warren
 from tests.support.processes import Child
 from tests.support.raw_client import RawClient
-from warren.broker.configuration.load import format_config, load
-from warren.broker.configuration.setting_keys import KEYS, LogConfig
+from warren.broker.configuration.config_loader import format_config, load_config
+from warren.broker.configuration.setting_keys import SETTINGS, LogConfig
 from warren.broker.configuration.setting_sources import RunConfig
 from warren.broker.process_memory import available_memory
 from warren.core.errors import UsageError
@@ -23,7 +23,7 @@ from warren.core.log_output import JsonLines
 
 
 def loaded(*arguments: str | Path, **environment: str) -> RunConfig:
-    return load([str(word) for word in arguments], environment)[0]
+    return load_config([str(word) for word in arguments], environment)[0]
 
 
 def refusal(*arguments: str | Path, **environment: str) -> str:
@@ -43,7 +43,9 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "rabbitmq.conf"
 
 
-def test_a_flag_then_the_environment_then_a_file_then_the_default(toml: Path, conf: Path) -> None:
+def test_a_flag_overrides_the_environment_and_that_a_file_and_that_the_default(
+    toml: Path, conf: Path
+) -> None:
     conf.write_text("heartbeat = 1\nchannel_max = 1\nframe_max = 10001\nmax_message_size = 1000\n")
     toml.write_text("heartbeat = 2\nchannel_max = 2\nframe_max = 10002\n")
     arguments = ["--rabbitmq-conf", str(conf), "--config", str(toml), "--heartbeat", "4"]
@@ -122,47 +124,47 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
     ("text", "said"),
     [
         ("prot = 1", "line 1: no setting 'prot'; did you mean 'port'?"),
-        ("port = 1\n\n[tls]\ncertifcate = 'x'", "line 4: no setting 'tls_certifcate'; did you mean 'tls_certificate'?"),
-        ("\n# port\nport = 'abc'", "line 3: port: 'abc' is no integer"),
-        ("host = 1", "line 1: host: 1 is no text"),
-        ("port = 70000", "line 1: port is 70000; it has to be between 0 and 65535"),
-        ("port = true", "line 1: port: True is no integer"),
+        ("port = 1\n\n[tls]\ncertifcate = ''", "line 4: no setting 'tls_certifcate'; did you mean 'tls_certificate'"),
+        ("\n# port\nport = 'abc'", "line 3: port: 'abc' is not an integer"),
+        ("host = 1", "line 1: host: 1 is not a text"),
+        ("port = 70000", "line 1: port is 70000; it must be between 0 and 65535"),
+        ("port = true", "line 1: port: True is not an integer"),
         ("memory_alarm = 3", "line 1: memory_alarm: 3 is neither true nor false"),
-        ("memory_limit = 1.5", "line 1: memory_limit is 1.5; as a fraction it has to be above 0 and at most 1"),
+        ("memory_limit = 1.5", "line 1: memory_limit is 1.5; as a fraction it must be above 0 and at most 1"),
         ("listeners = ['x:y']", "line 1: listeners has 'x:y'; an address is host:port, [host]:port, or a port"),
-        ("mechanisms = ['LOGIN']", "line 1: mechanisms has 'LOGIN'; there are: PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS"),
-        ("log_level = 'loud'", "line 1: log_level: 'loud' is none of debug, info, warning, error"),
-        ("[users]\nann = ''", "line 1: users: it has to be a table of texts"),
-        ("[tls]\nlisteners = [1]", "line 2: tls_listeners need tls_certificate and tls_key"),
+        ("mechanisms = ['LOGIN']", "line 1: mechanisms has 'LOGIN'; the mechanisms are PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS"),
+        ("log_level = 'loud'", "line 1: log_level: 'loud' is not one of debug, info, warning, error"),
+        ("[users]\nann = ''", "line 1: users: it must be a table of texts"),
+        ("[tls]\nlisteners = [1]", "line 2: tls_listeners is set; it needs tls_certificate and tls_key"),
         ("port = x", "Invalid value (at line 1, column 8)"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_file_is_said_with_its_line(toml: Path, text: str, said: str) -> None:
+def test_an_error_in_a_file_has_the_line(toml: Path, text: str, said: str) -> None:
     toml.write_text(text)
     found = refusal("--config", toml)
     assert found.startswith(str(toml))
     assert said in found
 
 
-def test_what_is_wrong_elsewhere_is_said_with_its_place(tmp_path: Path) -> None:
-    assert refusal("--port", "x") == "--port: port: 'x' is no integer"
+def test_an_error_elsewhere_has_the_flag_or_variable(tmp_path: Path) -> None:
+    assert refusal("--port", "x") == "--port: port: 'x' is not an integer"
     assert refusal("--prot", "1").startswith("unrecognized arguments: --prot 1")
-    assert refusal(WARREN_BROKER_PORT="x") == "WARREN_BROKER_PORT: port: 'x' is no integer"
-    assert refusal("--heartbeat", "70000").startswith("--heartbeat: heartbeat is 70000; it has to be")
+    assert refusal(WARREN_BROKER_PORT="x") == "WARREN_BROKER_PORT: port: 'x' is not an integer"
+    assert refusal("--heartbeat", "70000").startswith("--heartbeat: heartbeat is 70000; it must be")
     missing = tmp_path / "missing"
     assert refusal("--config", missing) == f"cannot read {missing}: No such file or directory"
     assert refusal("--rabbitmq-conf", missing) == f"cannot read {missing}: No such file or directory"
-    # Passwords are not repeated.
+    # An error does not contain a password.
     assert "secret" not in refusal(WARREN_BROKER_USERS="ann:secret,bob")
 
 
-def test_a_variable_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubernetes sets such variables for a service of this name; they are no mistake of whoever runs the broker."""
+def test_an_unknown_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown variables are not an error: Kubernetes sets such variables for a service of this name."""
     config = loaded(WARREN_BROKER_SERVICE_HOST="10.0.0.1", WARREN_BROKERAGE="x")
     assert config.ignored == {"environment": ("WARREN_BROKER_SERVICE_HOST",)}
 
 
-def test_what_is_printed_means_the_same(toml: Path) -> None:
+def test_the_printed_configuration_is_equivalent(toml: Path) -> None:
     toml.write_text(
         'heartbeat = 7\nmechanisms = ["PLAIN"]\n[users]\nann = "verysecret"\n[tls]\nkey_password = "k3y"\n'
     )
@@ -182,20 +184,20 @@ def test_what_is_printed_means_the_same(toml: Path) -> None:
         "memory_limit": None,
     }
     assert repeated.memory_bytes == config.broker.memory_bytes
-    assert set(tomllib.loads(text)) < set(KEYS)
+    assert set(tomllib.loads(text)) < set(SETTINGS)
 
 
-def test_the_documentation_names_every_setting_and_shows_a_file_that_is_one() -> None:
+def test_the_documentation_lists_every_setting_and_its_example_is_valid() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "configuration.md").read_text()
-    assert [name for name in KEYS if f"`{name}`" not in page] == []
+    assert [name for name in SETTINGS if f"`{name}`" not in page] == []
     assert loaded("--config", root / "examples" / "warren.toml").broker.users == {"admin": "change me"}
 
 
 # -- rabbitmq.conf
 
 
-def test_a_rabbitmq_conf_is_understood(conf: Path) -> None:
+def test_a_rabbitmq_conf_becomes_settings(conf: Path) -> None:
     conf.write_text(
         """# https://www.rabbitmq.com/docs/configure
 listeners.tcp.2 = 127.0.0.1:5673
@@ -248,7 +250,7 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
     )
     config = loaded("--rabbitmq-conf", conf, PASSWORD="from-outside")
     broker, tls = config.broker, config.broker.tls
-    # A port alone means every address of the machine.
+    # A port alone is a port of all addresses of the machine.
     assert [str(address) for address in broker.addresses] == ["0.0.0.0:5672", "127.0.0.1:5673"]
     assert [str(address) for address in broker.tls_addresses] == ["0.0.0.0:5671"]
     assert (tls.certificate, tls.key, tls.ca) == (
@@ -284,22 +286,22 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
     [
         ("\nlisteners.tpc.1 = 5672", "line 2: RabbitMQ has no key 'listeners.tpc.1'"),
         ("ssl_options.verfy = verify_peer", "line 1: RabbitMQ has no key 'ssl_options.verfy'"),
-        ("heartbeat", "line 1: a line is `key = value`"),
-        ("heartbeat = soon", "line 1: heartbeat: 'soon' is no integer"),
-        ("handshake_timeout = soon", "line 1: handshake_timeout: 'soon' is not what it has to be"),
-        ("message_interceptors.incoming.set_header_timestamp.overwrite = 1", "line 1: message_interceptors.incoming.set"),
+        ("heartbeat", "line 1: a line must be `key = value`"),
+        ("heartbeat = soon", "line 1: heartbeat: 'soon' is not an integer"),
+        ("handshake_timeout = soon", "line 1: 'soon' is not a valid value of handshake_timeout"),
+        ("message_interceptors.incoming.set_header_timestamp.overwrite = 1", "line 1: '1' is not a valid value of message"),
         ("message_interceptors.outgoing.timestamp.enabled = true", "line 1: message_interceptors.outgoing"),
-        ("auth_backends.1 = ldap", "line 1: auth_backends.1 = ldap: only internal or rabbit_auth_backend_internal is"),
-        ("default_permissions.configure = ^$", "line 1: default_permissions.configure = ^$: only .* is supported"),
-        ("default_users.x.password = y", "line 1: default_users.x.password = y: it is not supported"),
-        ("ssl_options.crl_check = true", "line 1: ssl_options.crl_check = true: only false is supported"),
-        ("ssl_options.verify = yes", "line 1: ssl_options.verify is verify_peer or verify_none"),
-        ("ssl_cert_login_from = subject_alternative_name", "line 1: tls_login_from: 'subject_alternative_name' is none"),
+        ("auth_backends.1 = ldap", "line 1: auth_backends.1 = ldap is not supported; only internal or rabbit_auth"),
+        ("default_permissions.configure = ^$", "line 1: default_permissions.configure = ^$ is not supported; only .* is"),
+        ("default_users.x.password = y", "line 1: default_users.x.password = y is not supported"),
+        ("ssl_options.crl_check = true", "line 1: ssl_options.crl_check = true is not supported; only false is"),
+        ("ssl_options.verify = yes", "line 1: ssl_options.verify must be verify_peer or verify_none"),
+        ("ssl_cert_login_from = subject_alternative_name", "line 1: tls_login_from: 'subject_alternative_name' is not one"),
         ("auth_mechanisms.1 = RABBIT-CR-DEMO", "line 1: mechanisms has 'RABBIT-CR-DEMO'"),
-        ("listeners.tcp = none", "line 1: listeners is empty, and there are no tls_listeners: nobody could connect"),
+        ("listeners.tcp = none", "line 1: listeners is empty, and there are no tls_listeners, so no client could connect"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_rabbitmq_conf(conf: Path, text: str, said: str) -> None:
+def test_an_error_in_a_rabbitmq_conf_has_the_line(conf: Path, text: str, said: str) -> None:
     conf.write_text(text + "\n")
     assert f"{conf}, {said}" in refusal("--rabbitmq-conf", conf)
 
@@ -308,7 +310,7 @@ def test_what_is_wrong_in_a_rabbitmq_conf(conf: Path, text: str, said: str) -> N
 
 
 @pytest.mark.processes
-def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
+def test_the_command_reads_its_file(tmp_path: Path, toml: Path) -> None:
     toml.write_text('heartbeat = 7\nlog_json = true\n[users]\nann = "secret"\n')
     with BrokerProcess(tmp_path / "data", "--config", str(toml)) as broker:
         with RawClient(broker.url.replace("amqp://", "amqp://ann:secret@")) as peer:
@@ -321,8 +323,8 @@ def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_first_users_are_made_once(tmp_path: Path) -> None:
-    """A password in the configuration is that of the first start; afterwards the data folder's counts."""
+def test_the_first_users_are_created_once(tmp_path: Path) -> None:
+    """The password in the configuration is used at the first start only; then that in the data folder applies."""
     for password, right in (("old", "old"), ("new", "old")):
         with BrokerProcess(tmp_path / "data", env={"WARREN_BROKER_USERS": f"ann:{password}"}) as broker:  # noqa: SIM117
             with RawClient(broker.url.replace("amqp://", f"amqp://ann:{right}@")) as peer:
@@ -330,7 +332,7 @@ def test_the_first_users_are_made_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_command_prints_its_settings_and_ends() -> None:
+def test_the_command_prints_its_settings() -> None:
     words = [str(word) for word in warren("broker", "--print-config", "--port", "0")]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     assert "port = 0  # --port" in ran.stdout
@@ -357,7 +359,7 @@ def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
         assert soft == hard != "256"
 
 
-def test_an_error_in_the_log_is_one_line_of_json() -> None:
+def test_an_exception_in_the_log_is_one_line_of_json() -> None:
     try:
         raise ValueError("wrong\nor not")
     except ValueError:

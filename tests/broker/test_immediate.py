@@ -88,8 +88,8 @@ def test_what_comes_in_is_stamped(mode: str, kept: bool) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("immediate", "maybe", "immediate is 'maybe'; it has to be one of refuse, honour"),
-        ("timestamps", "never", "timestamps is 'never'; it has to be one of off, missing, always"),
+        ("immediate", "maybe", "immediate is 'maybe'; it must be one of refuse, honour"),
+        ("timestamps", "never", "timestamps is 'never'; it must be one of off, missing, always"),
     ],
 )
 def test_wrong_words(option: str, value: str, reason: str) -> None:

@@ -17,11 +17,13 @@ ROOT = Path(__file__).parents[2]
 
 CLEAN = [
     "broker/warren/broker/bench",
+    "broker/warren/broker/configuration",
     "broker/warren/broker/management",
     "cli",
     "core",
     "tests/broker/management",
     "tests/broker/test_bench.py",
+    "tests/broker/test_configuration.py",
     "tests/cli",
     "tests/house",
     "tests/unit/core",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.configuration.load import format_config, load
+from warren.broker.configuration.config_loader import format_config, load_config
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
@@ -31,7 +31,7 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 
 def main(arguments: Sequence[str]) -> int:
     """Run a broker. Print one line on standard output when it accepts connections; log to standard error."""
-    config, print_only = load(arguments, os.environ)
+    config, print_only = load_config(arguments, os.environ)
     if print_only:
         print(format_config(config))
         return ExitStatus.SUCCESS

@@ -1,1 +1,1 @@
-"""Where the settings of `warren broker` come from: flags, the environment, files, and defaults, in this order."""
+"""Configuration of `warren broker`, from flags, environment variables, files and defaults, in this order of precedence."""

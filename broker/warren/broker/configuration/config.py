@@ -1,4 +1,4 @@
-"""The broker's configuration: one frozen value, checked when it is made."""
+"""Configuration of a broker: one immutable value, validated when it is created."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from warren.broker.store.log.group_commit import Sync
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """How a broker runs.
+    """Configuration of a broker.
 
-    :param data_dir: where durable definitions and messages are kept; without it the broker lives in memory only.
-    :param host: the address to listen at. Loopback unless it is said otherwise.
-    :param port: the port; 0 takes any free one.
-    :param listeners: all addresses to listen at without TLS, as `host:port` or a port, in the place of `host` and `port`.
-    :param tls: addresses to listen at with TLS, and how.
-    :param proxy_protocol: each connection begins with a header of the PROXY protocol, which a load balancer sends.
-    :param mechanisms: how clients may log in: of PLAIN, AMQPLAIN, EXTERNAL (by their certificate) and ANONYMOUS.
-    :param anonymous_user: the user that an ANONYMOUS client is.
-    :param users: passwords by user name: the first users, administrators with every permission on the default virtual host.
-        They are made once; after that the data folder's own count.
-    :param default_vhost: the first virtual host; the same.
-    :param loopback_users: who may come from loopback addresses only.
-    :param max_connections: connections that may be open at a time; None is no limit.
-    :param channel_max: channels a connection may open.
+    :param data_dir: folder that stores durable definitions and messages; without it everything is in memory only.
+    :param host: address to listen at; loopback by default.
+    :param port: port to listen at; 0 is any free port.
+    :param listeners: all addresses to listen at without TLS, as `host:port` or a port; replaces `host` and `port`.
+    :param tls: addresses to listen at with TLS, and its options.
+    :param proxy_protocol: each connection must begin with a PROXY protocol header, which a load balancer sends.
+    :param mechanisms: SASL mechanisms that clients may use: PLAIN, AMQPLAIN, EXTERNAL (client certificate), ANONYMOUS.
+    :param anonymous_user: user of ANONYMOUS clients.
+    :param users: passwords by user name of the first users: administrators with all permissions on the default virtual
+        host. They are created at the first start; later the users in the data folder apply.
+    :param default_vhost: name of the first virtual host, created at the first start.
+    :param loopback_users: users that may connect from loopback addresses only.
+    :param max_connections: largest number of open connections; None is no limit.
+    :param channel_max: largest number of channels of a connection.
     :param frame_max: largest frame in bytes.
-    :param heartbeat: seconds that the server proposes; 0 is none.
-    :param max_message_size: largest body in bytes (RabbitMQ 4: 16 MiB).
-    :param handshake_timeout: seconds from connecting to connection.open.
-    :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer says
-        otherwise (`x-consumer-timeout`); then its channel is closed with 406. 0 is for ever (RabbitMQ: 30 minutes).
-    :param immediate: `refuse` answers a publish with `immediate` with 540, as RabbitMQ does; `honour` gives it to queues
-        with consumers only, and returns it (313) if there are none.
-    :param timestamps: whether a message that comes in is stamped with the property `timestamp` and the header
-        `timestamp_in_ms`: `off`, `missing` (where its publisher has not) or `always`.
-    :param memory_limit: how much memory the broker may take: bytes, a size such as `"400MB"`, or a fraction (up to 1.0) of
-        what there is for this process (its control group's limit, else the machine's memory).
-    :param memory_alarm: publishers are blocked while more than `memory_limit` of this process is resident. `warren broker`
-        does so; a broker that shares its process with an application cannot know whose the memory is.
-    :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
-    :param control_socket: where `warren ctl` finds the broker; `control.sock` in the data folder if there is one.
-    :param capture_events: what happens to messages (published, delivered, acknowledged, expired and so on) is written as
-        events to this stream: `STREAM` for the default virtual host or `STREAM@VHOST`, several for several virtual hosts. It
-        is made if it is not there.
-    :param load_definitions: a file of definitions in RabbitMQ's format, or a folder of them, taken in at every start. The
-        first users are not made if they bring some.
-    :param sync: when the log is synced: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
-        `"always"` (acknowledgements do not wait either) or `"off"` (never: what was confirmed survives a killed process and
-        not a power cut).
-    :param compat: the RabbitMQ whose reply codes and texts are given where versions differ: `"4"` or `"3.10"`.
-    :param strict: refuse what RabbitMQ 4.3 refuses; without it, such a thing is done and logged once.
+    :param heartbeat: heartbeat in seconds that the broker proposes; 0 is none.
+    :param max_message_size: largest message body in bytes (RabbitMQ 4: 16 MiB).
+    :param handshake_timeout: seconds from the TCP connection to connection.open.
+    :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer sets
+        `x-consumer-timeout`; then its channel is closed with 406. 0 is no limit (RabbitMQ: 30 minutes).
+    :param immediate: reaction to a publish with `immediate`: `refuse` closes the connection with 540, as RabbitMQ does;
+        `honour` routes it to queues with consumers only, and returns it (313) if there are none.
+    :param timestamps: when the broker sets the property `timestamp` and the header `timestamp_in_ms` of a publish: `off`,
+        `missing` (if the publisher has not set them) or `always`.
+    :param memory_limit: memory that the broker may use: bytes, a size such as `"400MB"`, or a fraction (up to 1.0) of the
+        memory that is available to this process (the limit of its control group, else that of the machine).
+    :param memory_alarm: block publishers while the resident memory of this process exceeds `memory_limit`. It is on in
+        `warren broker`, and off in a broker that shares its process with an application.
+    :param disk_free_limit: block publishers while the file system of the data folder has less free space: bytes, or a size.
+    :param control_socket: path of the socket for `warren ctl`; by default `control.sock` in the data folder.
+    :param capture_events: stream that receives the life-cycle events of messages (published, delivered, acknowledged and
+        so on): `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is declared
+        if it does not exist.
+    :param load_definitions: file with definitions in RabbitMQ's format, or folder of such files, imported at every start.
+        If they contain users, the first users are not created.
+    :param sync: when the log is synced to disk: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
+        `"always"` (also each acknowledgement) or `"off"` (never: confirmed messages survive a killed process, but not a
+        power cut).
+    :param compat: RabbitMQ version whose reply codes and texts are used where versions differ: `"4"` or `"3.10"`.
+    :param strict: refuse what RabbitMQ 4.3 refuses; otherwise it is allowed and logged once.
     """
 
     data_dir: Path | None = None
@@ -96,9 +96,9 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for name in self.mechanisms:
             if name not in MECHANISMS:
-                raise ValueError(f"mechanisms has {name!r}; there are: {', '.join(MECHANISMS)}")
+                raise ValueError(f"mechanisms has {name!r}; the mechanisms are {', '.join(MECHANISMS)}")
         if not self.addresses and not self.tls_addresses:
-            raise ValueError("listeners is empty, and there are no tls_listeners: nobody could connect")
+            raise ValueError("listeners is empty, and there are no tls_listeners, so no client could connect")
         for name, least, most in (
             ("port", 0, 65535),
             ("channel_max", 1, 65535),
@@ -112,49 +112,47 @@ class BrokerConfig:
             value = getattr(self, name)
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
-                raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
+                raise ValueError(f"{name} is {value}; it must be between {least} and {most}")
         for name, choices in (("immediate", ("refuse", "honour")), ("timestamps", TIMESTAMPS)):
             if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; it has to be one of {', '.join(choices)}"
-                )
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
 
         if len(self.captured) < len(self.capture_events):
             raise ValueError("capture_events names two streams for one virtual host")
         if self.sync not in (modes := [mode.value for mode in Sync]):
-            raise ValueError(f"sync is {self.sync!r}; it has to be one of {', '.join(modes)}")
+            raise ValueError(f"sync is {self.sync!r}; it must be one of {', '.join(modes)}")
         if self.compat not in BEHAVIOUR_BY_VERSION:
             raise ValueError(
-                f"compat is {self.compat!r}; it has to be one of {', '.join(BEHAVIOUR_BY_VERSION)}"
+                f"compat is {self.compat!r}; it must be one of {', '.join(BEHAVIOUR_BY_VERSION)}"
             )
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens without TLS."""
+        """Addresses to listen at without TLS."""
         if self.listeners is None:
             return [Address(self.host, self.port)]
         return [Address.parse("listeners", text, self.host) for text in self.listeners]
 
     @property
     def tls_addresses(self) -> list[Address]:
-        """Where it listens with TLS."""
+        """Addresses to listen at with TLS."""
         return [Address.parse("tls_listeners", text, self.host) for text in self.tls.listeners]
 
     @property
     def control_path(self) -> Path | None:
-        """Where the control socket is; None if there is none."""
+        """Path of the control socket; None if there is none."""
         if self.control_socket is not None or self.data_dir is None:
             return self.control_socket
         return self.data_dir / "control.sock"
 
     @property
     def captured(self) -> dict[str, str]:
-        """The stream of each virtual host whose events are captured."""
+        """Stream for captured events, by virtual host."""
         found = {}
         for wanted in self.capture_events:
             stream, _, vhost = wanted.partition("@")
             if not stream or len(stream.encode()) > 255 or stream.startswith("amq."):
-                raise ValueError(f"capture_events is {wanted!r}; it has to be STREAM or STREAM@VHOST")
+                raise ValueError(f"capture_events is {wanted!r}; it must be STREAM or STREAM@VHOST")
             found[vhost or self.default_vhost] = stream
         return found
 
@@ -176,19 +174,20 @@ class BrokerConfig:
 
 
 def memory_bytes(limit: int | float | str) -> int:
-    """A memory limit in bytes.
+    """Return a memory limit in bytes.
 
-    :raises ValueError: if it is neither a size nor a fraction.
+    :param limit: bytes, a size such as "400MB", or a fraction of the available memory
+    :raises ValueError: if it is neither a size nor a fraction
     """
     if isinstance(limit, str):
         try:
             limit = float(limit) if "." in limit else parse_size(limit)
         except ValueError:
             raise ValueError(
-                f"memory_limit is {limit!r}; it has to be bytes, a size such as 400MB, or a fraction such as 0.4"
+                f"memory_limit is {limit!r}; it must be bytes, a size such as 400MB, or a fraction such as 0.4"
             ) from None
     if isinstance(limit, float):
         if not 0 < limit <= 1:
-            raise ValueError(f"memory_limit is {limit}; as a fraction it has to be above 0 and at most 1")
+            raise ValueError(f"memory_limit is {limit}; as a fraction it must be above 0 and at most 1")
         return int(limit * available_memory())
     return limit

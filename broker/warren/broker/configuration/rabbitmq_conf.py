@@ -1,6 +1,7 @@
-"""A rabbitmq.conf: what it says of a broker like this one is honoured, the rest is reported, what is no key is an error.
+"""Reader of rabbitmq.conf (https://www.rabbitmq.com/docs/configure#config-file).
 
-https://www.rabbitmq.com/docs/configure#config-file. A port without an address means all of this machine's, as in RabbitMQ.
+Keys that apply to Warren become settings. Keys of RabbitMQ without meaning for Warren are reported, unknown keys are
+errors. As in RabbitMQ, a port without an address is a port of all addresses of the machine.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warren.broker.configuration.setting_keys import KEYS
-from warren.broker.configuration.setting_sources import Settings, given
+from warren.broker.configuration.setting_keys import SETTINGS
+from warren.broker.configuration.setting_sources import Settings, parse_setting
 from warren.broker.process_memory import available_memory
 from warren.core.errors import UsageError
 
-SAME: Final = {
+EQUIVALENT_KEYS: Final = {
     "channel_max": "channel_max",
     "frame_max": "frame_max",
     "heartbeat": "heartbeat",
@@ -35,9 +36,9 @@ SAME: Final = {
     "management.load_definitions": "load_definitions",
     "consumer_timeout": "consumer_timeout",
 }
-"""Keys that mean the same here, by another name or the same."""
+"""Keys with an equivalent setting, whose values have the same form."""
 
-WITHOUT_MEANING: Final = """
+IGNORED_KEYS: Final = """
 anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
 channel_operation_timeout channel_tick_interval classic_queue. cluster_ collect_statistics consumer_max_per_channel
 default_queue_type default_worker_pool_size definitions. delegate_count deprecated_features.
@@ -54,9 +55,9 @@ statistics. stomp. stream. sysmon_handler. tcp_listen_options total_memory_avail
 vhost_max vhost_restart_strategy vm_memory_calculation_strategy vm_memory_high_watermark_paging_ratio web_mqtt.
 web_stomp.
 """
-"""What RabbitMQ knows and a broker like this one has no use for: keys, or how they begin."""
+"""Keys of RabbitMQ, or their prefixes, that have no meaning for Warren."""
 
-EXPECTED: Final = {
+FIXED_VALUES: Final = {
     "auth_cache": (),
     "auth_http": (),
     "auth_ldap": (),
@@ -76,9 +77,9 @@ EXPECTED: Final = {
     "ssl_options.psk_identity": (),
     "trust_store": (),
 }
-"""Keys of which one meaning is at home here, or none: what they ask for must not be lost in silence."""
+"""Keys with the only values that Warren supports. Any other value is an error: it must not be ignored silently."""
 
-LEVELS: Final = {
+LOG_LEVELS: Final = {
     "critical": "error",
     "none": "error",
     "notice": "info",
@@ -89,15 +90,15 @@ LEVELS: Final = {
 
 @dataclass
 class Line:
-    """A line's value, and where it stands."""
+    """Value of a line, and its file and line number."""
 
     value: str
     origin: str
 
 
 @dataclass
-class Collected:
-    """Keys of which several make one setting."""
+class GroupedLines:
+    """Keys that together make one setting, by their suffix."""
 
     tcp: dict[str, Line] = field(default_factory=dict)
     ssl: dict[str, Line] = field(default_factory=dict)
@@ -110,25 +111,25 @@ class Collected:
 def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings of the file, and the keys without meaning for Warren, each with its line.
 
-    :raises UsageError: if the file cannot be read, or has a line that RabbitMQ would not understand; with its number.
+    :raises UsageError: if the file cannot be read, or has a line that RabbitMQ would refuse; with its number
     """
     lines = _lines(path, environment)
     settings: Settings = {}
-    collected = Collected()
+    grouped = GroupedLines()
     ignored = []
     for key, line in lines.items():
-        if key in SAME and SAME[key] in KEYS:
-            settings[SAME[key]] = given(SAME[key], line.value, line.origin)
-        elif key in MEANINGS:
-            name, parse = MEANINGS[key]
-            settings[name] = given(name, _parsed(key, parse, line), line.origin)
-        elif not _collect(key, line, collected) and not _expected(key, line):
-            if not key.startswith(tuple(WITHOUT_MEANING.split())):
+        if key in EQUIVALENT_KEYS and EQUIVALENT_KEYS[key] in SETTINGS:
+            settings[EQUIVALENT_KEYS[key]] = parse_setting(EQUIVALENT_KEYS[key], line.value, line.origin)
+        elif key in CONVERTED_KEYS:
+            name, parse = CONVERTED_KEYS[key]
+            settings[name] = parse_setting(name, _parsed(key, parse, line), line.origin)
+        elif not _group_line(key, line, grouped) and not _has_fixed_value(key, line):
+            if not key.startswith(tuple(IGNORED_KEYS.split())):
                 raise UsageError(f"{line.origin}: RabbitMQ has no key {key!r}")
             ignored.append(f"{key} (line {line.origin.rpartition(' ')[2]})")
-    _users(lines, settings)
-    _verify(lines, settings)
-    _lists(collected, settings)
+    _set_users(lines, settings)
+    _set_tls_verify(lines, settings)
+    _set_list_settings(grouped, settings)
     return settings, tuple(ignored)
 
 
@@ -145,7 +146,7 @@ def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:
         key, separator, value = (part.strip() for part in row.partition("="))
         origin = f"{path}, line {number}"
         if not separator or not key or not value:
-            raise UsageError(f"{origin}: a line is `key = value`")
+            raise UsageError(f"{origin}: a line must be `key = value`")
         value = re.sub(r"\$\((\w+)\)", lambda name: environment.get(name[1], ""), value)
         if len(value) > 1 and value[0] == value[-1] == "'":
             value = value[1:-1]
@@ -157,18 +158,18 @@ def _parsed(key: str, parse: Callable[[str], object], line: Line) -> object:
     try:
         return parse(line.value)
     except (ValueError, KeyError):
-        raise UsageError(f"{line.origin}: {key}: {line.value!r} is not what it has to be") from None
+        raise UsageError(f"{line.origin}: {line.value!r} is not a valid value of {key}") from None
 
 
-def _level(value: str) -> str:
-    return LEVELS.get(value, value)
+def _log_level(value: str) -> str:
+    return LOG_LEVELS.get(value, value)
 
 
 def _relative(value: str) -> float:
     return float(value)
 
 
-MEANINGS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+CONVERTED_KEYS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "handshake_timeout": ("handshake_timeout", lambda value: int(value) / 1000),
     "connection_max": ("max_connections", lambda value: "none" if value == "infinity" else value),
     "message_interceptors.incoming.set_header_timestamp.overwrite": (
@@ -178,23 +179,23 @@ MEANINGS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "anonymous_login_user": ("anonymous_user", lambda value: "" if value == "none" else value),
     "vm_memory_high_watermark.relative": ("memory_limit", _relative),
     "disk_free_limit.relative": ("disk_free_limit", lambda value: int(float(value) * available_memory())),
-    "log.console.level": ("log_level", _level),
-    "log.default.level": ("log_level", _level),
-    "log.file.level": ("log_level", _level),
+    "log.console.level": ("log_level", _log_level),
+    "log.default.level": ("log_level", _log_level),
+    "log.file.level": ("log_level", _log_level),
     "log.console.formatter": ("log_json", lambda value: value == "json"),
     "log.file.formatter": ("log_json", lambda value: value == "json"),
 }
-"""Keys whose value is written otherwise here."""
+"""Keys with an equivalent setting, whose values have another form."""
 
 
-def _collect(key: str, line: Line, collected: Collected) -> bool:
+def _group_line(key: str, line: Line, grouped: GroupedLines) -> bool:
     for prefix, kept in (
-        ("listeners.tcp", collected.tcp),
-        ("listeners.ssl", collected.ssl),
-        ("auth_mechanisms", collected.mechanisms),
-        ("ssl_options.versions", collected.versions),
-        ("ssl_options.ciphers", collected.ciphers),
-        ("loopback_users", collected.loopback),
+        ("listeners.tcp", grouped.tcp),
+        ("listeners.ssl", grouped.ssl),
+        ("auth_mechanisms", grouped.mechanisms),
+        ("ssl_options.versions", grouped.versions),
+        ("ssl_options.ciphers", grouped.ciphers),
+        ("loopback_users", grouped.loopback),
     ):
         if key == prefix or key.startswith(prefix + "."):
             kept[key.removeprefix(prefix).removeprefix(".")] = line
@@ -202,67 +203,67 @@ def _collect(key: str, line: Line, collected: Collected) -> bool:
     return key in ("default_user", "default_pass", "ssl_options.verify", "ssl_options.fail_if_no_peer_cert")
 
 
-def _expected(key: str, line: Line) -> bool:
-    """Whether the key is one whose value has to be what it is here anyway.
+def _has_fixed_value(key: str, line: Line) -> bool:
+    """Return True if the key has a fixed value in Warren.
 
-    :raises UsageError: if it is, and the value is another.
+    :raises UsageError: if the line has another value
     """
-    for prefix, values in EXPECTED.items():
+    for prefix, values in FIXED_VALUES.items():
         if key == prefix or key.startswith(prefix + "."):
             if line.value in values:
                 return True
-            instead = f"only {' or '.join(values)} is" if values else "it is not"
-            raise UsageError(f"{line.origin}: {key} = {line.value}: {instead} supported")
+            supported = f"; only {' or '.join(values)} is" if values else ""
+            raise UsageError(f"{line.origin}: {key} = {line.value} is not supported{supported}")
     return False
 
 
-def _users(lines: Mapping[str, Line], settings: Settings) -> None:
+def _set_users(lines: Mapping[str, Line], settings: Settings) -> None:
     user, password = lines.get("default_user"), lines.get("default_pass")
-    said = user or password
-    if said is not None:
+    line = user or password
+    if line is not None:
         pair = {user.value if user else "guest": password.value if password else "guest"}
-        settings["users"] = given("users", pair, said.origin)
+        settings["users"] = parse_setting("users", pair, line.origin)
 
 
-def _verify(lines: Mapping[str, Line], settings: Settings) -> None:
+def _set_tls_verify(lines: Mapping[str, Line], settings: Settings) -> None:
     verify, required = lines.get("ssl_options.verify"), lines.get("ssl_options.fail_if_no_peer_cert")
     if verify is None:
         return
     if verify.value not in ("verify_peer", "verify_none"):
-        raise UsageError(f"{verify.origin}: ssl_options.verify is verify_peer or verify_none")
+        raise UsageError(f"{verify.origin}: ssl_options.verify must be verify_peer or verify_none")
     wanted = "none"
     if verify.value == "verify_peer":
         wanted = "required" if required is not None and required.value == "true" else "optional"
-    settings["tls_verify"] = given("tls_verify", wanted, verify.origin)
+    settings["tls_verify"] = parse_setting("tls_verify", wanted, verify.origin)
 
 
-def _lists(collected: Collected, settings: Settings) -> None:
-    """What is a list here, and in RabbitMQ one key an item."""
-    ciphers = [line.value for line in collected.ciphers.values() if not line.value.startswith("TLS_")]
+def _set_list_settings(grouped: GroupedLines, settings: Settings) -> None:
+    """Set the settings that are lists, and have one key for each item in rabbitmq.conf."""
+    ciphers = [line.value for line in grouped.ciphers.values() if not line.value.startswith("TLS_")]
     users = {"guest": True}
-    for name, line in collected.loopback.items():
+    for name, line in grouped.loopback.items():
         if name:
             users[name] = line.value == "true"
         else:
             users.clear()
     for name, found, values in (
-        ("listeners", collected.tcp, [_address(line.value) for line in _items(collected.tcp)]),
-        ("tls_listeners", collected.ssl, [_address(line.value) for line in _items(collected.ssl)]),
-        ("mechanisms", collected.mechanisms, [line.value for line in _items(collected.mechanisms)]),
+        ("listeners", grouped.tcp, [_address(line.value) for line in _items(grouped.tcp)]),
+        ("tls_listeners", grouped.ssl, [_address(line.value) for line in _items(grouped.ssl)]),
+        ("mechanisms", grouped.mechanisms, [line.value for line in _items(grouped.mechanisms)]),
         (
             "tls_versions",
-            collected.versions,
-            [line.value.removeprefix("tlsv") for line in _items(collected.versions)],
+            grouped.versions,
+            [line.value.removeprefix("tlsv") for line in _items(grouped.versions)],
         ),
-        ("tls_ciphers", collected.ciphers, ":".join(ciphers)),
-        ("loopback_users", collected.loopback, [user for user, local in users.items() if local]),
+        ("tls_ciphers", grouped.ciphers, ":".join(ciphers)),
+        ("loopback_users", grouped.loopback, [user for user, local in users.items() if local]),
     ):
         if found:
-            settings[name] = given(name, values, next(iter(found.values())).origin)
+            settings[name] = parse_setting(name, values, next(iter(found.values())).origin)
 
 
 def _items(found: Mapping[str, Line]) -> list[Line]:
-    """In the order of their names; `key = none` is none of them."""
+    """Return the lines in the order of their names, without `key = none`."""
     return [found[name] for name in sorted(found) if found[name].value != "none"]
 
 

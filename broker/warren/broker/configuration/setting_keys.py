@@ -1,4 +1,4 @@
-"""The settings by name: what each means, and how it is read from text or TOML. They are the fields of the configuration."""
+"""Settings of `warren broker` by name, with help text, default and parser. They are the fields of the configuration."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from warren.broker.connection.tls import TlsConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """What the broker writes to standard error.
+    """Log of `warren broker` on standard error.
 
-    :param log_level: the least level that is written: `debug`, `info`, `warning` or `error`.
-    :param log_json: one JSON object a line in the place of text.
+    :param log_level: lowest level that is logged: `debug`, `info`, `warning` or `error`.
+    :param log_json: log one JSON object for each line instead of text.
     """
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -28,12 +28,13 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
-class Key:
-    """One setting.
+class SettingKey:
+    """A setting.
 
-    :param parse: the value from what a file or a command line has; a `ValueError` says what it has to be.
-    :param default: that of `warren broker`.
-    :param secret: it is not shown, and no flag.
+    :param hint: type of the value
+    :param parse: converts a value of a file or a command line; its `ValueError` says what is wrong
+    :param default: default in `warren broker`
+    :param secret: True if the value is never printed and cannot be set by a flag
     """
 
     name: str
@@ -45,28 +46,32 @@ class Key:
 
     @property
     def flag(self) -> str:
+        """Name of the command-line flag."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
+        """Name of the environment variable."""
         return PREFIX + self.name.upper()
 
 
 PREFIX: Final = "WARREN_BROKER_"
+"""Prefix of environment variables."""
 TLS: Final = "tls_"
+"""Prefix of the settings of TLS."""
 COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True}
-"""Where `warren broker` is not a broker in some process."""
+"""Defaults of `warren broker` that differ from those of an embedded broker."""
 SIZES: Final = ("max_message_size",)
 SECRETS: Final = ("users", "tls_key_password")
 TRUE: Final = ("true", "yes", "on", "1")
 FALSE: Final = ("false", "no", "off", "0")
 
 
-def _keys() -> dict[str, Key]:
+def _setting_keys() -> dict[str, SettingKey]:
     found = {}
     for kind, prefix in ((BrokerConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
         hints = get_type_hints(kind)
-        told = _parameters(inspect.getdoc(kind) or "")
+        help_texts = _parameters(inspect.getdoc(kind) or "")
         for each in fields(kind):
             if each.name == "tls" and kind is BrokerConfig:
                 continue
@@ -75,12 +80,14 @@ def _keys() -> dict[str, Key]:
             default = COMMAND_DEFAULTS.get(name, default)
             hint = hints[each.name]
             parse = _size if name in SIZES else _parser(hint)
-            found[name] = Key(name, told.get(each.name, ""), hint, parse, default, name in SECRETS)
+            found[name] = SettingKey(
+                name, help_texts.get(each.name, ""), hint, parse, default, name in SECRETS
+            )
     return found
 
 
 def _parameters(documentation: str) -> dict[str, str]:
-    """What `:param name:` says of each."""
+    """Return the description of each `:param name:` in a docstring."""
     found = re.findall(r":param (\w+):\s*(.*?)(?=\n\s*:param |\Z)", documentation, re.DOTALL)
     return {name: " ".join(text.split()) for name, text in found}
 
@@ -115,7 +122,7 @@ def _or_none(parse: Callable[[object], object]) -> Callable[[object], object]:
 def _one_of(choices: list[str]) -> Callable[[object], object]:
     def parse(value: object) -> object:
         if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
         return value
 
     return parse
@@ -123,26 +130,26 @@ def _one_of(choices: list[str]) -> Callable[[object], object]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 
 def _integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{value!r} is no integer")
+        raise ValueError(f"{value!r} is not an integer")
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{value!r} is no integer") from None
+        raise ValueError(f"{value!r} is not an integer") from None
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     try:
         return float(value)
     except ValueError:
-        raise ValueError(f"{value!r} is no number") from None
+        raise ValueError(f"{value!r} is not a number") from None
 
 
 def _flag(value: object) -> bool:
@@ -163,23 +170,23 @@ def _number_or_text(value: object) -> object:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """A list, or text with commas."""
+    """Parse a list of texts, or one text with commas."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")] if value.strip() else []
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is no list")
+        raise ValueError(f"{value!r} is not a list")
     return tuple(str(word) for word in value)
 
 
 def _pairs(value: object) -> dict[str, str]:
-    """A table, or text as `name:value,name:value`. What is wrong is not shown: it may be a password."""
+    """Parse a table, or text as `name:value,name:value`. Errors do not contain the value: it may be a password."""
     if isinstance(value, str):
         value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
     if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):
-        raise ValueError("it has to be a table of texts, or name:password pairs separated by commas")
+        raise ValueError("it must be a table of texts, or name:password pairs separated by commas")
     return {str(name).strip(): each for name, each in value.items()}
 
 
-KEYS: Final = _keys()
+SETTINGS: Final = _setting_keys()
 
-__all__ = ["KEYS", "PREFIX", "TLS", "Key", "LogConfig"]
+__all__ = ["PREFIX", "SETTINGS", "TLS", "LogConfig", "SettingKey"]

@@ -1,4 +1,4 @@
-"""Settings as they are given: each with where it was said, so that an error can tell; and what they come to."""
+"""Settings with their sources, for error texts, and the configuration that they make."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.configuration.setting_keys import KEYS, TLS, LogConfig
+from warren.broker.configuration.setting_keys import SETTINGS, TLS, LogConfig
 from warren.broker.connection.tls import TlsConfig
 from warren.core.errors import UsageError
 
@@ -17,22 +17,22 @@ DEFAULT: Final = "default"
 
 
 @dataclass(frozen=True)
-class Given:
-    """A value, and where it comes from: a flag, a variable, or a file with its line."""
+class SettingValue:
+    """Value of a setting, and its origin: a flag, an environment variable, or a file with its line."""
 
     value: object
     origin: str
 
 
-Settings = dict[str, Given]
-"""By the key's name."""
+Settings = dict[str, SettingValue]
+"""Values by the name of the setting."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that `warren broker` is told.
+    """Complete configuration of `warren broker`.
 
-    :param origins: where each setting comes from, by name; the others have their defaults.
+    :param origins: origin of each setting by name; settings without one have their defaults.
     :param ignored: names of settings without meaning for Warren, by their source: a file, or "environment".
     """
 
@@ -42,32 +42,35 @@ class RunConfig:
     ignored: Mapping[str, tuple[str, ...]]
 
 
-def given(name: str, value: object, origin: str) -> Given:
-    """A value for a setting, parsed.
+def parse_setting(name: str, value: object, origin: str) -> SettingValue:
+    """Parse the value of a setting.
 
-    :raises UsageError: if there is no such setting, or the value is not what it has to be.
+    :param origin: flag, variable, or file with its line, for error texts
+    :raises UsageError: if there is no such setting, or the value is invalid
     """
-    key = KEYS.get(name)
+    key = SETTINGS.get(name)
     if key is None:
-        raise UsageError(f"{origin}: {unknown(name)}")
+        raise UsageError(f"{origin}: {unknown_setting_text(name)}")
     try:
-        return Given(key.parse(value), origin)
+        return SettingValue(key.parse(value), origin)
     except ValueError as error:
         raise UsageError(f"{origin}: {name}: {error}") from None
 
 
-def unknown(name: str) -> str:
-    near = get_close_matches(name, KEYS, 1)
+def unknown_setting_text(name: str) -> str:
+    """Return an error text for an unknown setting, with the most similar name."""
+    near = get_close_matches(name, SETTINGS, 1)
     return f"no setting {name!r}" + (
         f"; did you mean {near[0]!r}?" if near else "; see docs/configuration.md"
     )
 
 
-def assemble(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
+def build_config(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
+    """Build the configuration from settings.
+
+    :raises UsageError: if a setting is out of range or conflicts with another; with its origin
     """
-    :raises UsageError: if settings are out of bounds, or do not go together; with where the wrong one was said.
-    """
-    values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
+    values: dict[str, Any] = {name: key.default for name, key in SETTINGS.items()}
     values.update((name, each.value) for name, each in settings.items())
     tls = {name.removeprefix(TLS): values.pop(name) for name in list(values) if name.startswith(TLS)}
     log = LogConfig(log_level=values.pop("log_level"), log_json=values.pop("log_json"))

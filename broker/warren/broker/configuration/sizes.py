@@ -1,4 +1,4 @@
-"""Sizes as people write them: `400MB`, `1GiB`, `1048576`, in RabbitMQ's units."""
+"""Parser of sizes such as `400MB`, `1GiB` or `1048576`, in RabbitMQ's units."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ UNITS: Final = {
         for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
     },
 }
-"""https://www.rabbitmq.com/docs/memory#configuring-threshold: `M` and `MiB` are powers of 1024, `MB` of 1000."""
+"""Bytes of each unit: `M` and `MiB` are powers of 1024, `MB` of 1000.
+
+https://www.rabbitmq.com/docs/memory#configuring-threshold
+"""
 
 
 def parse_size(text: str) -> int:
-    """Bytes.
+    """Return a size in bytes.
 
-    :raises ValueError: if it is no size.
+    :raises ValueError: if the text is not a size
     """
     found = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
     unit = UNITS.get(found[2].lower()) if found else None
     if found is None or unit is None:
-        raise ValueError(f"{text!r} is no size: write bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+        raise ValueError(f"{text!r} is not a size; write bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
     return int(found[1]) * int(unit)

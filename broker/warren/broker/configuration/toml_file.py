@@ -1,4 +1,4 @@
-"""The configuration file: TOML, each setting by its name; those of TLS may stand in a table `[tls]`, users in `[users]`."""
+"""Reader of the TOML configuration file. TLS settings may be in a table `[tls]`, users in `[users]`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import tomllib
 from pathlib import Path
 
 from warren.broker.configuration.setting_keys import TLS
-from warren.broker.configuration.setting_sources import Settings, given
+from warren.broker.configuration.setting_sources import Settings, parse_setting
 from warren.core.errors import UsageError
 
 
 def read_toml(path: Path) -> Settings:
-    """
-    :raises UsageError: if the file cannot be read, is no TOML, or has a setting that is none; with the line.
+    """Read the settings of a file.
+
+    :raises UsageError: if the file cannot be read, is not TOML, or has an unknown or invalid setting; with the line
     """
     try:
         text = path.read_text()
@@ -28,15 +29,15 @@ def read_toml(path: Path) -> Settings:
         if name == "tls" and isinstance(value, dict):
             for part, inner in value.items():
                 origin = f"{path}, line {lines.get((name, part), lines.get(('', name), 1))}"
-                settings[TLS + part] = given(TLS + part, inner, origin)
+                settings[TLS + part] = parse_setting(TLS + part, inner, origin)
         else:
             origin = f"{path}, line {lines.get(('', name), lines.get((name, ''), 1))}"
-            settings[name] = given(name, value, origin)
+            settings[name] = parse_setting(name, value, origin)
     return settings
 
 
 def _lines(text: str) -> dict[tuple[str, str], int]:
-    """The line of each key of each table, and of each table's head (with an empty key)."""
+    """Return the line number of each (table, key), and of each table header with an empty key."""
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
