@@ -78,7 +78,7 @@ docs: .venv/.docs
 
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
 bench-hot: .venv/.tests .venv/.lint
-	.venv/bin/python -m benchmarks.hot --base "$(BASE)"
+	.venv/bin/python -m benchmarks.hot_path --base "$(BASE)"
 
 # Warren, plain and compiled, beside RabbitMQ on this machine (and LAVINMQ=path of a binary), and docs/benchmarks.md of it:
 # under 20 minutes. A part of it, only printed: make bench ROWS=confirmed,window-1,idle RUNS=3

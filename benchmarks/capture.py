@@ -23,8 +23,8 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.backlog import commit
-from benchmarks.comparison.loads import NotMeasured, measure
-from benchmarks.comparison.rows import AUTO_ACK, CONFIRMED, PERSISTENT, Row
+from benchmarks.comparison.load_run import MeasurementError, measure
+from benchmarks.comparison.workloads import AUTO_ACK, CONFIRMED, PERSISTENT, Workload
 from tests.support.broker_process import BrokerProcess
 
 STREAM = "warren.events"
@@ -71,7 +71,7 @@ def main() -> int:
                 for row in BROKER_ROWS
                 if options.rows in (name := f"broker, {build}: {row.name}")
             ]
-    except NotMeasured as error:
+    except MeasurementError as error:
         print(f"capture: {error}", file=sys.stderr)
         return 74
     text = report(rows, options.runs, options.seconds)
@@ -99,14 +99,14 @@ def sdk(row: str, name: str, runs: int, seconds: float) -> list[str]:
             env = {**os.environ, "CAPTURE": STREAM if captured else ""}
             done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env)
             if done.returncode:
-                raise NotMeasured(done.stderr.strip())
+                raise MeasurementError(done.stderr.strip())
             found = json.loads(done.stdout)
             return float(found["processor"] / found["messages"] * 1e6)
 
         return line(name, EVENTS[row], pairs(once, runs))
 
 
-def broker(row: Row, name: str, env: Mapping[str, str], runs: int, seconds: float) -> list[str]:
+def broker(row: Workload, name: str, env: Mapping[str, str], runs: int, seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="warren-capture-") as folder:
 
         def once(number: int, captured: bool) -> float:

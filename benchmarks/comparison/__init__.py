@@ -1,1 +1,1 @@
-"""Warren beside other brokers on one machine: measured in alternating runs, kept as JSON, told as a page and a figure."""
+"""Comparison of Warren with other brokers on one machine: alternating runs, stored as JSON, shown as a page and a chart."""

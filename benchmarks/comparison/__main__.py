@@ -1,7 +1,7 @@
-"""Measures Warren, plain and compiled, beside RabbitMQ (and LavinMQ) in alternating runs, and writes the page of it.
+"""Comparison of Warren, plain and compiled, with RabbitMQ (and LavinMQ) in alternating runs, and its results page.
 
-Every run's figures are kept as they come (--out), so that what was measured stays if it is interrupted; the page takes
-those of a whole comparison.
+The figures of every run are stored at once (--out), so that they survive an interruption; the page uses those of a
+complete comparison.
 """
 
 from __future__ import annotations
@@ -14,72 +14,74 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.backlog import drain, fill
-from benchmarks.comparison import claims, footprint, machine, page
-from benchmarks.comparison.loads import NotMeasured, measure
+from benchmarks.comparison import literature_claims, machine, page, resource_usage
+from benchmarks.comparison.load_run import MeasurementError, measure
 from benchmarks.comparison.results import Results
-from benchmarks.comparison.rows import FURTHER, QUANTITIES, ROWS, Quantity, Row
 from benchmarks.comparison.servers import Running, Server, commit, paused, servers
-from benchmarks.comparison.tables import by_loads, by_machine, by_quantities
+from benchmarks.comparison.tables import machine_table, quantity_table, workload_table
+from benchmarks.comparison.workloads import FULL_WORKLOADS, QUANTITIES, WORKLOADS, Quantity, Workload
 from tests.support.rabbitmq import installed
 
 WARMUP = 1.0
-ONCE = ("backlog-in", "backlog-out")
-"""Too long to be repeated."""
+MEASURED_ONCE = ("backlog-in", "backlog-out")
+"""Measurements that take too long to be repeated."""
 
 METHODS: dict[str, Callable[[Server], float]] = {
-    "start": footprint.start,
-    "idle": footprint.idle,
-    "waiting": footprint.waiting,
-    "paged": footprint.paged,
-    "connection": footprint.connection,
-    "queue": footprint.queue,
-    "connections": footprint.connections,
-    "channels": footprint.channels,
-    "normal-in": claims.normal_in,
-    "lazy-in": claims.lazy_in,
-    "transactions": claims.transactions,
-    "single": claims.single,
-    "batches": claims.batches,
-    "window": claims.window,
+    "start": resource_usage.start,
+    "idle": resource_usage.idle,
+    "waiting": resource_usage.waiting,
+    "paged": resource_usage.paged,
+    "connection": resource_usage.connection,
+    "queue": resource_usage.queue,
+    "connections": resource_usage.connections,
+    "channels": resource_usage.channels,
+    "normal-in": literature_claims.normal_in,
+    "lazy-in": literature_claims.lazy_in,
+    "transactions": literature_claims.transactions,
+    "single": literature_claims.single,
+    "batches": literature_claims.batches,
+    "window": literature_claims.window,
 }
 
 
 def main() -> int:
     options = _options()
-    wanted = [word for word in options.rows.split(",") if word]
-    every = ROWS + FURTHER if options.full else ROWS
-    possible = [one for one in QUANTITIES if options.full or not one.full]
-    known = [row.key for row in every] + [one.key for one in possible]
-    if unknown := sorted(set(wanted) - set(known)):
+    selected = [word for word in options.rows.split(",") if word]
+    every = WORKLOADS + FULL_WORKLOADS if options.full else WORKLOADS
+    possible = [quantity for quantity in QUANTITIES if options.full or not quantity.full]
+    known = [row.key for row in every] + [quantity.key for quantity in possible]
+    if unknown := sorted(set(selected) - set(known)):
         more = "" if options.full else "; more with make bench-full"
-        print(f"bench: no row {', '.join(unknown)}; there are {', '.join(known)}{more}", file=sys.stderr)
+        print(f"bench: unknown row {', '.join(unknown)}; there are {', '.join(known)}{more}", file=sys.stderr)
         return 2
     if not installed():
         print("bench: rabbitmq-server is not installed: apt-get install rabbitmq-server", file=sys.stderr)
         return 2
-    rows = _chosen(every, wanted)
-    quantities = [one for one in possible if not wanted or one.key in wanted]
+    rows = _chosen(every, selected)
+    quantities = [quantity for quantity in possible if not selected or quantity.key in selected]
     lavinmq = Path(options.lavinmq) if options.lavinmq else None
     brokers = servers(options.plain, options.compiled, lavinmq)
     results = Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         commit=commit(),
         machine=machine.describe(),
-        versions={one.name: one.version for one in brokers},
+        versions={broker.name: broker.version for broker in brokers},
         runs=options.runs,
         seconds=options.seconds,
         warmup=WARMUP,
         note=options.note,
     )
     _quantities(results, brokers, quantities, options.runs, options.out)
-    if options.full and (not wanted or set(wanted) & set(ONCE)):
+    if options.full and (not selected or set(selected) & set(MEASURED_ONCE)):
         _backlog(results, brokers, options.count, options.out)
     _loads(results, brokers, rows, options.compiled, options.out)
-    print(f"{by_machine(results)}\n\n{by_loads(results, rows)}\n\n{by_quantities(results, quantities)}")
+    print(
+        f"{machine_table(results)}\n\n{workload_table(results, rows)}\n\n{quantity_table(results, quantities)}"
+    )
     for failure in results.failures:
         print(f"bench: {failure}", file=sys.stderr)
-    if not wanted and options.page:
-        # Only now: what the page says has to be whole.
+    if not selected and options.page:
+        # Written last, because the page needs a complete comparison.
         results.save(page.FULL if options.full else page.RESULTS)
         page.write()
     return 74 if results.failures else 0
@@ -88,10 +90,10 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.comparison", description=__doc__)
     add = parser.add_argument
-    add("--full", action="store_true", help="also the rows that take hours")
+    add("--full", action="store_true", help="also run the rows that take hours")
     add("--runs", type=int, default=5)
     add("--seconds", type=float, default=3.0)
-    add("--rows", default="", help="only these, by their keys, with commas between")
+    add("--rows", default="", help="keys of the only rows to run, separated by commas")
     add("--count", type=int, default=10_000_000, help="messages of the backlog (--full)")
     add("--plain", type=Path, default=Path(".venv/bin/python"), help="a Python with the plain build")
     add(
@@ -102,39 +104,39 @@ def _options() -> argparse.Namespace:
         "--out",
         type=Path,
         default=Path("build/bench.json"),
-        help="the figures as they come (%(default)s)",
+        help="file for the figures of each run (%(default)s)",
     )
-    add("--note", default="", help="what else there is to know, for the page")
-    add("--no-page", dest="page", action="store_false", help="leave the page as it is")
+    add("--note", default="", help="note about the circumstances, for the page")
+    add("--no-page", dest="page", action="store_false", help="do not write the page")
     return parser.parse_args()
 
 
-def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
-    return [row for row in rows if not wanted or row.key in wanted]
+def _chosen(rows: Sequence[Workload], selected: Sequence[str]) -> list[Workload]:
+    return [row for row in rows if not selected or row.key in selected]
 
 
-def _loads(results: Results, brokers: list[Server], rows: list[Row], tool: Path, out: Path) -> None:
+def _loads(results: Results, brokers: list[Server], rows: list[Workload], tool: Path, out: Path) -> None:
     if not rows:
         return
     with ExitStack() as stack:
         running = [(broker, stack.enter_context(broker.run())) for broker in brokers]
         for run in range(results.runs):
             for row in rows:
-                # Who goes first changes, so that nobody always meets the machine as another left it.
+                # Alternate the order, so that no broker always finds the machine as another left it.
                 for broker, at in running if run % 2 == 0 else reversed(running):
                     with paused([other for _, other in running if other is not at]):
                         _load(results, broker, at, row, tool)
                 results.save(out)
-            _say(f"run {run + 1} of {results.runs} done")
+            _log(f"run {run + 1} of {results.runs} done")
 
 
-def _load(results: Results, broker: Server, at: Running, row: Row, tool: Path) -> None:
+def _load(results: Results, broker: Server, at: Running, row: Workload, tool: Path) -> None:
     samples = results.loads.setdefault(row.key, {}).setdefault(broker.name, [])
     try:
         sample = measure(tool.absolute(), at.url, at.pid, row, results.seconds, results.warmup)
-    except NotMeasured as error:
+    except MeasurementError as error:
         results.failures.append(f"{broker.name}: {error}")
-        _say(results.failures[-1])
+        _log(results.failures[-1])
         return
     samples.append(sample)
 
@@ -145,7 +147,7 @@ def _quantities(
     for quantity in quantities:
         if quantity.key not in METHODS:
             continue
-        # Memory is the same each time; times are not.
+        # Memory is the same each time; start times vary.
         times = runs if quantity.key == "start" else 1
         for _ in range(times):
             for broker in brokers:
@@ -155,7 +157,7 @@ def _quantities(
                 except (OSError, AssertionError) as error:
                     results.failures.append(f"{broker.name}: {quantity.name}: {error}")
         results.save(out)
-        _say(f"{quantity.name}: done")
+        _log(f"{quantity.name}: done")
 
 
 def _backlog(results: Results, brokers: list[Server], count: int, out: Path) -> None:
@@ -167,10 +169,10 @@ def _backlog(results: Results, brokers: list[Server], count: int, out: Path) -> 
         results.quantities.setdefault("backlog-in", {})[broker.name] = [into.rate]
         results.quantities.setdefault("backlog-out", {})[broker.name] = [out_of.rate]
         results.save(out)
-        _say(f"backlog, {broker.name}: done")
+        _log(f"backlog, {broker.name}: done")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the machine does by itself: bytes over loopback, syncs of the disk. No broker can be ahead of that."""
+"""Limits of the machine: bytes over loopback, and syncs of the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = bytes(4096)
 
 
 def describe() -> Machine:
-    """This machine, measured now; takes two seconds."""
+    """Measure this machine; takes two seconds."""
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 1,

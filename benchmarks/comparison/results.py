@@ -1,4 +1,4 @@
-"""What a comparison found, as values that are kept in a JSON file."""
+"""Results of a comparison, stored in a JSON file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Sample:
     p99_ms: float
     load_tool_cores: float
     resident_mb: float
-    """The broker's memory after it."""
+    """The broker's memory after the run."""
 
 
 @dataclass
 class Machine:
-    """Where it was measured, and what it can do at the most."""
+    """Machine of the measurement, and its limits."""
 
     processor: str
     cores: int
     memory_gb: float
     kernel: str
     loopback_bytes_per_second: float
-    """One connection, one core each at its ends, in writes of 256 KiB."""
+    """One connection with one core at each end, in writes of 256 KiB."""
     syncs_per_second: float
-    """fdatasync after each write of 4 KiB to a file, in the folder where the brokers keep their data."""
+    """fdatasync after each write of 4 KiB to a file, in the folder of the brokers' data."""
 
 
 @dataclass
@@ -48,14 +48,14 @@ class Results:
     seconds: float
     warmup: float
     loads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
-    """By row and broker, a sample each run."""
+    """Samples by row and broker, one for each run."""
     quantities: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By quantity and broker."""
+    """Values by quantity and broker."""
     failures: list[str] = field(default_factory=list)
     note: str = ""
-    """What else there is to know of the circumstances."""
+    """Note about the circumstances."""
     backlog: int = 0
-    """Messages in the backlog, if one was measured."""
+    """Messages of the backlog, if one was measured."""
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def _rounded(value: object) -> object:
 
 @dataclass(frozen=True)
 class Median:
-    """The middle of several figures, and their lowest and highest."""
+    """Median of several figures, with the lowest and the highest."""
 
     middle: float
     lowest: float

@@ -1,4 +1,4 @@
-"""The brokers that are compared: started for a comparison, with their versions."""
+"""Compared brokers: start and version."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ COMPILED = "Warren, compiled"
 RABBITMQ = "RabbitMQ"
 LAVINMQ = "LavinMQ"
 LAVINMQ_UNSYNCED = "LavinMQ, no sync"
-"""With `--no-sync`: since 2.9 it syncs before every confirm, of transient messages, too. Here it does before none."""
+"""With `--no-sync`: since 2.9 LavinMQ syncs before every confirm, also for transient messages; with this option never."""
 
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Running:
-    """A broker that accepts connections."""
+    """Broker that accepts connections."""
 
     url: str
     pid: int
@@ -39,7 +39,7 @@ class Running:
 
 @contextmanager
 def paused(brokers: Sequence[Running]) -> Iterator[None]:
-    """Stop these (SIGSTOP) meanwhile: what a broker does at rest would else be in the latency of another one."""
+    """Stop the brokers (SIGSTOP) meanwhile, so that their background work does not affect another broker's latency."""
     for broker in brokers:
         os.kill(broker.pid, signal.SIGSTOP)
     try:
@@ -51,12 +51,12 @@ def paused(brokers: Sequence[Running]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Server:
-    """A broker that can be started, as often as is wanted."""
+    """Broker that can be started repeatedly."""
 
     name: str
     version: str
     run: Callable[..., AbstractContextManager[Running]]
-    """With `limited=True` its messages have to leave memory early, where that can be set."""
+    """With `limited=True` messages must leave memory early, if the broker has such a setting."""
 
     @property
     def is_warren(self) -> bool:
@@ -76,25 +76,25 @@ def servers(plain: Path, compiled: Path, lavinmq: Path | None) -> list[Server]:
         Server(RABBITMQ, _rabbitmq_version(), _rabbitmq),
     ]
     if lavinmq is not None:
-        lavinmq_version, known = _said(str(lavinmq), "--version"), _said(str(lavinmq), "--help")
-        found.append(Server(LAVINMQ, lavinmq_version, _lavinmq(lavinmq, known)))
-        if "--no-sync" in known:
-            found.append(Server(LAVINMQ_UNSYNCED, lavinmq_version, _lavinmq(lavinmq, known, "--no-sync")))
+        lavinmq_version, help_text = _output_of(str(lavinmq), "--version"), _output_of(str(lavinmq), "--help")
+        found.append(Server(LAVINMQ, lavinmq_version, _lavinmq(lavinmq, help_text)))
+        if "--no-sync" in help_text:
+            found.append(Server(LAVINMQ_UNSYNCED, lavinmq_version, _lavinmq(lavinmq, help_text, "--no-sync")))
     return found
 
 
 def commit() -> str:
-    """Of this checkout; marked if files in it differ."""
-    changed = _said("git", "status", "--porcelain", "--untracked-files=no")
-    return _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    """Return this checkout's commit; marked with `+` if files differ."""
+    changed = _output_of("git", "status", "--porcelain", "--untracked-files=no")
+    return _output_of("git", "rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
-def _said(*words: str) -> str:
+def _output_of(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _rabbitmq_version() -> str:
-    return _said("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server")
+    return _output_of("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server")
 
 
 def _warren(python: Path) -> Callable[..., AbstractContextManager[Running]]:
@@ -116,22 +116,24 @@ def _rabbitmq(limited: bool = False) -> Iterator[Running]:
         yield Running(server.url, server.pid)
 
 
-def _lavinmq(binary: Path, known: str, *options: str) -> Callable[..., AbstractContextManager[Running]]:
-    """:param known: what it says of its options; asked for once, since a start is measured"""
+def _lavinmq(binary: Path, help_text: str, *options: str) -> Callable[..., AbstractContextManager[Running]]:
+    """Return a function that starts LavinMQ.
+    :param help_text: output of `--help`; requested once, because starts are measured
+    """
 
     @contextmanager
     def run(limited: bool = False) -> Iterator[Running]:
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="warren-lavinmq-", ignore_cleanup_errors=True) as folder:
             config = Path(folder) / "lavinmq.ini"
-            # Its default leaves Nagle's algorithm on: whoever has few messages on the way waits 40 ms for each answer.
+            # The default leaves Nagle's algorithm on: with few messages in flight each reply takes 40 ms.
             config.write_text("[main]\ntcp_nodelay = true\n")
             words = [str(binary), *options, "-c", str(config), "-D", f"{folder}/data"]
             words += ["-b", "127.0.0.1", "-p", str(port)]
             for listens in ("--http-port", "--mqtt-port", "--metrics-http-port", "--clustering-port"):
-                if listens in known:
+                if listens in help_text:
                     words += [listens, str(free_port())]
-            if "--control-unix-path" in known:
+            if "--control-unix-path" in help_text:
                 words += ["--control-unix-path", f"{folder}/control.sock"]
             with Child(words, env=dict(os.environ), cwd=Path(folder)) as child:
                 url = f"amqp://guest:guest@127.0.0.1:{port}/"

@@ -1,21 +1,21 @@
-"""The tables of a comparison, in Markdown."""
+"""Tables of a comparison in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from benchmarks.comparison.results import Median, Results, Sample
-from benchmarks.comparison.rows import Quantity, Row
 from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, RABBITMQ
+from benchmarks.comparison.workloads import Quantity, Workload
 
-NOTHING = "–"
+MISSING = "–"
 
 
-def by_loads(results: Results, rows: Sequence[Row]) -> str:
-    """One line a row and broker."""
+def workload_table(results: Results, rows: Sequence[Workload]) -> str:
+    """Return a table with one line for each workload and broker."""
     lines = [
-        "| Load | Broker | messages/s (lowest-highest) | of RabbitMQ | µs a message | p50, p99 ms | memory after, MB "
-        "| load tool, cores | at least |",
+        "| Load | Broker | messages/s (lowest-highest) | of RabbitMQ | µs per message | p50, p99 ms | memory after, MB "
+        "| load tool, cores | bound |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -26,22 +26,23 @@ def by_loads(results: Results, rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _load_line(row: Row, broker: str, samples: list[Sample], reference: list[Sample]) -> str:
+def _load_line(row: Workload, broker: str, samples: list[Sample], reference: list[Sample]) -> str:
     rate = Median.of([one.per_second for one in samples])
-    spent = Median.of([one.microseconds for one in samples])
+    processor_time = Median.of([one.microseconds for one in samples])
     p50 = Median.of([one.p50_ms for one in samples]).middle
     p99 = Median.of([one.p99_ms for one in samples])
     memory = Median.of([one.resident_mb for one in samples]).middle
     cores = Median.of([one.load_tool_cores for one in samples]).middle
-    against = ratio(row, samples, reference)
+    ratio_to_reference = ratio(row, samples, reference)
     return (
-        f"| {row.name} | {broker} | {rate:,.0f} | {_ratio_text(row, against)} | {spent:.1f} "
-        f"| {p50:.3g}, {p99:.3g} | {memory:.0f} | {cores:.2f} | {_held(row, broker, against, spent.middle)} |"
+        f"| {row.name} | {broker} | {rate:,.0f} | {_ratio_text(row, ratio_to_reference)} | {processor_time:.1f} "
+        f"| {p50:.3g}, {p99:.3g} | {memory:.0f} | {cores:.2f} | "
+        f"{_bound_verdict(row, broker, ratio_to_reference, processor_time.middle)} |"
     )
 
 
-def ratio(row: Row, samples: Sequence[Sample], reference: Sequence[Sample]) -> float | None:
-    """A broker's rate by another's; where the rate is given, its p99 by the other's."""
+def ratio(row: Workload, samples: Sequence[Sample], reference: Sequence[Sample]) -> float | None:
+    """Return the ratio of two brokers' rates; for a fixed rate that of their p99."""
     if not samples or not reference:
         return None
     if row.by_latency:
@@ -51,28 +52,32 @@ def ratio(row: Row, samples: Sequence[Sample], reference: Sequence[Sample]) -> f
     return Median.of(mine).middle / Median.of(theirs).middle
 
 
-def _ratio_text(row: Row, against: float | None) -> str:
-    if against is None:
-        return NOTHING
-    return f"p99 {against:.2f}" if row.by_latency else f"{against:.2f}"
+def _ratio_text(row: Workload, ratio_to_reference: float | None) -> str:
+    if ratio_to_reference is None:
+        return MISSING
+    return f"p99 {ratio_to_reference:.2f}" if row.by_latency else f"{ratio_to_reference:.2f}"
 
 
-def _held(row: Row, broker: str, against: float | None, spent: float) -> str:
-    """What was promised of the compiled build, and whether it holds."""
+def _bound_verdict(
+    row: Workload, broker: str, ratio_to_reference: float | None, processor_time: float
+) -> str:
+    """Return the bounds of the compiled build, and whether they hold."""
     promises = []
     if row.least is not None:
-        promises.append((f"{row.least:g} times", against is not None and against >= row.least))
+        promises.append(
+            (f"{row.least:g} times", ratio_to_reference is not None and ratio_to_reference >= row.least)
+        )
     if row.by_latency:
-        promises.append(("p99 0.5", against is not None and against <= 0.5))
+        promises.append(("p99 0.5", ratio_to_reference is not None and ratio_to_reference <= 0.5))
     if row.most_us is not None:
-        promises.append((f"{row.most_us:g} µs", spent <= row.most_us))
+        promises.append((f"{row.most_us:g} µs", processor_time <= row.most_us))
     if broker != COMPILED or not promises:
         return ""
     return ", ".join(f"{text}: {'holds' if holds else '**falls short**'}" for text, holds in promises)
 
 
-def by_lavinmq(results: Results, rows: Sequence[Row]) -> str:
-    """One line a row: Warren's compiled build by each LavinMQ; nothing if none took part."""
+def lavinmq_table(results: Results, rows: Sequence[Workload]) -> str:
+    """Return a table of Warren's compiled build relative to each LavinMQ; empty without one."""
     others = [name for name in (LAVINMQ, LAVINMQ_UNSYNCED) if name in results.versions]
     if not others:
         return ""
@@ -81,44 +86,44 @@ def by_lavinmq(results: Results, rows: Sequence[Row]) -> str:
     for row in rows:
         brokers = results.loads.get(row.key, {})
         mine = brokers.get(COMPILED, [])
-        found = [text for name in others for text in _by_other(row, mine, brokers.get(name, []))]
+        found = [text for name in others for text in _compared_with(row, mine, brokers.get(name, []))]
         lines.append(f"| {row.name} | {' | '.join(found)} |")
     return "\n".join(lines)
 
 
-def _by_other(row: Row, mine: Sequence[Sample], theirs: Sequence[Sample]) -> tuple[str, str]:
-    against = ratio(row, mine, theirs)
-    if against is None:
-        return NOTHING, NOTHING
-    spent = (
+def _compared_with(row: Workload, mine: Sequence[Sample], theirs: Sequence[Sample]) -> tuple[str, str]:
+    ratio_to_reference = ratio(row, mine, theirs)
+    if ratio_to_reference is None:
+        return MISSING, MISSING
+    processor_time = (
         Median.of([s.microseconds for s in mine]).middle / Median.of([s.microseconds for s in theirs]).middle
     )
-    return _ratio_text(row, against), f"{spent:.2f}"
+    return _ratio_text(row, ratio_to_reference), f"{processor_time:.2f}"
 
 
-def by_quantities(results: Results, quantities: Sequence[Quantity]) -> str:
-    """One line a quantity, one column a broker."""
+def quantity_table(results: Results, quantities: Sequence[Quantity]) -> str:
+    """Return a table with one line for each quantity and one column for each broker."""
     shown = [one for one in quantities if results.quantities.get(one.key)]
     brokers = list(results.versions)
     lines = [
-        f"| | {' | '.join(brokers)} | at most |",
+        f"| | {' | '.join(brokers)} | bound |",
         "|---" * (len(brokers) + 2) + "|",
     ]
     for one in shown:
         found = results.quantities[one.key]
         cells = [_quantity_text(one, found.get(broker, [])) for broker in brokers]
-        lines.append(f"| {one.name} | {' | '.join(cells)} | {_quantity_held(one, found)} |")
+        lines.append(f"| {one.name} | {' | '.join(cells)} | {_quantity_verdict(one, found)} |")
     return "\n".join(lines)
 
 
 def _quantity_text(one: Quantity, values: Sequence[float]) -> str:
     if not values:
-        return NOTHING
+        return MISSING
     middle = Median.of(values).middle
     return f"{middle:,.0f} {one.unit}" if middle >= 10 else f"{middle:.1f} {one.unit}"
 
 
-def _quantity_held(one: Quantity, found: dict[str, list[float]]) -> str:
+def _quantity_verdict(one: Quantity, found: dict[str, list[float]]) -> str:
     if one.most is None:
         return ""
     values = found.get(COMPILED)
@@ -126,8 +131,8 @@ def _quantity_held(one: Quantity, found: dict[str, list[float]]) -> str:
     return f"{one.most:g} {one.unit}: {'holds' if holds else '**falls short**'}"
 
 
-def by_machine(results: Results) -> str:
-    """The machine and its own limits."""
+def machine_table(results: Results) -> str:
+    """Return a table of the machine and its limits."""
     here = results.machine
     versions = "\n".join(f"| {name} | {version} |" for name, version in results.versions.items())
     return (
@@ -136,23 +141,23 @@ def by_machine(results: Results) -> str:
         f"| Runs | medians of {results.runs} alternating runs of {results.seconds:g} s after {results.warmup:g} s |\n"
         f"{f'| Note | {results.note} |{chr(10)}' if results.note else ''}"
         f"| Machine | {here.processor}, {here.cores} cores, {here.memory_gb:.0f} GB, Linux {here.kernel} |\n"
-        f"| Loopback, by itself | {here.loopback_bytes_per_second / 1e6:,.0f} MB/s over one connection |\n"
-        f"| Disk, by itself | {here.syncs_per_second:,.0f} writes of 4 KiB a second, each synced (fdatasync) |\n"
+        f"| Loopback alone | {here.loopback_bytes_per_second / 1e6:,.0f} MB/s over one connection |\n"
+        f"| Disk alone | {here.syncs_per_second:,.0f} writes of 4 KiB per second, each synced (fdatasync) |\n"
         f"{versions}"
     )
 
 
-def by_claims(results: Results, full: Results) -> str:
-    """What books claim, and what was measured of it on RabbitMQ and on Warren (compiled)."""
-    lines = ["| The literature claims | RabbitMQ | Warren, compiled |", "|---|---|---|"]
+def claims_table(results: Results, full: Results) -> str:
+    """Return a table of claims in the literature, and the measurements on RabbitMQ and on Warren (compiled)."""
+    lines = ["| Claim | RabbitMQ | Warren, compiled |", "|---|---|---|"]
     cells = {
         "Persistence costs a factor of ten": (results, _persistence),
         "Transactions are slowest, then single confirms, then batches; asynchronous confirms are fastest": (
             full,
-            _ways,
+            _confirm_methods,
         ),
         "Headers exchanges are the slowest of the four types": (full, _exchanges),
-        "13,000 messages a second into a normal queue, 24,000 into a lazy one": (full, _queues),
+        "13,000 messages per second into a normal queue, 24,000 into a lazy one": (full, _queues),
     }
     for claim, (source, cell) in cells.items():
         lines.append(f"| {claim} | {cell(source, RABBITMQ)} | {cell(source, COMPILED)} |")
@@ -171,15 +176,15 @@ def _value(results: Results, quantity: str, broker: str) -> float | None:
 
 def _persistence(results: Results, broker: str) -> str:
     transient, persistent = _rate(results, "confirmed", broker), _rate(results, "persistent", broker)
-    return f"a factor of {transient / persistent:.1f}" if transient and persistent else NOTHING
+    return f"a factor of {transient / persistent:.1f}" if transient and persistent else MISSING
 
 
 def _named(values: dict[str, float | None]) -> str:
     known = [(name, value) for name, value in values.items() if value is not None]
-    return ", ".join(f"{name} {value:,.0f}" for name, value in known) or NOTHING
+    return ", ".join(f"{name} {value:,.0f}" for name, value in known) or MISSING
 
 
-def _ways(results: Results, broker: str) -> str:
+def _confirm_methods(results: Results, broker: str) -> str:
     names = {
         "transactions": "transactions",
         "single": "single",

@@ -1,1 +1,1 @@
-"""What it costs to read and write messages with Spark."""
+"""Benchmarks of reading and writing messages with Spark."""

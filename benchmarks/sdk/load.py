@@ -1,4 +1,4 @@
-"""What every contender is asked to do, and what it reports: one process, one row, one JSON line."""
+"""Common part of all compared clients: one process measures one load and prints one JSON line."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 WINDOW = 500
 CALLS = 100
 THREADS = 8
-"""At work at a time for those that block; more threads make none of them faster on two cores."""
+"""Threads of a client that blocks; more threads make none of them faster on two cores."""
 
 
 @dataclass
 class Task:
-    """One measurement: the broker, the queue of its own (durable, classic, empty), and how long to send."""
+    """One measurement: the broker, a durable, classic, empty queue, and the duration of sending."""
 
     url: str
     queue: str
     seconds: float
     process: int | None = None
-    """Another process that works for this one, and lives as long; its time counts too."""
+    """Process that works for this one and lives as long; its processor time counts too."""
     started: float = 0.0
     spent: float = 0.0
 
     def begin(self) -> None:
-        """What has been done so far was preparation, and does not count."""
+        """Start measuring; everything before was preparation."""
         self.started, self.spent = time.perf_counter(), self._processor()
 
     def measured(self, messages: int) -> dict[str, float]:
@@ -42,7 +42,7 @@ class Task:
         }
 
     def repeat(self, once: Callable[[], int]) -> int:
-        """Do it until the time is over; the sum of what it counted."""
+        """Repeat an operation until the time is over; return the sum of its counts."""
         end = time.monotonic() + self.seconds
         done = 0
         while time.monotonic() < end:
@@ -58,11 +58,11 @@ class Task:
         return spent
 
 
-Row = Callable[[Task], Awaitable[int]]
+Workload = Callable[[Task], Awaitable[int]]
 
 
 async def in_parallel(width: int, seconds: float, once: Callable[[], Awaitable[object]]) -> int:
-    """Do it `width` times at once until the time is over; how often it was done."""
+    """Repeat an operation in `width` tasks until the time is over; return the number of repetitions."""
     end = time.monotonic() + seconds
     done = 0
 
@@ -77,7 +77,7 @@ async def in_parallel(width: int, seconds: float, once: Callable[[], Awaitable[o
 
 
 async def in_threads(seconds: float, once: Callable[[], object]) -> int:
-    """As `in_parallel`, for what blocks."""
+    """Repeat a blocking operation in threads until the time is over; return the number of repetitions."""
     end = time.monotonic() + seconds
 
     def worker() -> int:
@@ -91,14 +91,14 @@ async def in_threads(seconds: float, once: Callable[[], object]) -> int:
 
 
 class Handled:
-    """Counts what handlers have seen, and waits for the last one."""
+    """Counter of handled messages."""
 
     def __init__(self) -> None:
         self.count = 0
         self._lock = threading.Lock()
 
     def one(self) -> None:
-        """For handlers in threads."""
+        """Count one message from a handler in a thread."""
         with self._lock:
             self.count += 1
 
@@ -108,8 +108,10 @@ class Handled:
                 await asyncio.sleep(0.001)
 
 
-def main(rows: dict[str, Row]) -> None:
-    """`python -m benchmarks.sdk.CONTENDER ROW URL QUEUE SECONDS`: messages, seconds, processor seconds as JSON."""
+def main(rows: dict[str, Workload]) -> None:
+    """Run `python -m benchmarks.sdk.CLIENT LOAD URL QUEUE SECONDS`: print messages, seconds and processor
+    seconds as JSON.
+    """
     name, url, queue, seconds = sys.argv[1:]
 
     async def measured() -> dict[str, float]:

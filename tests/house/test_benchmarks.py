@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.comparison import __main__ as comparison
 from benchmarks.comparison import page
-from benchmarks.comparison.figure import draw
+from benchmarks.comparison.bar_chart import draw
 from benchmarks.comparison.results import Machine, Results, Sample
-from benchmarks.comparison.rows import FURTHER, QUANTITIES, ROWS
 from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, PLAIN, RABBITMQ
-from benchmarks.comparison.tables import by_claims, by_lavinmq, by_loads, by_quantities
+from benchmarks.comparison.tables import claims_table, lavinmq_table, quantity_table, workload_table
+from benchmarks.comparison.workloads import FULL_WORKLOADS, QUANTITIES, WORKLOADS
 
 
 def sample(per_second: float, microseconds: float = 1.0, p99: float = 1.0) -> Sample:
@@ -33,7 +33,9 @@ def test_the_page_is_generated_from_the_stored_results() -> None:
     kept = Results.load(page.RESULTS)
     assert kept.date in text
     assert all(version in text for version in kept.versions.values())
-    assert set(kept.loads) == {row.key for row in ROWS}, "only a part was measured and stored; run make bench"
+    assert set(kept.loads) == {row.key for row in WORKLOADS}, (
+        "only a part was measured and stored; run make bench"
+    )
 
 
 def test_the_page_shows_whether_a_bound_holds_or_falls_short() -> None:
@@ -42,7 +44,7 @@ def test_the_page_shows_whether_a_bound_holds_or_falls_short() -> None:
         window_1={COMPILED: [sample(149)], PLAIN: [sample(10)], RABBITMQ: [sample(100)]},
         rate_1000={COMPILED: [sample(1000, p99=0.5)], RABBITMQ: [sample(1000, p99=1.0)]},
     )
-    lines = by_loads(found, ROWS).splitlines()[2:]
+    lines = workload_table(found, WORKLOADS).splitlines()[2:]
     assert "| 200 (100-300) | 2.00 | 6.0 (4.0-6.0) |" in lines[0]
     assert lines[0].endswith("| 2 times: holds, 5 µs: **falls short** |")
     assert lines[2].endswith("| 1.5 times: **falls short** |")
@@ -60,12 +62,12 @@ def test_the_table_compares_warren_with_lavinmq() -> None:
         },
         rate_1000={COMPILED: [sample(1000, p99=0.5)], LAVINMQ: [sample(1000, p99=1.0)]},
     )
-    assert by_lavinmq(found, ROWS) == ""
+    assert lavinmq_table(found, WORKLOADS) == ""
     found.versions |= {LAVINMQ: "2.9.1", LAVINMQ_UNSYNCED: "2.9.1"}
-    lines = by_lavinmq(found, ROWS).splitlines()
+    lines = lavinmq_table(found, WORKLOADS).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2] == "| confirmed, acknowledged | 3.00 | 0.25 | 1.50 | 0.50 |"
-    assert "| latency at 1,000 a second | p99 0.50 | 1.00 | – | – |" in lines
+    assert "| latency at 1,000 per second | p99 0.50 | 1.00 | – | – |" in lines
     assert "| 1,000 queues in turn | – | – | – | – |" in lines
 
 
@@ -75,12 +77,12 @@ def test_the_tables_of_quantities_and_claims() -> None:
         persistent={COMPILED: [sample(50)], RABBITMQ: [sample(20)]},
     )
     found.quantities = {"start": {COMPILED: [100.0, 301.0, 400.0], RABBITMQ: [5000.0]}}
-    line = by_quantities(found, QUANTITIES).splitlines()[-1]
+    line = quantity_table(found, QUANTITIES).splitlines()[-1]
     assert line.endswith("| – | 301 ms | 5,000 ms | 300 ms: **falls short** |")
     full = results(by_headers={RABBITMQ: [sample(10)]})
-    claims = by_claims(found, full)
-    assert "| a factor of 3.0 | a factor of 2.0 |" in claims
-    assert "| headers 10 | – |" in claims
+    literature_claims = claims_table(found, full)
+    assert "| a factor of 3.0 | a factor of 2.0 |" in literature_claims
+    assert "| headers 10 | – |" in literature_claims
 
 
 def test_the_figure_is_a_valid_svg() -> None:
@@ -95,7 +97,7 @@ def test_the_figure_is_a_valid_svg() -> None:
 
 
 def test_the_keys_of_rows_and_quantities_are_unique() -> None:
-    keys = [row.key for row in ROWS + FURTHER] + [one.key for one in QUANTITIES]
+    keys = [row.key for row in WORKLOADS + FULL_WORKLOADS] + [one.key for one in QUANTITIES]
     assert len(keys) == len(set(keys))
 
 
@@ -107,7 +109,7 @@ def test_an_unknown_row_is_an_error_that_lists_the_known_rows(
     monkeypatch.setattr("sys.argv", ["comparison", "--rows", "confirmed,nothing", *full])
     assert comparison.main() == 2
     said, known = capsys.readouterr().err.split("; there are ")
-    assert said == "bench: no row nothing"
+    assert said == "bench: unknown row nothing"
     assert known.startswith("confirmed, unconfirmed, ")
     assert ("window-1-persistent" in known) == names
     assert known.endswith("; more with make bench-full\n") != names

@@ -1,4 +1,4 @@
-"""One run of the load tool against one broker."""
+"""Run of the load tool against one broker."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.comparison.results import Sample
-from benchmarks.comparison.rows import Row
+from benchmarks.comparison.workloads import Workload
 from tests.support.broker_process import warren
 from tests.support.processes import resident_kib
 
 
-class NotMeasured(Exception):
-    """The load tool failed, or found that messages were lost: what it said."""
+class MeasurementError(Exception):
+    """The load tool failed or found lost messages; the message is its output."""
 
 
 def measure(
     python: str | Path,
     url: str,
     pid: int,
-    row: Row,
+    row: Workload,
     seconds: float,
     warmup: float = 1.0,
     env: Mapping[str, str] | None = None,
 ) -> Sample:
-    """Run the load tool of an interpreter once.
+    """Run an interpreter's load tool once.
 
-    :raises NotMeasured: if it does not end with status 0
+    :raises MeasurementError: if its exit status is not 0
     """
     words = warren("bench", "--url", url, "--pid", str(pid), "--seconds", str(seconds))
     words += ["--warmup", str(warmup), "--json", *row.options]
-    # The first word is this process's interpreter; the others say what to run.
+    # Replace this process's interpreter, the first word of the command.
     command = [str(python), *map(str, words[1:])]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
     if done.returncode:
-        raise NotMeasured(f"{row.name} on {url}: {done.stdout}{done.stderr}".strip())
+        raise MeasurementError(f"{row.name} on {url}: {done.stdout}{done.stderr}".strip())
     report = json.loads(done.stdout)
     latency = report["latency_ms"]
     if latency is None:
-        raise NotMeasured(f"{row.name} on {url}: no message came in the measured span")
+        raise MeasurementError(f"{row.name} on {url}: no message arrived in the measured period")
     return Sample(
         per_second=report["consumed_per_second"],
         microseconds=report["processor_us_per_message"],

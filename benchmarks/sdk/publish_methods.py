@@ -1,4 +1,4 @@
-"""The ways to be sure of a publish, measured on Warren and on RabbitMQ: a Markdown table of their order."""
+"""Comparison of methods to publish reliably on Warren and on RabbitMQ, as a Markdown table."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ BODY = b"x" * 30
 BATCH = 100
 WINDOW = 500
 
-Way = Callable[[App, str, float], Awaitable[int]]
+PublishMethod = Callable[[App, str, float], Awaitable[int]]
 
 
 async def transactions(app: App, queue: str, end: float) -> int:
-    return await _one_by_one(end, lambda: _committed(app, queue, 1))
+    return await _repeat_until(end, lambda: _committed(app, queue, 1))
 
 
 async def transactions_of_batches(app: App, queue: str, end: float) -> int:
-    return BATCH * await _one_by_one(end, lambda: _committed(app, queue, BATCH))
+    return BATCH * await _repeat_until(end, lambda: _committed(app, queue, BATCH))
 
 
-async def one_by_one(app: App, queue: str, end: float) -> int:
-    return await _one_by_one(end, lambda: app.publish(BODY, key=queue))
+async def single_confirms(app: App, queue: str, end: float) -> int:
+    return await _repeat_until(end, lambda: app.publish(BODY, key=queue))
 
 
 async def batches(app: App, queue: str, end: float) -> int:
@@ -51,12 +51,12 @@ async def batches(app: App, queue: str, end: float) -> int:
 
 async def window(app: App, queue: str, end: float) -> int:
     async def worker() -> int:
-        return await _one_by_one(end, lambda: app.publish(BODY, key=queue))
+        return await _repeat_until(end, lambda: app.publish(BODY, key=queue))
 
     return sum(await asyncio.gather(*(worker() for _ in range(WINDOW))))
 
 
-async def many(app: App, queue: str, end: float) -> int:
+async def publish_many(app: App, queue: str, end: float) -> int:
     total = 0
     while time.monotonic() < end:
         total += (await app.publish_many([BODY] * 5000, key=queue)).total
@@ -64,24 +64,24 @@ async def many(app: App, queue: str, end: float) -> int:
 
 
 async def unconfirmed(app: App, queue: str, end: float) -> int:
-    return await _one_by_one(end, lambda: app.publish(BODY, key=queue, reliability="at_most_once"))
+    return await _repeat_until(end, lambda: app.publish(BODY, key=queue, reliability="at_most_once"))
 
 
-WAYS: dict[str, Way] = {
+METHODS: dict[str, PublishMethod] = {
     "a transaction each": transactions,
-    "confirms, one by one": one_by_one,
+    "single confirms": single_confirms,
     f"a transaction of {BATCH}": transactions_of_batches,
     f"confirms, in batches of {BATCH}": batches,
     f"confirms, {WINDOW} tasks at a time": window,
-    "confirms, `publish_many` in the window": many,
+    "confirms, `publish_many` in the window": publish_many,
     "at most once": unconfirmed,
 }
 
 
-async def _one_by_one(end: float, once: Callable[[], Awaitable[object]]) -> int:
+async def _repeat_until(end: float, publish_once: Callable[[], Awaitable[object]]) -> int:
     done = 0
     while time.monotonic() < end:
-        await once()
+        await publish_once()
         done += 1
     return done
 
@@ -92,14 +92,14 @@ async def _committed(app: App, queue: str, count: int) -> None:
             await tx.publish(BODY, key=queue)
 
 
-async def _measured(url: str, way: Way, seconds: float) -> tuple[float, float]:
-    """Messages a second, and our own processor time a message in microseconds."""
+async def _measured(url: str, method: PublishMethod, seconds: float) -> tuple[float, float]:
+    """Return messages per second, and the client's processor time per message in microseconds."""
     queue = f"ways.{uuid4().hex}"
     async with App(url) as app:
         await app.declare_now(Queue(queue, type="classic", dead_letter_exchange=None))
         await app.publish(BODY, key=queue)
         started, spent = time.monotonic(), _processor()
-        messages = await way(app, queue, started + seconds)
+        messages = await method(app, queue, started + seconds)
         return messages / (time.monotonic() - started), (_processor() - spent) / messages * 1e6
 
 
@@ -109,7 +109,7 @@ def _processor() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sdk.ways", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sdk.publish_methods", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--out", type=Path, help="also write the table to this file")
@@ -121,9 +121,9 @@ def main() -> None:
         if installed():
             brokers["RabbitMQ"] = stack.enter_context(rabbitmq_server()).url
         for run in range(options.runs):
-            for name, way in WAYS.items():
+            for name, method in METHODS.items():
                 for broker, url in brokers.items():
-                    sample = asyncio.run(_measured(url, way, options.seconds))
+                    sample = asyncio.run(_measured(url, method, options.seconds))
                     samples.setdefault((name, broker), []).append(sample)
             print(f"run {run + 1} of {options.runs} done", file=sys.stderr)
     commit = subprocess.run(
@@ -134,10 +134,12 @@ def main() -> None:
         f"medians of {options.runs} runs of {options.seconds:g} s; a durable classic queue, persistent messages of "
         f"{len(BODY)} bytes.",
         "",
-        "| Way | " + " | ".join(f"{broker}, messages/s | client's µs a message" for broker in brokers) + " |",
+        "| Method | "
+        + " | ".join(f"{broker}, messages/s | client's µs per message" for broker in brokers)
+        + " |",
         "|---" * (1 + 2 * len(brokers)) + "|",
     ]
-    for name in WAYS:
+    for name in METHODS:
         cells = []
         for broker in brokers:
             runs = samples[name, broker]

@@ -1,4 +1,4 @@
-"""The figure of a comparison: SVG with throughput, latency, processor time and memory, in light and dark."""
+"""Bar chart of a comparison: SVG with throughput, latency, processor time and memory, in light and dark."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from benchmarks.comparison.results import Median, Results, Sample
-from benchmarks.comparison.rows import ROWS, Row
 from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, PLAIN, RABBITMQ
+from benchmarks.comparison.workloads import WORKLOADS, Workload
 
 WIDTH = 900
 LABELS = 290
-"""For the names at the left, and the values at the right."""
+"""Width for the names on the left, and for the values on the right."""
 VALUES = 90
 BAR = 13
 GAP = 12
@@ -36,8 +36,8 @@ text { fill: #e6edf3 } .ground { fill: #1e2129 }
 """
 
 
-class _Sheet:
-    """Lines of SVG from top to bottom."""
+class _Drawing:
+    """Elements of an SVG from top to bottom."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -55,49 +55,49 @@ class _Sheet:
 
 
 Group = tuple[str, list[tuple[str, float]]]
-"""A name, and the values of the brokers."""
+"""Name of a measurement, and the values of the brokers."""
 
 
 def draw(results: Results) -> str:
-    """The whole figure."""
-    sheet = _Sheet()
-    _legend(sheet, [name for name in COLOURS if name in results.versions])
-    rates = [row for row in ROWS if not row.by_latency]
-    paced = [row for row in ROWS if row.by_latency]
-    _part(
-        sheet,
-        "Messages a second: longer is better",
+    """Return the whole chart."""
+    drawing = _Drawing()
+    _legend(drawing, [name for name in COLOURS if name in results.versions])
+    rates = [row for row in WORKLOADS if not row.by_latency]
+    paced = [row for row in WORKLOADS if row.by_latency]
+    _draw_bars(
+        drawing,
+        "Messages per second: longer is better",
         _groups(results, rates, lambda s: s.per_second),
         "{:,.0f}",
     )
-    _part(
-        sheet,
-        "Processor time a message, µs: shorter is better",
+    _draw_bars(
+        drawing,
+        "Processor time per message, µs: shorter is better",
         _groups(results, rates, lambda s: s.microseconds),
         "{:.1f}",
     )
-    _part(
-        sheet,
+    _draw_bars(
+        drawing,
         "Latency, 99th percentile, ms: shorter is better",
         _groups(results, paced, lambda s: s.p99_ms),
         "{:.2f}",
     )
     memory: list[Group] = []
-    for key, name in (("idle", "at rest, MB"), ("waiting", "a waiting 16 B message, bytes")):
+    for key, name in (("idle", "idle broker, MB"), ("waiting", "per ready 16 B message, bytes")):
         found = results.quantities.get(key, {})
         memory.append((name, [(b, Median.of(found[b]).middle) for b in COLOURS if found.get(b)]))
-    _part(sheet, "Memory: shorter is better", memory, "{:,.0f}", each=True)
-    height = sheet.y + 6
+    _draw_bars(drawing, "Memory: shorter is better", memory, "{:,.0f}", each=True)
+    height = drawing.y + 6
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
-        f'aria-label="Warren beside other brokers, {results.date}">\n<style>{STYLE}</style>\n'
+        f'aria-label="Warren compared with other brokers, {results.date}">\n<style>{STYLE}</style>\n'
         f'<rect class="ground" width="{WIDTH}" height="{height:.0f}"/>\n'
-        + "\n".join(sheet.parts)
+        + "\n".join(drawing.parts)
         + "\n</svg>\n"
     )
 
 
-def _groups(results: Results, rows: Sequence[Row], value: Callable[[Sample], float]) -> list[Group]:
+def _groups(results: Results, rows: Sequence[Workload], value: Callable[[Sample], float]) -> list[Group]:
     groups: list[Group] = []
     for row in rows:
         brokers = results.loads.get(row.key, {})
@@ -110,29 +110,29 @@ def _groups(results: Results, rows: Sequence[Row], value: Callable[[Sample], flo
     return groups
 
 
-def _legend(sheet: _Sheet, brokers: list[str]) -> None:
+def _legend(drawing: _Drawing, brokers: list[str]) -> None:
     for place, broker in enumerate(brokers):
         x = 10 + place * 170
-        sheet.bar(x, sheet.y, BAR, COLOURS[broker])
-        sheet.text(x + BAR + 6, sheet.y + BAR - 2, broker)
-    sheet.y += BAR + 6
+        drawing.bar(x, drawing.y, BAR, COLOURS[broker])
+        drawing.text(x + BAR + 6, drawing.y + BAR - 2, broker)
+    drawing.y += BAR + 6
 
 
-def _part(sheet: _Sheet, title: str, groups: list[Group], form: str, each: bool = False) -> None:
-    """Bars of one measure; with `each`, every group has a scale of its own."""
+def _draw_bars(drawing: _Drawing, title: str, groups: list[Group], form: str, each: bool = False) -> None:
+    """Draw the bars of one measure; with `each`, every group has a scale of its own."""
     groups = [group for group in groups if group[1]]
     if not groups:
         return
-    sheet.text(10, sheet.y + 26, title, "title")
-    sheet.y += TITLE
+    drawing.text(10, drawing.y + 26, title, "title")
+    drawing.y += TITLE
     largest = max(value for _, values in groups for _, value in values)
     room = WIDTH - LABELS - VALUES
     for name, values in groups:
         scale = max(value for _, value in values) if each else largest
-        sheet.text(LABELS - 10, sheet.y + BAR * len(values) / 2 + 3, name, "", "end")
+        drawing.text(LABELS - 10, drawing.y + BAR * len(values) / 2 + 3, name, "", "end")
         for broker, value in values:
             width = room * value / scale if scale else 0
-            sheet.bar(LABELS, sheet.y, width, COLOURS[broker])
-            sheet.text(LABELS + max(width, 1) + 5, sheet.y + BAR - 3, form.format(value), "value")
-            sheet.y += BAR
-        sheet.y += GAP
+            drawing.bar(LABELS, drawing.y, width, COLOURS[broker])
+            drawing.text(LABELS + max(width, 1) + 5, drawing.y + BAR - 3, form.format(value), "value")
+            drawing.y += BAR
+        drawing.y += GAP

@@ -1,4 +1,4 @@
-"""Publishing as many messages as are wanted into one queue, in each of the ways to be sure of them."""
+"""Publishing of a number of messages into one queue, with each kind of confirmation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PATIENCE = 120.0
 WINDOW = 1000
 
 
-class Filling:
-    """One connection that publishes 16 B messages into a queue of its own, which goes with it."""
+class QueuePublisher:
+    """Connection that publishes 16 B messages into a queue of its own, which `close` deletes."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Filling:
         self._confirming = False
 
     def publish(self, count: int, window: int = WINDOW, batched: bool = False) -> float:
-        """Publish, and wait until all is confirmed; messages a second.
+        """Publish messages and wait until all are confirmed; return messages per second.
 
-        :param batched: wait for all of a window before the next, instead of for a quarter of it
+        :param batched: wait for all confirms of a window before the next window, instead of for a quarter of them
         """
         if not self._confirming:
             self.connection.call("confirm.select", False)
@@ -74,7 +74,7 @@ class Filling:
         return count / (time.monotonic() - begun)
 
     def commit_each(self, seconds: float) -> float:
-        """Publish each message in a transaction of its own; messages a second."""
+        """Publish each message in a transaction of its own; return messages per second."""
         assert not self._confirming
         self.connection.call("tx.select")
         one = publish_frames(self._address, 16, self.connection.frame_max, CHANNEL)
@@ -87,7 +87,7 @@ class Filling:
         return count / spent
 
     def close(self) -> None:
-        """Delete the queue, and end."""
+        """Delete the queue and close the connection."""
         if self._confirming:
             self.connection.buffer = self._confirms.rest
         self.connection.call("queue.delete", 0, self._queue, False, False, False)

@@ -1,7 +1,7 @@
-"""Does a change make the hot path slower? Two commits, alternating runs, processor time a message.
+"""Comparison of two commits' hot paths: processor time per message in alternating runs.
 
-Both are checked out and built apart, and driven by the same load tool. A commit is slower if its median is
-more than 5 % above the other's highest run.
+Both commits are checked out, built and driven by the same load tool. A commit is slower if its median is more than 5 %
+above the other's highest run.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.comparison.loads import NotMeasured, measure
+from benchmarks.comparison.load_run import MeasurementError, measure
 from benchmarks.comparison.results import Median
-from benchmarks.comparison.rows import CONFIRMED, PERSISTENT, Row
+from benchmarks.comparison.workloads import CONFIRMED, PERSISTENT, Workload
 from tests.support.broker_process import BrokerProcess
 
 TOLERANCE = 1.05
-ROWS = (CONFIRMED, PERSISTENT)
+WORKLOADS = (CONFIRMED, PERSISTENT)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-hot", description=__doc__)
-    parser.add_argument("--base", required=True, metavar="COMMIT", help="what to compare with")
+    parser.add_argument("--base", required=True, metavar="COMMIT", help="commit to compare with")
     parser.add_argument(
-        "--head", default="HEAD", metavar="COMMIT", help="what is judged (default: %(default)s)"
+        "--head", default="HEAD", metavar="COMMIT", help="commit that is checked (default: %(default)s)"
     )
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -40,25 +40,28 @@ def main() -> int:
         print(f"bench-hot: {error}", file=sys.stderr)
         return 2
     if options.head == "HEAD" and _git("status", "--porcelain", "--untracked-files=no"):
-        print("bench-hot: changes that are not committed are not measured", file=sys.stderr)
+        print("bench-hot: uncommitted changes are not measured", file=sys.stderr)
     with (
         tempfile.TemporaryDirectory(prefix="warren-hot-") as name,
         _built(commits, Path(name), compiled) as sites,
     ):
         try:
             slower = _compare(sites, commits, options.runs, options.seconds, Path(name), compiled)
-        except NotMeasured as error:
+        except MeasurementError as error:
             print(f"bench-hot: {error}", file=sys.stderr)
             return 74
     return 1 if slower else 0
 
 
 def _commit(name: str) -> str:
-    """:raises ValueError: if the name is empty or no commit"""
+    """Return the hash of a commit.
+
+    :raises ValueError: if the name is empty or not a commit
+    """
     try:
         return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name or '?'}^{{commit}}")
     except subprocess.CalledProcessError:
-        raise ValueError(f"{name!r} is no commit: make bench-hot BASE=commit") from None
+        raise ValueError(f"{name!r} is not a commit: make bench-hot BASE=commit") from None
 
 
 def _git(*arguments: str) -> str:
@@ -68,7 +71,7 @@ def _git(*arguments: str) -> str:
 
 @contextmanager
 def _built(commits: list[str], folder: Path, compiled: bool) -> Iterator[list[Path]]:
-    """Folders with the installed package of each commit."""
+    """Provide folders with the installed package of each commit."""
     sites = []
     trees = []
     try:
@@ -91,14 +94,14 @@ def _compare(
 ) -> bool:
     names = [commit[:10] for commit in commits]
     print(
-        f"{'compiled' if compiled else 'plain'} build, {runs} alternating runs of {seconds:g} s: µs a message"
+        f"{'compiled' if compiled else 'plain'} build, {runs} alternating runs of {seconds:g} s: µs per message"
     )
     print(f"{'':38}{names[0]:>24}{names[1]:>24}   change")
     slower = False
-    for row in ROWS:
+    for row in WORKLOADS:
         samples: list[list[float]] = [[], []]
         for run in range(runs):
-            # Who goes first changes, so that neither always meets the machine as the other left it.
+            # Alternate the order, so that neither commit always finds the machine as the other left it.
             for side in (0, 1) if run % 2 == 0 else (1, 0):
                 samples[side].append(
                     _run(sites, side, row, seconds, folder / f"data-{row.name}-{run}-{side}")
@@ -111,10 +114,10 @@ def _compare(
     return slower
 
 
-def _run(sites: list[Path], side: int, row: Row, seconds: float, data: Path) -> float:
+def _run(sites: list[Path], side: int, row: Workload, seconds: float, data: Path) -> float:
     environments = [{"PYTHONPATH": str(site)} for site in sites]
     with BrokerProcess(data, env=environments[side]) as broker:
-        # The second commit's load tool drives both, so that only the brokers differ.
+        # The second commit's load tool drives both brokers, so that only the brokers differ.
         return measure(sys.executable, broker.url, broker.pid, row, seconds, env=environments[1]).microseconds
 
 
