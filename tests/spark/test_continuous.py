@@ -192,7 +192,9 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
     words = ("--stream", stream.name)
     stream.publish([fact("order_placed", "one", placed_at=NOON)])
     run_job("order-timeouts", stream.url, tmp_path, *words, *DONE)  # what failed has not claimed the folder
-    with pytest.raises(UsageError, match="belongs to a continuous run: choose another --out, or continue it with"):
+    with pytest.raises(
+        UsageError, match="belongs to a continuous run: choose another --out, or continue it with"
+    ):
         run_job("order-timeouts", stream.url, tmp_path, *words)
     with pytest.raises(
         UsageError, match=f"continuous run of order-timeouts on {stream.name}: choose another"
