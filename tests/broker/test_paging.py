@@ -174,7 +174,7 @@ def test_a_damaged_record_costs_one_message(
     assert drained(broker, COUNT - 1) == [each for each in range(COUNT) if each != 1234]
     with Connection(broker.url) as connection:
         assert connection.channel().ready("kept") == 0
-    assert "event=message_lost queue='kept' sequence=1235" in caplog.text
+    assert "event=queue.message_lost queue='kept' sequence=1235" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "header", "entries"])

@@ -137,7 +137,7 @@ async def test_one_at_a_time() -> None:
     clock = VirtualClock(patience=PATIENCE)
     first = asyncio.create_task(clock.advance(1))
     await asyncio.sleep(0)
-    with pytest.raises(RuntimeError, match="is being advanced already"):
+    with pytest.raises(RuntimeError, match=r"another advance\(\) is in progress"):
         await clock.advance(1)
     await first
 

@@ -1,1 +1,1 @@
-"""What a virtual host holds: exchanges, queues and messages. No sockets, no files."""
+"""Model of a virtual host: exchanges, queues, streams, policies. It opens no sockets and no files."""

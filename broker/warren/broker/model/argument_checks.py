@@ -1,4 +1,7 @@
-"""What the value of one argument may be, and RabbitMQ's words for what it may not."""
+"""Checks of single argument values, with RabbitMQ's texts for invalid ones.
+
+Each check takes a field, or None for an argument that is missing, and raises `InvalidValue`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from warren.wire.field_tables import Field, TableError, decode_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
 MAX_EXPIRY_MS = 315_360_000_000
-"""Ten years: RabbitMQ's bound for TTLs."""
+"""Longest TTL in milliseconds: ten years, as in RabbitMQ."""
 
 MAX_PRIORITY = 255
 
@@ -17,7 +20,7 @@ RETRIES = ("disabled", "all", "failed", "returned")
 
 
 class Overflow(Enum):
-    """What a full queue does with a publish."""
+    """Overflow mode: the reaction of a full queue to a publish."""
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
@@ -25,11 +28,11 @@ class Overflow(Enum):
 
 
 class InvalidValue(Exception):
-    """The reason, as RabbitMQ prints it."""
+    """The value of an argument is invalid. The text is RabbitMQ's."""
 
 
 def argument_fields(raw: bytes) -> dict[str, Field]:
-    """The fields of an encoded table.
+    """Decode an argument table.
 
     :raises AmqpError: 502 for a malformed one.
     """
@@ -40,11 +43,12 @@ def argument_fields(raw: bytes) -> dict[str, Field]:
 
 
 def format_value(field: Field) -> str:
-    """A value as error texts have it."""
+    """Format a value for an error text."""
     return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
 
 
 def integer(field: Field) -> int:
+    """Return an integer of any width."""
     if not field.is_integer:
         raise InvalidValue(f'"expected integer, got {field.type_name}"')
     assert isinstance(field.value, int)
@@ -52,7 +56,7 @@ def integer(field: Field) -> int:
 
 
 def non_negative(field: Field | None) -> int:
-    """None or more; -1 if the argument is not there."""
+    """Return an integer of at least 0; -1 if the argument is missing."""
     if field is None:
         return -1
     value = integer(field)
@@ -62,7 +66,7 @@ def non_negative(field: Field | None) -> int:
 
 
 def positive(field: Field | None) -> int:
-    """At least 1; -1 if the argument is not there."""
+    """Return an integer of at least 1; -1 if the argument is missing."""
     value = non_negative(field)
     if value == 0:
         raise InvalidValue("{value_zero,0}")
@@ -70,6 +74,7 @@ def positive(field: Field | None) -> int:
 
 
 def boolean(field: Field | None) -> bool:
+    """Return a boolean; False if the argument is missing."""
     if field is None:
         return False
     if field.kind != "t":
@@ -78,6 +83,7 @@ def boolean(field: Field | None) -> bool:
 
 
 def string(field: Field | None) -> bytes | None:
+    """Return the bytes of a string; None if the argument is missing."""
     if field is None:
         return None
     if field.kind != "S":
@@ -86,7 +92,10 @@ def string(field: Field | None) -> bytes | None:
 
 
 def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
-    """One of these names; the first if the argument is not there."""
+    """Return one of these names; the first one if the argument is missing.
+
+    :param reason: the error text, with `{}` for the value.
+    """
     value = string(field)
     if value is None:
         return names[0]
@@ -97,9 +106,9 @@ def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
 
 
 def exchange_name(field: Field | None, name: str, described: str) -> bytes | None:
-    """The name of an exchange in an argument.
+    """Return the name of an exchange; None if the argument is missing.
 
-    :raises AmqpError: 406 if it is no string.
+    :raises AmqpError: 406 if the value is no string.
     """
     if field is not None and field.kind != "S":
         raise AmqpError(
@@ -109,7 +118,7 @@ def exchange_name(field: Field | None, name: str, described: str) -> bytes | Non
 
 
 def duration_ms(field: Field | None) -> int:
-    """A time in milliseconds; -1 if the argument is not there."""
+    """Return a duration in milliseconds, at most ten years; -1 if the argument is missing."""
     value = non_negative(field)
     if value > MAX_EXPIRY_MS:
         raise InvalidValue(f"{{value_too_large,{value}}}")
@@ -117,6 +126,7 @@ def duration_ms(field: Field | None) -> int:
 
 
 def max_priority(field: Field | None) -> int:
+    """Return the highest priority of a queue, from 0 to 255; -1 if the argument is missing."""
     value = non_negative(field)
     if value > MAX_PRIORITY:
         raise InvalidValue(f"{{max_value_exceeded,{value}}}")
@@ -124,7 +134,7 @@ def max_priority(field: Field | None) -> int:
 
 
 def delivery_limit(field: Field | None, default: int) -> int:
-    """How often a message may come back; -1 is no limit."""
+    """Return the number of requeues that a message may have; -1 is no limit."""
     if field is None:
         return default
     value = integer(field)
@@ -134,31 +144,32 @@ def delivery_limit(field: Field | None, default: int) -> int:
 
 
 def overflow(field: Field | None) -> Overflow:
+    """Return the overflow mode; `drop-head` if the argument is missing."""
     return Overflow(one_of(field, tuple(mode.value for mode in Overflow), "invalid_overflow"))
 
 
 def dead_letter_strategy(field: Field | None) -> bool:
-    """Whether it is at-least-once."""
+    """Return True for the strategy at-least-once."""
     return one_of(field, ("at-most-once", "at-least-once"), "invalid_dlx_strategy") == "at-least-once"
 
 
 def queue_mode(field: Field | None) -> bool:
-    """Whether it is lazy."""
+    """Return True for the mode lazy."""
     return one_of(field, ("default", "lazy"), "\"unsupported queue mode '{}'\"") == "lazy"
 
 
 def queue_version(field: Field | None) -> None:
-    """There is one way to store a queue: RabbitMQ 4 knows version 2 alone."""
+    """Check x-queue-version, which has no effect. RabbitMQ 4 supports version 2 only."""
     value = non_negative(field)
     if value not in (-1, 2):
         raise InvalidValue(f"\"unsupported queue version '{value}'\"")
 
 
 def leader_locator(field: Field | None) -> None:
-    """Where a queue's leader would be, were there several nodes."""
+    """Check the leader locator, which has no effect on a single node."""
     one_of(field, LEADER_LOCATORS, "invalid_queue_locator_arg")
 
 
 def retry_type(field: Field | None) -> str:
-    """Which returned messages wait before they are ready again."""
+    """Return the requeued messages that are delayed: `disabled`, `all`, `failed` or `returned`."""
     return one_of(field, RETRIES, "invalid_delayed_retry_type")

@@ -1,4 +1,4 @@
-"""The time that expiries and delays go by, so that a test can move it."""
+"""Clock of expiry and delays, which a test can replace by a virtual one."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Protocol
 
 
 class Timer(Protocol):
+    """A scheduled call that can be cancelled."""
+
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Seconds since 1970, and calls at a time. Heartbeats and socket timeouts do not go by it: they stay on real time."""
+    """Time in seconds since 1970, and scheduled calls. Heartbeats and socket timeouts use real time instead."""
 
     def now(self) -> float: ...
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Call once, on the broker's loop, when `now()` has reached `when`."""
+        """Schedule one call on the broker's event loop for the time when `now()` reaches `when`."""
         ...
 
 
 class RealClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def now(self) -> float:
         return time.time()
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         delay = max(0.0, when - time.time())
-        # A timer of a month or more may not fit the platform's poll timeout; it then fires early, and whoever set it
-        # looks at the clock anyway and sets the next one.
+        # A delay of a month or more may not fit the platform's poll timeout. It is cut to a day: the timer then fires
+        # early, and its owner compares the clock and schedules the next one.
         return asyncio.get_running_loop().call_later(min(delay, 86400.0), call)

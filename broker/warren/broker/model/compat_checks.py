@@ -1,6 +1,7 @@
-"""What works here and not on a RabbitMQ 4.3 as it comes: refused with `strict`, otherwise logged once each.
+"""Portability checks: use of features that RabbitMQ 4.3 does not have or denies by default.
 
-Read from RabbitMQ's sources and release notes of 4.3; it was not run against one.
+With `strict` such a use is refused as RabbitMQ refuses it; otherwise each feature is logged once. The rules were taken from
+the sources and release notes of RabbitMQ 4.3; they were not tested against one.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ DEPRECATED_FEATURE_TEXT = (
     "this feature when it is not permitted by default, set the following parameter in your configuration:\n"
     '    "deprecated_features.permit.{} = true"'
 )
-"""What RabbitMQ says of a feature that is denied by default (rabbit_deprecated_features)."""
+"""RabbitMQ's error text for a feature that is denied by default (rabbit_deprecated_features)."""
 FRAME_MIN = 8192
-"""The least frame_max that may be negotiated since RabbitMQ 4.1."""
+"""Smallest frame_max that RabbitMQ accepts since 4.1."""
 
 
 @dataclass(frozen=True)
 class PortabilityRule:
-    """One thing that RabbitMQ 4.3 does not do."""
+    """One feature that RabbitMQ 4.3 refuses or ignores."""
 
     operation: str
+    """The use of the feature, for the log."""
     code: Reply | None
-    """None: it is not refused, and means less than it says."""
+    """Reply code of RabbitMQ's refusal; None if RabbitMQ ignores the feature."""
     text: str
-    """With gaps for what it is about."""
+    """RabbitMQ's reply text, with `{}` for the values of the case."""
     source: str
+    """Source of the rule: a module or release notes of RabbitMQ."""
     advice: str
+    """Portable alternative, for the log."""
 
 
 PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
@@ -123,7 +127,7 @@ PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
 
 
 class PortabilityChecks:
-    """Judges what a client asks for, once it is known to work here."""
+    """The portability checks of one broker. They run after an operation is known to be valid here."""
 
     def __init__(self, strict: bool) -> None:
         """:param strict: refuse what RabbitMQ 4.3 refuses, with its code and text"""
@@ -132,36 +136,37 @@ class PortabilityChecks:
 
     @classmethod
     def silent(cls) -> PortabilityChecks:
-        """One that refuses nothing until `strict` is set, and never logs: for trying things on a copy."""
+        """Return checks that never log, and refuse nothing until `strict` is set: for a dry run on a copy."""
         portability = cls(strict=False)
         portability._logged.update(PORTABILITY_RULES)
         return portability
 
-    def check(self, name: str, *about: object) -> bool:
-        """Something that stands in `ROWS` is asked for; whether it is to mean what it means there.
+    def check(self, name: str, *values: object) -> bool:
+        """Check the use of a feature. Return True if the feature has to have the effect that it has in RabbitMQ.
 
-        :param about: what fills the gaps of the row's text.
-        :raises AmqpError: if RabbitMQ would refuse it, and so is it here.
+        :param name: a key of `PORTABILITY_RULES`.
+        :param values: values for the `{}` in the rule's text.
+        :raises AmqpError: if `strict` is set and RabbitMQ refuses the feature.
         """
-        row = PORTABILITY_RULES[name]
+        rule = PORTABILITY_RULES[name]
         if name not in self._logged:
             self._logged.add(name)
             logger.warning(
-                "event=not_portable what=%r rabbitmq_43=%s advice=%r",
-                row.operation,
-                "ignores_it" if row.code is None else int(row.code),
-                row.advice,
+                "event=portability.feature_used operation=%r rabbitmq_43=%s advice=%r",
+                rule.operation,
+                "ignores_it" if rule.code is None else int(rule.code),
+                rule.advice,
             )
-        if self.strict and row.code is not None:
-            raise AmqpError(row.code, row.text.format(*about))
+        if self.strict and rule.code is not None:
+            raise AmqpError(rule.code, rule.text.format(*values))
         return self.strict
 
     def check_queue(
         self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
     ) -> None:
-        """A queue is about to be made.
+        """Check a queue.declare that would make a queue.
 
-        :raises AmqpError: as `judge` does.
+        :raises AmqpError: see `check`.
         """
         fields = argument_fields(raw)
         if not arguments.quorum and not arguments.stream:
@@ -180,9 +185,9 @@ class PortabilityChecks:
             self.check("deduplication")
 
     def check_exchange(self, kind: bytes, raw: bytes) -> None:
-        """An exchange is about to be made.
+        """Check an exchange.declare that would make an exchange.
 
-        :raises AmqpError: as `judge` does.
+        :raises AmqpError: see `check`.
         """
         if kind in (DELAYED, DEDUPLICATING):
             self.check("plugin_exchange", kind.decode())

@@ -1,8 +1,8 @@
-"""Deduplication by a window: a message whose key one of the last ones had goes nowhere.
+"""Deduplication by a window of keys: a message whose key is in the window is dropped.
 
-On an exchange or a queue: what comes with the header x-deduplication-header is compared with the keys of the last
-x-cache-size messages, or of those of the last x-cache-ttl milliseconds. A queue that no client can name keeps the keys, one
-small message each: its length and its TTL are the window's, and it is stored as any other.
+Exchanges and queues can deduplicate. The key of a message is its header x-deduplication-header; the window holds the keys of
+the last x-cache-size messages, or those of the last x-cache-ttl milliseconds. An internal queue stores the keys, each as a
+small message: the queue's length limit and TTL are those of the window, and it is logged like any other queue.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LARGEST: Final = 1_000_000
 
 @dataclass(frozen=True)
 class DeduplicationRule:
-    """What is compared, and how far back.
+    """Deduplication of one exchange or queue.
 
-    :param header: the header whose value is the key; messages without it are never duplicates.
-    :param size: how many keys are remembered.
-    :param ttl: for how many milliseconds; -1 is for as long as there is room.
+    :param header: name of the header with the key; a message without it is never a duplicate.
+    :param size: number of keys in the window.
+    :param ttl: milliseconds that a key stays in the window; -1 is no limit.
     """
 
     header: str = HEADER
@@ -51,10 +51,10 @@ class DeduplicationRule:
 
 
 def deduplication_rule(fields: dict[str, Field], *, always: bool = False) -> DeduplicationRule | None:
-    """What the arguments of a queue or an exchange say; None if it does not deduplicate.
+    """Return the rule in the arguments of a queue or an exchange; None if it does not deduplicate.
 
-    :param always: as if x-message-deduplication were there.
-    :raises InvalidArgument: for a value that is none.
+    :param always: the exchange type deduplicates without the argument x-message-deduplication.
+    :raises InvalidArgument: for an invalid value.
     """
     name = ARGUMENTS[0]
     try:
@@ -76,7 +76,10 @@ def deduplication_rule(fields: dict[str, Field], *, always: bool = False) -> Ded
 
 
 class InvalidArgument(Exception):
-    """Which argument, and why."""
+    """An argument of deduplication is invalid. The text is the reason.
+
+    :param name: the name of the argument.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(reason)
@@ -84,26 +87,30 @@ class InvalidArgument(Exception):
 
 
 class DeduplicationWindow:
-    """The keys of the last messages."""
+    """The keys of the last messages that an exchange or a queue accepted."""
 
     def __init__(self, rule: DeduplicationRule, queue: Queue) -> None:
         self.rule = rule
         self.queue = queue
-        """Keeps them; its messages' bodies are the keys."""
+        """The internal queue that stores the keys as bodies of messages."""
         self._keys: dict[bytes, bool] = {}
 
     def key_of(self, headers: dict[str, Field]) -> bytes | None:
-        """What a message is compared by; None if nothing."""
+        """Return the key in a message's headers; None if it has none."""
         field = headers.get(self.rule.header)
         return None if field is None else repr(comparison_key(field)).encode()
 
     def contains(self, headers: dict[str, Field]) -> bool:
-        """Whether a message with these headers is a duplicate."""
+        """Return True if a message with these headers is a duplicate."""
         key = self.key_of(headers)
         return key is not None and key in self._keys
 
     def make_entry(self, message: Message) -> Message | None:
-        """What remembers a message, for its queue to take after the message is where it belongs; None if nothing does."""
+        """Add a message's key to the window.
+
+        Return the entry that the caller publishes to the internal queue after the message itself is enqueued; None if the
+        message has no key or its key is in the window.
+        """
         headers = decode(header_payload(message.content), "x-death").headers
         key = self.key_of(headers)
         if key is None or key in self._keys:
@@ -118,11 +125,14 @@ class DeduplicationWindow:
         return entry
 
     def remove(self, entry: Message) -> None:
-        """It has left the window."""
+        """Remove the key of an entry that the internal queue has dropped or expired."""
         self._keys.pop(body_payload(entry.content), None)
 
     def restore(self, payloads: Iterable[bytes]) -> None:
-        """What the log has kept, after a restart."""
+        """Add the keys that the log has kept, after a restart.
+
+        :param payloads: the records of the internal queue.
+        """
         for payload in payloads:
             entry = Message(b"", b"", b"", 0, 0)
             fill_message(entry, payload)
@@ -130,16 +140,17 @@ class DeduplicationWindow:
 
 
 DUPLICATE: Final[list[Queue]] = []
-"""Where a message goes that has been there: nowhere, and that is no reason to return it. Not to be changed."""
+"""Route of a duplicate: no queue. Compared by identity, because a duplicate is not returned as unroutable. Read-only."""
 
 
 def drop_duplicates(
     queues: list[Queue], passed: list[Queue], headers: dict[str, Field], seen: bool
 ) -> list[Queue]:
-    """Where a message goes of the queues that it is routed to, and which queues remember it.
+    """Return the queues that do not have a message yet, followed by the internal queues that store its keys.
 
-    :param passed: those that keep the keys of the exchanges on the way.
-    :param seen: one of the exchanges has had it.
+    :param queues: the queues that the message is routed to.
+    :param passed: the internal queues of the deduplicating exchanges on the way.
+    :param seen: one of the exchanges on the way dropped the message as a duplicate.
     """
     found: list[Queue] = []
     keepers = passed
@@ -158,7 +169,7 @@ def drop_duplicates(
 
 
 def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
-    """As `unique` has found; but another message with the same key may have come since, in the same transaction."""
+    """Filter the result of `drop_duplicates` again: a message of the same transaction may have had the same key."""
     headers = decode(header_payload(message.content), "x-death").headers
     own = {queue.window.queue: queue for queue in queues if queue.window is not None}
     left = dict.fromkeys(queues)

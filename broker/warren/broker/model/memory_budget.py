@@ -1,7 +1,7 @@
-"""The memory that waiting messages take, shared among the queues of the node: who has to page, and how much.
+"""Memory budget of waiting messages: which queues page out, and how much.
 
-Nothing is paged while all together stay below the budget. Above it, each queue keeps in memory what it will hand out in the
-next seconds at the rate at which it is consumed, the rest leaves, a slice at a time. A queue that is lazy keeps nothing.
+No queue pages out while all queues together are below the budget. Above it, each queue keeps the messages in memory that it
+will deliver in the next seconds at its current rate, and pages out the rest in slices. A lazy queue keeps nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from warren.broker.model.queue.backing_queue import CONTENT_BYTES, HEAD, MESSAGE
 from warren.broker.model.queue.queue import Queue
 
 TICK: Final = 0.1
-"""Seconds between looks."""
+"""Seconds between two checks of the budget."""
 AHEAD: Final = 2.0
-"""A queue keeps in memory what it hands out in so many seconds."""
+"""Seconds of deliveries that a queue keeps in memory."""
 FLOOR: Final = 1024
-"""Messages that a queue may keep in any case."""
+"""Messages that a queue keeps in memory in any case, as far as its share of the budget allows."""
 UNACKED_TICK: Final = 1.0
-"""Seconds between looks at what is unacknowledged."""
+"""Seconds between two checks of unacknowledged messages."""
 UNACKED_SLICE: Final = 50_000
-"""Unacknowledged messages of a queue that leave memory at once."""
+"""Unacknowledged messages of a queue that are paged out in one check."""
 FEW: Final = 16
-"""Messages of a queue that stay in memory without their contents, if memory is short."""
+"""Messages of a queue that do not go to the delta when memory is short."""
 SLICE: Final = 1000
-"""Messages that are paged before the time is looked at."""
+"""Messages that are paged out between two looks at the clock."""
 SLICE_SECONDS: Final = 0.005
-"""After which the loop gets its turn."""
+"""Seconds of paging after which other work gets its turn on the event loop."""
 
 
 class ConsumptionRate:
-    """How fast a queue hands out its messages, a second."""
+    """Measured delivery rate of a queue, in messages a second."""
 
     def __init__(self, queue: Queue, now: float) -> None:
         self.queue = queue
@@ -44,12 +44,12 @@ class ConsumptionRate:
         self.rate: float = 0.0
 
     def measure(self, now: float) -> None:
+        """Update the rate. It rises at once and falls slowly, so that a queue keeps its share during a short pause."""
         queue = self.queue
         taken: i64 = queue.next_sequence - queue.ready.count
         passed = now - self.at
         if passed > 0.0:
             current = float(taken - self.taken) / passed
-            # It falls slowly: who pauses for a moment does not lose its place.
             self.rate = (
                 max(current, 0.0) if current > self.rate else self.rate * 0.8 + max(current, 0.0) * 0.2
             )
@@ -58,7 +58,7 @@ class ConsumptionRate:
 
 
 class MemoryBudget:
-    """The waiting messages of all queues.
+    """The memory that the waiting messages of all queues take.
 
     :param budget: bytes that they may take together.
     """
@@ -67,56 +67,59 @@ class MemoryBudget:
         self.loop = loop
         self.budget = budget
         self.on_overload: Callable[[bool], None] = _ignore
-        """Called with True when paging cannot keep up (publishers have to wait), with False when it can again."""
+        """Called with True when paging cannot keep up, so that publishers are blocked; with False when it can again."""
         self.overloaded = False
+        """Paging cannot keep up with the publishers."""
         self.rates: dict[Queue, ConsumptionRate] = {}
+        """The queues in which messages wait, with their rates."""
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.next_slice: Optional[asyncio.Handle] = None  # noqa: UP045
         self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.queues: Callable[[], Iterable[Queue]] = _none
         self.process_limit: i64 = 0
-        """What the whole process may take; 0 if it is not the broker's alone."""
+        """Bytes of memory that the process may take; 0 if the broker shares the process."""
         self.process_memory: Callable[[], int] = _nothing
-        """What it takes."""
+        """Returns the bytes of memory that the process takes."""
         self.on_pressure: Callable[[], None] = _noop
-        """Called when what waits has to go to delta soon."""
+        """Called when messages have to go to the delta soon."""
 
     def track(self, queue: Queue) -> None:
-        """Messages wait there."""
+        """Watch a queue in which messages wait."""
         self.rates[queue] = ConsumptionRate(queue, time.monotonic())
         if self.timer is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
-        """Look after what is unacknowledged, too.
+        """Start the checks of unacknowledged messages.
 
-        :param queues: all queues of the node.
+        :param queues: returns all queues of the node.
         """
         self.queues = queues
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def stop(self) -> None:
+        """Cancel all checks."""
         for timer in (self.timer, self.next_slice, self.unacked_timer):
             if timer is not None:
                 timer.cancel()
         self.timer = self.next_slice = self.unacked_timer = None
 
     def memory_bytes(self) -> i64:
-        """About how many bytes they take."""
+        """Return the approximate bytes that waiting messages take."""
         total: i64 = 0
         for queue in self.rates:
             total += queue.ready.memory_bytes()
         return total
 
     def check_unacknowledged(self) -> None:
-        """Consumers that take much and acknowledge nothing: contents leave memory, to be read again if they come back."""
+        """Page out unacknowledged messages if they take too much memory. A requeued one is read again for delivery."""
         count: i64 = 0
         many: list[Queue] = []
         for queue in self.queues():
             if queue.unacked > FLOOR and not queue.is_stream:
                 many.append(queue)
                 count += queue.unacked
-        # They are looked through only where they may matter.
+        # Collecting them is slow: it happens only when they may take an eighth of the budget, or memory is short.
         if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.process_excess()):
             total: i64 = 0
             for queue in many:
@@ -132,6 +135,7 @@ class MemoryBudget:
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def tick(self) -> None:
+        """Measure the rates, stop watching empty queues, and page out."""
         self.timer = None
         now = time.monotonic()
         for rate in list(self.rates.values()):
@@ -147,7 +151,7 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def page(self) -> None:
-        """Page for a few milliseconds, and go on later if that was not enough."""
+        """Page out for a few milliseconds. If that is not enough, continue in the next iteration of the event loop."""
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
         more = False
@@ -162,7 +166,7 @@ class MemoryBudget:
         stays: i64 = self.budget // 4 // max(len(rates), 1) // MESSAGE_BYTES
         stays = FEW if pressed else max(FEW, min(HEAD, stays))
         if used > enough:
-            # What is consumed last leaves first.
+            # Slow queues first: their messages are consumed last.
             rates.sort(key=_rate)
         for rate in rates:
             waiting = rate.queue.ready
@@ -181,13 +185,13 @@ class MemoryBudget:
                 more = time.monotonic() > until
             if more:
                 break
-        # Waiting would not help where nothing can leave.
+        # Blocking publishers would not help if nothing can be paged out.
         self.update_overload(used if progress else 0)
         if more:
             self.next_slice = self.loop.call_soon(self.page)
 
     def process_excess(self) -> i64:
-        """How much the whole process should let go of: it comes near its limit, whatever takes the memory."""
+        """Return the bytes that the process should free: above 80 % of its limit, all that is above 70 %; otherwise 0."""
         limit = self.process_limit
         if not limit:
             return 0
@@ -195,7 +199,7 @@ class MemoryBudget:
         return resident - limit * 7 // 10 if resident > limit * 8 // 10 else 0
 
     def messages_to_keep(self, rate: ConsumptionRate) -> i64:
-        """How many of a queue's messages stay in memory: what it hands out soon, as far as its share of the budget goes."""
+        """Return the number of messages that a queue keeps in memory: those delivered soon, within its share."""
         waiting = rate.queue.ready
         wanted = i64(rate.rate * AHEAD)
         held: i64 = waiting.resident if waiting.resident > 0 else 1
@@ -204,7 +208,7 @@ class MemoryBudget:
         return max(min(wanted, share), min(FLOOR, share))
 
     def update_overload(self, used: i64) -> None:
-        """Whether publishers have to wait, and when they may go on."""
+        """Block publishers above one and a half times the budget; unblock them below the budget."""
         if not self.overloaded and used > self.budget + self.budget // 2:
             self.overloaded = True
             self.on_overload(True)

@@ -1,4 +1,4 @@
-"""A message in a queue: where it was published, its raw content, and its state there."""
+"""A message in a queue: its exchange and routing key, its encoded content, and its state in the queue."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
 
 
-# What waits by the million is not for the garbage collector to look through: a message refers to its consumer only while
-# that has it unacknowledged, and whoever settles it, or closes the channel, ends that.
+# Acyclic: the garbage collector must not traverse millions of waiting messages. A message refers to a consumer only while it
+# is unacknowledged; the settlement, or the end of the channel, clears the reference.
 @mypyc_attr(acyclic=True)
 class Message:
-    """One message in one queue. A fan-out makes one for each queue; they share the bytes.
+    """One message in one queue. A fan-out makes one for each queue; they share the bytes of the content.
 
-    `content` is the header frame and the body frame as they came on `channel`, so that forwarding to a channel of the same
-    number copies nothing. It is empty while the message waits with its content on the disk only.
+    `content` holds the header frame and the body frame as received on `channel`, so that a delivery on a channel of the same
+    number copies nothing. It is empty while the content is paged out.
     """
 
     sequence: i64 = 0
-    """Its place in its queue: the order of arrival, kept by a requeue."""
+    """Position in the queue: the order of arrival. A requeue does not change it."""
     expires: i64 = 0
-    """When it is dead, in milliseconds since 1970; 0 is never."""
+    """Time of expiry in milliseconds since 1970; 0 is never. In a delayed exchange's queue, the time when it is due."""
     ttl: i64 = -1
-    """The publisher's `expiration` in milliseconds; -1 is none."""
+    """The property `expiration` in milliseconds; -1 is none."""
     log_position: i64 = 0
-    """Where it stands in the log, if it does and the place is known."""
+    """Position of its record in the log; 0 if it has none or the position is not known."""
     tag: i64 = 0
     """The delivery tag while it is unacknowledged."""
     delivery_count: i64 = 0
-    """How often it came back after a delivery (the header x-delivery-count)."""
+    """Number of times that it was requeued after a delivery (the header x-delivery-count)."""
     priority: i64 = 0
     persistent: bool = False
     redelivered: bool = False
     dead_lettered: bool = False
-    """The broker has dead-lettered it before: its x-death header is the broker's own and not a client's."""
+    """The broker has dead-lettered it before: its x-death header was written by the broker, not by a client."""
     has_bcc: bool = False
-    """Its header BCC is for the broker alone."""
+    """It has a BCC header, which is removed before delivery."""
     paging_out: bool = False
-    """It waits, and its content leaves memory as soon as it is on the disk."""
+    """Its content leaves memory as soon as the log has written it to disk."""
     stored: bool = False
-    """It is in the log, and its end has to go there as well."""
+    """It has a record in the log, so that the log has to record its settlement."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)
-    """Who has it unacknowledged."""
+    """The consumer that holds it unacknowledged."""
 
     def __init__(
         self, exchange: bytes, routing_key: bytes, content: bytes, body_size: i64, channel: i64
@@ -56,7 +56,7 @@ class Message:
         self.channel = channel
 
     def copy(self) -> Message:
-        """The same content for another queue."""
+        """Return a message with the same content for another queue."""
         other = Message(self.exchange, self.routing_key, self.content, self.body_size, self.channel)
         other.ttl = self.ttl
         other.priority = self.priority

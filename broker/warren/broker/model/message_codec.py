@@ -1,4 +1,4 @@
-"""A message's form in the log: a head with what routed it and when it dies, then its content."""
+"""Encoding of messages in the log: a head with exchange, routing key, priority and expiry; then the content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HAS_BCC = 2
 
 
 def message_head(message: Message) -> bytes:
-    """Version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
+    """Encode version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
     flags = (DEAD_LETTERED if message.dead_lettered else 0) | (HAS_BCC if message.has_bcc else 0)
     return b"".join(
         (
@@ -35,18 +35,22 @@ def message_head(message: Message) -> bytes:
 
 
 def message_mark(message: Message, reason: int = 0) -> int:
-    """What the log keeps of a message besides its record: whether it was delivered, how often it came back, and the reason
-    (counted from 1) for which it is kept aside. It only grows."""
+    """Return the mark that the log keeps of a message beside its record. The mark of a message only grows.
+
+    It holds the redelivered flag, the number of requeues, and the reason of a pending dead letter.
+
+    :param reason: position in `death_history.REASONS`, counted from 1; 0 if it is no pending dead letter.
+    """
     return reason << REASON_SHIFT | int(message.delivery_count) << 1 | message.redelivered
 
 
 def pending_dead_letter_reason(mark: int) -> int:
-    """The reason in a mark; 0 if the message is not kept aside."""
+    """Return the reason in a mark, counted from 1; 0 if the message is no pending dead letter."""
     return mark >> REASON_SHIFT
 
 
 def fill_message(message: Message, payload: bytes) -> None:
-    """Give a message what `message_head` and its content were written from, except for its priority and expiry."""
+    """Set a message's fields from its record in the log, except for priority and expiry."""
     _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     start = key + key_size
@@ -60,21 +64,21 @@ def fill_message(message: Message, payload: bytes) -> None:
 
 
 def apply_mark(message: Message, mark: int) -> None:
-    """What a mark says of deliveries."""
+    """Set a message's delivery count and redelivered flag from its mark."""
     message.delivery_count = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
     if mark & 1:
         message.redelivered = True
 
 
 def describe_payload(payload: bytes) -> tuple[int, int, int]:
-    """Priority, expiry and size of the body of a payload."""
+    """Return priority, expiry and body size of a message from its record in the log."""
     _, _, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
-    # The body's size stands in the content header, behind its frame's header, class and weight.
+    # The body size is in the content header, after the frame header, class id and weight.
     return priority, expires, _U64.unpack_from(payload, _HEAD.size + exchange_size + key_size + 11)[0]
 
 
 def read_message(sequence: int, payload: bytes, mark: int) -> Message:
-    """The message that `message_head`, its content and `message_mark` were written for."""
+    """Return the message of a record in the log and its mark."""
     priority, expires, body = describe_payload(payload)
     message = Message(b"", b"", b"", body, 0)
     fill_message(message, payload)

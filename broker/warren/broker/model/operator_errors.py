@@ -1,15 +1,15 @@
-"""Why a change of users, virtual hosts and their like is refused: one line for whoever asked for it."""
+"""Errors of management operations on users, virtual hosts, parameters and the like."""
 
 from __future__ import annotations
 
 
 class OperationRefused(Exception):
-    """The change was not made. The text is one line: what is wrong, and with what."""
+    """The operation was not carried out. The text is one line that names the object and the reason."""
 
 
 class ObjectNotFound(OperationRefused):
-    """What should be changed is not there."""
+    """The object of the operation does not exist."""
 
 
 class ObjectAlreadyExists(OperationRefused):
-    """What should be made is there already."""
+    """The object that should be added exists already."""

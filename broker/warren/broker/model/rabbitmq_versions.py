@@ -1,6 +1,6 @@
-"""Where RabbitMQ's versions answer differently: one row a difference, and the version that a broker follows.
+"""Differences between the RabbitMQ versions that the broker can follow: one field for each difference.
 
-Everything that is not named here is the same in both, or is Warren's own on purpose (docs/conformance.md).
+All other behaviour is the same in these versions, or differs from both on purpose (docs/conformance.md).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from warren.wire.reply_codes import Reply
 
 @dataclass(frozen=True)
 class VersionBehaviour:
-    """What one line of versions does."""
+    """Behaviour of one RabbitMQ release series."""
 
     version: str
-    """What connection.start says: clients look at it to decide what they may use."""
+    """Version in connection.start. Clients derive from it which features they may use."""
     unknown_exchange_type: tuple[Reply, str]
-    """The refusal of an exchange.declare: 4.0 made it the channel's affair (rabbit_channel, rabbit_exchange:check_type)."""
+    """Error of exchange.declare: since 4.0 it closes the channel only (rabbit_channel, rabbit_exchange:check_type)."""
     allows_redeclaring_generated_names: bool
-    """Whether a queue whose name the server made may be declared again by that name; before 4.0, `amq.*` never."""
+    """A queue with a server-generated name may be declared again by that name. Before 4.0, `amq.*` was always refused."""
     sets_last_death_headers: bool
-    """Whether a dead letter says of its last death what it says of its first (`x-last-death-*`, since 3.13)."""
+    """Dead letters have the headers `x-last-death-*`, since 3.13, beside `x-first-death-*`."""
     names_missing_permission: bool
-    """Whether a refusal says which permission was missing (`read access to queue`), or only `access to queue`."""
+    """An access error names the missing permission: `read access to queue` in the place of `access to queue`."""
 
     refuses_binding_to_reply_queues: bool
-    """Whether binding to a channel that waits for direct replies is refused as such; before 4.2 there is no such queue."""
+    """Binding to a queue of direct reply-to is refused with a text of its own. Before 4.2 no such queue exists."""
 
 
 BEHAVIOUR_BY_VERSION: Mapping[str, VersionBehaviour] = {

@@ -1,4 +1,4 @@
-"""The names that the server makes, those that it keeps for itself, and how error texts name a thing."""
+"""Server-generated names of queues and consumers, and the reserved name of the default exchange."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def generate_name(prefix: bytes) -> bytes:
-    """A name that nothing else has."""
+    """Return a random name: the prefix, a dash and 128 random bits."""
     return prefix + b"-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
 
 
 def generated_name_prefix(raw: bytes) -> bytes:
-    """How a queue's name begins that the server makes: as its argument x-name-prefix says, of at most 64 bytes.
+    """Return the prefix of a server-generated queue name: the argument x-name-prefix, or `amq.gen`.
 
-    :raises AmqpError: 406 if it is longer.
+    :param raw: the encoded arguments of the queue.declare.
+    :raises AmqpError: 406 if the prefix is longer than 64 bytes.
     """
     field = argument_fields(raw).get("x-name-prefix")
     if field is None or field.kind != "S" or not field.value:
@@ -30,9 +31,9 @@ def generated_name_prefix(raw: bytes) -> bytes:
 
 
 def refuse_default_exchange(*names: bytes) -> None:
-    """The default exchange is bound to every queue by its name, and to nothing else.
+    """Refuse an operation on the default exchange, which is bound to every queue by name and to nothing else.
 
-    :raises AmqpError: 403 if one of the names is its own, the empty one.
+    :raises AmqpError: 403 if one of the names is the empty name of the default exchange.
     """
     if b"" in names:
         raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")

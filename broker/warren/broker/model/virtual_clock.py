@@ -1,4 +1,4 @@
-"""A clock that a test moves: what falls due on the way happens at its exact time, in order, each thing worked off first."""
+"""Virtual clock for tests: time moves only when the test advances it, and timers fire at their exact time, in order."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Probe: TypeAlias = Callable[[], str]
-"""Says what is still being worked on; empty if nothing is."""
+"""Returns a description of work in progress; an empty text if there is none."""
 
 QUIET_TURNS: Final = 12
-"""So many turns of the loop in a row have to find nothing to do before the clock moves on."""
+"""Idle iterations of the event loop in a row after which all work counts as done."""
 SPINNING_TURNS: Final = 50
-"""After so many busy turns it is a thread or a disk that works: the loop need not look all the time."""
+"""Busy iterations after which a thread or a disk is probably at work, and the loop polls every millisecond."""
 
 
 class Unsettled(TimeoutError):
-    """What was started did not come to its end in `patience` seconds of real time; the text says what it was."""
+    """Work is still in progress after `patience` seconds of real time. The text names the work."""
 
 
 class VirtualTimer:
-    """A call that is yet to come."""
+    """A scheduled call of a virtual clock."""
 
     def __init__(self, clock: VirtualClock, call: Callable[[], object]) -> None:
         self._clock = clock
         self._call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
+        """Prevent the call."""
         self._call = None
 
     def fire(self) -> None:
+        """Make the call now, unless it was cancelled or made before."""
         call, self._call = self._call, None
         if call is not None:
             call()
 
     def fire_soon(self) -> None:
-        """It was due when it was set: it does not wait for `advance`."""
+        """Make the call in the next iteration of the event loop: it was due when it was scheduled."""
         self._clock.soon += 1
         asyncio.get_running_loop().call_soon(self._fire_now)
 
@@ -48,23 +50,24 @@ class VirtualTimer:
 
     @property
     def pending(self) -> bool:
+        """True until the call is made or cancelled."""
         return self._call is not None
 
 
 class VirtualClock:
-    """Time that stands still until `advance` moves it, for `Broker(clock=...)`, an App, and whoever else takes a clock.
+    """A clock that stands still until `advance` moves it, for `Broker(clock=...)`, an App, and all else that takes a clock.
 
-    Expiries, delays, retries and timeouts go by it, heartbeats and socket timeouts do not. It belongs to the event loop
-    that `advance` runs on.
+    Expiry, delays, retries and timeouts use it; heartbeats and socket timeouts use real time. A virtual clock belongs to the
+    event loop that runs `advance`.
 
-    :param start: the time at first, in seconds since 1970.
-    :param patience: how many seconds of real time `advance` waits for what was started before it raises `Unsettled`.
+    :param start: the time at the beginning, in seconds since 1970.
+    :param patience: seconds of real time that `advance` waits for work in progress before it raises `Unsettled`.
     """
 
     def __init__(self, start: float = 1_000_000_000.0, *, patience: float = 5.0) -> None:
         self.patience = patience
         self.soon = 0
-        """Calls that are due now, and come with the loop's next turn."""
+        """Calls that are due and run in the next iteration of the event loop."""
         self._now = start
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._count = itertools.count()
@@ -72,11 +75,11 @@ class VirtualClock:
         self._advancing = False
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return self._now
 
     def call_at(self, when: float, call: Callable[[], object]) -> VirtualTimer:
-        """Call once when `now()` has reached `when`; with the loop's next turn if it has."""
+        """Schedule one call for the time `when`. One that is due already runs in the next loop iteration."""
         timer = VirtualTimer(self, call)
         if when <= self._now:
             timer.fire_soon()
@@ -85,7 +88,7 @@ class VirtualClock:
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Return when `advance` has moved the time so far."""
+        """Wait until `advance` has moved the time by `seconds`."""
         done = asyncio.Event()
         timer = self.call_at(self._now + seconds, done.set)
         try:
@@ -95,24 +98,25 @@ class VirtualClock:
 
     @property
     def timers(self) -> int:
-        """How many calls are yet to come."""
+        """Number of scheduled calls."""
         return sum(timer.pending for _, _, timer in self._timers)
 
     def watch(self, probe: Probe) -> Callable[[], None]:
-        """Have `advance` wait whenever `probe()` names something that is being worked on. Returns what ends that."""
+        """Make `advance` wait while `probe()` names work in progress. Return a function that ends this."""
         self._probes.append(probe)
         return lambda: self._probes.remove(probe)
 
     async def advance(self, seconds: float) -> None:
-        """Move the time on by `seconds`: wait until all is worked off; go to the earliest timer that is due, fire it, and
-        wait again; and so on. Worked off is: no bytes between the broker and its clients in this process, no confirm or
-        definition that waits for the disk, nothing that a probe names.
+        """Move the time forward by `seconds` and fire the timers that become due, each at its time.
+
+        Before and after each timer, wait until all work is done: no bytes are on the way between the broker and its clients
+        in this process, no confirm or definition waits for the disk, and no probe names work in progress.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         :raises RuntimeError: if another `advance` is under way.
         """
         if self._advancing:
-            raise RuntimeError("the clock is being advanced already")
+            raise RuntimeError("cannot advance the clock: another advance() is in progress; await it first")
         self._advancing = True
         try:
             end = self._now + seconds
@@ -128,11 +132,11 @@ class VirtualClock:
             self._advancing = False
 
     def jump(self, seconds: float) -> None:
-        """Move the time on without firing anything, as it is on a loop that is behind."""
+        """Move the time forward without firing timers, as on an event loop that is late."""
         self._now += seconds
 
     async def settle(self) -> None:
-        """Wait until all that was started is worked off; the time stands still.
+        """Wait until no work is in progress. The time does not change.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """

@@ -1,4 +1,4 @@
-"""Which settings a policy may have, and RabbitMQ's words for those that it may not.
+"""Keys of policy definitions: checks of their values, with RabbitMQ's texts for invalid ones.
 
 Source: RabbitMQ's rabbit_policy, rabbit_policies and, for `ha-*`, rabbit_mirror_queue_misc.
 """
@@ -15,7 +15,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
 PATTERN_LIMIT: Final = 1024
-"""Bytes of a pattern: it is tried against every name."""
+"""Longest pattern in bytes: it is matched against every name."""
 
 UNSUPPORTED_KEYS: Final = {
     "classic": frozenset(
@@ -64,14 +64,14 @@ UNSUPPORTED_KEYS: Final = {
         )
     ),
 }
-"""By queue type: a policy with one of these settings governs no queue of that type, as in RabbitMQ.
+"""By queue type: a policy with one of these keys applies to no queue of that type, as in RabbitMQ.
 
-Unlike there, a delivery limit may be given to classic queues: no message is requeued for ever.
+Unlike in RabbitMQ, a policy may set the delivery limit of classic queues: no message is requeued for ever.
 """
 
 
 class InvalidPolicy(ValueError):
-    """The policy is refused. Its text is RabbitMQ's."""
+    """A policy is invalid. The text is RabbitMQ's."""
 
 
 Check: TypeAlias = Callable[[Json], bool]
@@ -130,7 +130,7 @@ HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha-promote-on-failure": ("always", "when-synced"),
 }
 HA_KEYS: Final = frozenset((*HA_SETTINGS, "ha-mode", "ha-params", "ha-sync-batch-size"))
-"""Mirrored queues: kept and reported, without an effect on one node."""
+"""Keys of mirrored queues: stored and listed, without an effect on a single node."""
 
 OPERATOR: Final = frozenset(
     (
@@ -145,13 +145,13 @@ OPERATOR: Final = frozenset(
         "overflow",
     )
 )
-"""What an operator policy may set."""
+"""Keys that an operator policy may have."""
 
 
 def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json, operator: bool) -> None:
-    """Refuse what RabbitMQ refuses.
+    """Check a policy as RabbitMQ does.
 
-    :param operator: it is an operator policy, which may set less.
+    :param operator: it is an operator policy, which may have fewer keys.
     :raises InvalidPolicy: with RabbitMQ's text.
     """
     check_definition(definition, operator)
@@ -175,6 +175,10 @@ def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json
 
 
 def check_definition(definition: Json, operator: bool) -> None:
+    """Check the definition of a policy.
+
+    :raises InvalidPolicy: with RabbitMQ's text.
+    """
     if not isinstance(definition, dict):
         raise InvalidPolicy(f"definition must be a dictionary: {format_term(definition)}")
     if not definition:
@@ -193,6 +197,10 @@ def check_definition(definition: Json, operator: bool) -> None:
 
 
 def check_mirroring(definition: dict[str, Json]) -> None:
+    """Check the keys of mirrored queues as rabbit_mirror_queue_misc does.
+
+    :raises InvalidPolicy: with RabbitMQ's text.
+    """
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     shown = "none" if "ha-params" not in definition else format_term(params)
     if "ha-mode" not in definition:
@@ -222,13 +230,13 @@ def check_mirroring(definition: dict[str, Json]) -> None:
 
 
 def format_settings(definition: dict[str, Json]) -> str:
-    """Some settings as RabbitMQ's error texts print them."""
+    """Format keys and values as RabbitMQ's error texts do."""
     pairs = (f"{{{format_term(key)},{format_term(value)}}}" for key, value in sorted(definition.items()))
     return f"[{','.join(pairs)}]"
 
 
 def format_term(value: Json) -> str:
-    """A JSON value as RabbitMQ's error texts print it."""
+    """Format a JSON value as an Erlang term, as RabbitMQ's error texts do."""
     if value is None:
         return "null"
     if isinstance(value, bool):

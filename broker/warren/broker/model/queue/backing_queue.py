@@ -1,12 +1,12 @@
-"""Where a queue's ready messages wait, in the order of their sequence: Q1, Q2, delta, Q3, Q4.
+"""Backing queue: a queue's ready messages in the order of their sequence, in memory and on disk.
 
     published -> Q1 -> Q2 -> delta -> Q3 -> Q4 -> consumed
 
-Q1 and Q4 hold messages whose content is in memory, Q2 and Q3 those whose content is on the disk only (or leaves memory as
-soon as it is there); of what is in delta nothing is in memory. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise.
-So a queue that is consumed as fast as it fills knows Q4 alone, and does nothing of all this. Q1 not empty => Q3 not empty;
-Q2 => delta; delta => Q3; the queue is empty exactly when Q3 and Q4 are. What comes back after a delivery returns before all
-that never left.
+The parts are those of RabbitMQ's rabbit_variable_queue. Q1 and Q4 hold messages with their content in memory.
+Q2 and Q3 hold messages whose content is on disk only, or leaves memory as soon as it is on disk. Messages in the delta take
+no memory at all. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise: a queue that is consumed as fast as it is
+filled uses Q4 only. If Q1 is not empty, neither is Q3; the same holds for Q2 and the delta, and for the delta and Q3. The queue is
+empty if and only if Q3 and Q4 are. Requeued messages are taken before all others.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from warren.broker.model.queue.delta import Delta
 from warren.broker.model.queue.paging import QueuePager
 
 ANY: Final = 255
-"""The highest priority."""
+"""The highest priority of a message."""
 CHUNK: Final = 256
-"""Messages whose content is read at once on their way to a consumer."""
+"""Messages whose contents are read from disk in one step."""
 CHUNK_BYTES: Final = 512 * 1024
+"""Bytes of bodies after which such a step ends."""
 HEAD: Final = 1024
-"""Messages at the head that do not go to delta."""
+"""Messages at the head that do not go to the delta."""
 MESSAGE_BYTES: Final = 240
-"""About what a message takes in memory without its content."""
+"""Approximate bytes of memory of a message without its content."""
 CONTENT_BYTES: Final = 96
-"""About what its content takes beyond its body."""
+"""Approximate bytes of memory of a content beyond its body."""
 
 
 class BackingQueue:
-    """FIFO by sequence, in memory and on the disk, for the priorities from `lowest` to `highest`."""
+    """FIFO by sequence for the messages with priorities from `lowest` to `highest`."""
 
     def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
         self.q1: deque[Message] = deque()
@@ -43,35 +44,42 @@ class BackingQueue:
         self.q3: deque[Message] = deque()
         self.q4: deque[Message] = deque()
         self.returned: list[tuple[int, Message]] = []
+        """Requeued messages: a heap of (sequence, message)."""
         self.paging_out: deque[Message] = deque()
         """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
         self.delta = Delta(lowest, highest)
         self.read_chunk: i64 = CHUNK
+        """Messages whose contents are read in one step."""
         self.delta_keep: i64 = HEAD
+        """Messages at the head that do not go to the delta."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
-        """The disk; None if there is none, and everything stays in memory."""
+        """Access to the disk; None if there is none, so that all messages stay in memory."""
         self.lazy = False
-        """Nothing stays in memory that waits."""
+        """Queue mode lazy: all contents are paged out at once."""
         self.appends_to_q4 = True
-        """A publish goes to Q4."""
+        """Publishes go to Q4, because Q3 is empty and the queue is not lazy."""
         self.count: i64 = 0
         self.bytes: i64 = 0
-        """Bodies only, as RabbitMQ counts for x-max-length-bytes."""
+        """Bytes of bodies, which is what RabbitMQ counts for x-max-length-bytes."""
         self.resident: i64 = 0
-        """How many have their content in memory."""
+        """Messages whose content is in memory."""
         self.resident_bytes: i64 = 0
-        """Their bodies."""
+        """Bytes of their bodies."""
         self.persistent: i64 = 0
+        """Persistent messages."""
         self.persistent_bytes: i64 = 0
+        """Bytes of their bodies."""
         self.disk_reads: i64 = 0
+        """Contents that were read from disk since the start."""
 
     def attach_pager(self, pager: QueuePager) -> None:
-        """There is a disk to page to."""
+        """Enable paging."""
         self.pager = pager
 
     # -- publishing
 
     def append(self, message: Message) -> None:
+        """Add a message at the end."""
         size = message.body_size
         self.count += 1
         self.bytes += size
@@ -92,6 +100,7 @@ class BackingQueue:
             self._start_page_out(message)
 
     def reinsert(self, message: Message) -> None:
+        """Put a requeued message back."""
         size = message.body_size
         heapq.heappush(self.returned, (message.sequence, message))
         self.count += 1
@@ -106,7 +115,7 @@ class BackingQueue:
     # -- consuming
 
     def head(self) -> Optional[Message]:  # noqa: UP045
-        """The next message, perhaps without its content."""
+        """Return the next message, perhaps without its content; None if the queue is empty."""
         if self.returned:
             return self.returned[0][1]
         if self.q4:
@@ -116,7 +125,7 @@ class BackingQueue:
         return None
 
     def take(self) -> Optional[Message]:  # noqa: UP045
-        """The head, removed; None if there is none, or it cannot be read now."""
+        """Remove and return the head with its content; None if the queue is empty or the disk cannot be read."""
         while True:
             if self.returned:
                 message = heapq.heappop(self.returned)[1]
@@ -141,7 +150,11 @@ class BackingQueue:
             return message
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
-        """What is dead at the head, removed, at most so many; a time in milliseconds since 1970."""
+        """Remove and return the expired messages at the head.
+
+        :param now: the time in milliseconds since 1970.
+        :param limit: the number of messages to remove at most.
+        """
         dead: list[Message] = []
         head = self.head()
         while head is not None and head.expires and head.expires <= now and len(dead) < limit:
@@ -153,12 +166,12 @@ class BackingQueue:
         return dead
 
     def next_expiry(self) -> i64:
-        """When the head dies, in milliseconds since 1970; 0 if it does not."""
+        """Return the expiry of the head in milliseconds since 1970; 0 if it has none."""
         head = self.head()
         return 0 if head is None else head.expires
 
     def _load_returned(self, message: Message) -> bool:
-        """The content of a message that had left memory while it was unacknowledged; False if the disk cannot be read."""
+        """Read the content of a message that was paged out while unacknowledged. Return False if the disk cannot be read."""
         pager = self.pager
         assert pager is not None
         if not pager.load_contents([message]):
@@ -173,7 +186,7 @@ class BackingQueue:
         return True
 
     def _refill(self) -> bool:
-        """Q4 is empty: have the contents of Q3's first read; False if there is nothing, or it cannot be read."""
+        """Fill the empty Q4 with the first messages of Q3. Return False if there are none or the disk cannot be read."""
         pager = self.pager
         q3 = self.q3
         while q3:
@@ -206,8 +219,7 @@ class BackingQueue:
         return len(self.q4) > 0
 
     def _promote(self) -> None:
-        """Q3 is empty: what comes next takes its place, delta segment by segment, then Q2; and if there is neither, Q1
-        becomes Q4."""
+        """Fill the empty Q3 from the delta, segment by segment, then from Q2. If both are empty, Q1 becomes Q4."""
         while not self.q3 and self.delta.count:
             if not self._read_delta():
                 return
@@ -217,7 +229,7 @@ class BackingQueue:
             self.appends_to_q4 = not self.lazy
 
     def _read_delta(self) -> bool:
-        """A part of delta becomes Q3; False if it cannot be read now."""
+        """Move the next part of the delta to Q3. Return False if the disk cannot be read."""
         pager = self.pager
         delta = self.delta
         assert pager is not None
@@ -226,7 +238,7 @@ class BackingQueue:
             return False
         self.q3.extend(messages)
         if delta.exhausted and delta.count:
-            # The log could not be read where they stand.
+            # Their records in the log are damaged.
             pager.report_missing(int(delta.count))
             self.count -= delta.count
             self.bytes -= delta.bytes
@@ -238,7 +250,7 @@ class BackingQueue:
         return True
 
     def _discard_damaged(self, message: Message) -> None:
-        """A message whose record is damaged. It costs the queue nothing else."""
+        """Discard a message whose record is damaged."""
         pager = self.pager
         assert pager is not None
         pager.report_damaged(message)
@@ -248,39 +260,41 @@ class BackingQueue:
             self.persistent -= 1
             self.persistent_bytes -= message.body_size
 
-    # -- what an operator sees
+    # -- statistics
 
     def resident_totals(self) -> tuple[int, int]:
-        """How many have their content in memory, and the bytes of their bodies."""
+        """Return the number of messages whose content is in memory, and the bytes of their bodies."""
         return int(self.resident), int(self.resident_bytes)
 
     def persistent_totals(self) -> tuple[int, int]:
-        """How many are persistent, and the bytes of their bodies."""
+        """Return the number of persistent messages, and the bytes of their bodies."""
         return int(self.persistent), int(self.persistent_bytes)
 
     def disk_reads_total(self) -> int:
-        """How many contents were read from the disk since the queue's start."""
+        """Return the number of contents that were read from disk since the start."""
         return int(self.disk_reads)
 
-    # -- making room in memory
+    # -- paging
 
     def memory_bytes(self) -> i64:
-        """About how many bytes of memory its messages take."""
+        """Return the approximate bytes of memory that the messages take."""
         held: i64 = len(self.q1) + len(self.q2) + len(self.q3) + len(self.q4) + len(self.returned)
         return held * MESSAGE_BYTES + self.resident * CONTENT_BYTES + self.resident_bytes
 
     def set_lazy(self, lazy: bool) -> None:
-        """Change the mode; what is in memory leaves it with the next calls of `page_out`, what is on the disk is read as it
-        is consumed."""
+        """Switch the mode lazy on or off. The next calls of `page_out` page out what is in memory."""
         self.lazy = lazy
         self.appends_to_q4 = not lazy and not self.q3
 
     def set_delta_keep(self, count: i64) -> None:
-        """How many at the head do not go to delta."""
+        """Set the number of messages at the head that do not go to the delta."""
         self.delta_keep = count
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        """Have contents leave memory until so many are left, and then messages; how many it was, at most `limit`."""
+        """Page out contents until `keep` are left in memory, then move messages to the delta.
+
+        Return the number of messages that were paged out or moved, at most `limit`.
+        """
         pager = self.pager
         if pager is None:
             return 0
@@ -308,11 +322,11 @@ class BackingQueue:
         return done
 
     def has_pending_writes(self) -> bool:
-        """Whether contents are on their way to the disk."""
+        """Return True while contents leave memory as soon as they are on disk."""
         return bool(self.paging_out)
 
     def release_written(self) -> None:
-        """Let go of the contents that have reached the disk."""
+        """Drop the contents from memory that have reached the disk."""
         leaving = self.paging_out
         pager = self.pager
         while leaving:
@@ -325,7 +339,7 @@ class BackingQueue:
             leaving.popleft()
 
     def _start_page_out(self, message: Message) -> None:
-        """The content of a message in Q2 or Q3 goes to the disk, if it is not there, and then leaves memory."""
+        """Write the content of a message in Q2 or Q3 to disk, if it is not there, and drop it from memory afterwards."""
         if not message.content:
             return
         pager = self.pager
@@ -346,12 +360,12 @@ class BackingQueue:
             self.resident_bytes -= message.body_size
 
     def _to_delta(self, pager: QueuePager, limit: i64) -> i64:
-        """Of what is on the disk, let go of the messages themselves: what is consumed last first."""
+        """Move messages whose content is on disk to the delta, those that are consumed last first."""
         done: i64 = 0
         before: i64 = pager.indexed_before()
         q2, q3, delta = self.q2, self.q3, self.delta
         if not delta.count and len(q3) > self.delta_keep:
-            # The youngest stand in segments that have no index yet: they have to wait behind delta.
+            # The newest messages are in segments that have no index yet: they wait in Q2, behind the delta.
             first = q3[self.delta_keep]
             if first.content or first.log_position >= before:
                 pager.request_index()
@@ -371,20 +385,23 @@ class BackingQueue:
     def _indexed(self, message: Message, before: i64) -> bool:
         return not message.content and 0 < message.log_position < before
 
-    # -- start and end
+    # -- recovery and deletion
 
     def level(self, priority: i64) -> BackingQueue:
-        """Where messages of a priority wait."""
+        """Return the level of a priority: a part with a FIFO of its own."""
         return self
 
-    def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
-        """What the log has kept waits in delta; `holes` are live and do not wait here."""
+    def restore(self, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]) -> None:
+        """Put the recovered messages of the log into the delta.
+
+        :param excluded: sequences of live messages that are elsewhere.
+        """
         delta = self.delta
         delta.first = first
         delta.last = last
         delta.count = count
         delta.bytes = bodies
-        delta.excluded = holes
+        delta.excluded = excluded
         self.count = count
         self.bytes = bodies
         self.persistent = count
@@ -393,13 +410,13 @@ class BackingQueue:
         self._promote()
 
     def restore_level(
-        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]
     ) -> None:
-        """As `restore`, for one of its levels."""
-        level.restore(first, last, count, bodies, holes)
+        """Restore one level; see `restore`."""
+        level.restore(first, last, count, bodies, excluded)
 
     def purge(self) -> i64:
-        """All of them end; how many they were."""
+        """Remove all messages, also from the log. Return their number."""
         count = self.count
         pager = self.pager
         if pager is not None:
@@ -411,14 +428,14 @@ class BackingQueue:
         return count
 
     def message_objects(self) -> list[Message]:
-        """Those that are in memory, with or without their content."""
+        """Return the messages that are in memory, with or without their content."""
         messages = [pair[1] for pair in self.returned]
         for part in (self.q4, self.q3, self.q2, self.q1):
             messages.extend(part)
         return messages
 
     def clear(self) -> None:
-        """None is left; the log is not told."""
+        """Remove all messages without a record in the log."""
         for part in (self.q1, self.q2, self.q3, self.q4, self.paging_out):
             part.clear()
         self.returned.clear()

@@ -1,4 +1,4 @@
-"""Who takes a queue's messages, as the queue sees it."""
+"""Interface of a consumer, as the queue uses it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Who takes a queue's messages; a session's kind of consumer says how they are sent."""
+    """A consumer of one queue. The subclass of the channel implements how messages are sent."""
 
     unacked: i64 = 0
+    """Messages that were delivered and are not settled yet."""
     prefetch: i64 = 0
-    """How many may be unacknowledged at once; 0 is no limit."""
+    """Limit of unacknowledged messages; 0 is no limit."""
     stalled: bool = False
-    """It has no room and waits outside the queue's round."""
+    """It has no room: it is not among the queue's ready consumers until it is resumed."""
     timeout: int = 0
-    """Milliseconds that what it is given may stay unacknowledged; 0 is for ever."""
+    """Milliseconds that a message may stay unacknowledged; 0 is no limit."""
     priority: int = 0
-    """Those with a higher one are served first, as long as they have room."""
+    """Consumer priority: consumers with a higher one get messages first, as long as they have room."""
     raw_arguments: bytes = b""
-    """What basic.consume gave, an encoded table."""
+    """The arguments of basic.consume, an encoded table."""
     origin: str = ""
-    """Its connection by name, where events are captured."""
+    """Name of its connection; empty unless events are captured."""
     capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
+    """Encoded event prefixes; None unless events are captured."""
     wake_pending: bool = False
-    """An acknowledgement that covers several messages will look at it once, at its end."""
+    """It is resumed at the end of an acknowledgement that covers several messages."""
 
     def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
         self.queue = queue
@@ -40,17 +42,17 @@ class Consumer:
         self.exclusive = exclusive
 
     def has_room(self) -> bool:
-        """Whether it can be sent another message now."""
+        """Return True if another message can be sent to it now."""
         raise NotImplementedError
 
     def deliver(self, message: Message) -> bool:
-        """Send it; True if there is room for another."""
+        """Send a message. Return True if there is room for another."""
         raise NotImplementedError
 
     def cancel_from_server(self) -> None:
-        """Its queue has gone."""
+        """Send basic.cancel, because the queue was deleted or cannot be read any more."""
         raise NotImplementedError
 
     def unacknowledged(self) -> dict[int, Message]:
-        """What it has unacknowledged, perhaps together with others, by delivery tag."""
+        """Return the unacknowledged messages of its channel by delivery tag. Other consumers' messages may be among them."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
-"""Whose turn it is: a queue's consumers, and in which order those that have room are served.
+"""Consumer scheduling: priorities, single active consumer, round-robin.
 
-In turn, those of higher priority first (https://www.rabbitmq.com/docs/consumer-priority); with a single active consumer,
-one of them alone until it goes (https://www.rabbitmq.com/docs/consumers#single-active-consumer).
+Consumers that have room take turns, those with a higher priority first (https://www.rabbitmq.com/docs/consumer-priority).
+With a single active consumer, one consumer gets all messages until it leaves
+(https://www.rabbitmq.com/docs/consumers#single-active-consumer).
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ if TYPE_CHECKING:
 
 
 class ConsumerScheduler:
-    """The consumers of one queue."""
+    """The consumers of one queue, and the order in which they get messages."""
 
     has_priorities: bool = False
-    """Some have a priority of their own."""
+    """At least one consumer has had a priority other than 0."""
 
     def __init__(self, single: bool) -> None:
         self.single_active = single
         self.consumers: list[Consumer] = []
         self.ready_consumers: deque[Consumer] = deque()
-        """Those that have room, the next one first."""
+        """Consumers that have room, the next one first."""
         self.single_active_consumer: Optional[Consumer] = None  # noqa: UP045
-        """Where only one is active: which."""
+        """The active consumer of a queue with a single active consumer; None if it has no consumer."""
 
     def add(self, consumer: Consumer) -> None:
+        """Add a consumer."""
         self.consumers.append(consumer)
         if consumer.priority:
             self.has_priorities = True
@@ -38,13 +40,16 @@ class ConsumerScheduler:
             self.admit(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
-        """Take one out for good; False if it was not there. With a single active consumer, the next one takes over."""
+        """Remove a consumer for good. Return False if it was not there.
+
+        If it was the single active consumer, the one with the highest priority takes over.
+        """
         if consumer not in self.consumers:
             return False
         self.consumers.remove(consumer)
         if consumer in self.ready_consumers:
             self.ready_consumers.remove(consumer)
-        # What it still has unacknowledged may come back later, and must not bring it back.
+        # Its unacknowledged messages may be settled later, and that must not resume it.
         consumer.stalled = False
         if consumer is self.single_active_consumer:
             self.single_active_consumer = None
@@ -54,13 +59,14 @@ class ConsumerScheduler:
         return True
 
     def admit(self, consumer: Consumer) -> None:
+        """Put a consumer among the ready ones if it has room."""
         if consumer.has_room():
             self.insert(consumer)
         else:
             consumer.stalled = True
 
     def insert(self, consumer: Consumer) -> None:
-        """Behind all of its own priority and above."""
+        """Put a consumer after all ready consumers of the same or a higher priority."""
         consumer.stalled = False
         if not self.has_priorities:
             self.ready_consumers.append(consumer)
@@ -71,20 +77,20 @@ class ConsumerScheduler:
         self.ready_consumers.insert(at, consumer)
 
     def suspend(self, consumer: Consumer) -> None:
-        """It has no room, for a reason outside the queue."""
+        """Remove a consumer from the ready ones until it is inserted again: its channel or its connection has no room."""
         if consumer in self.ready_consumers:
             self.ready_consumers.remove(consumer)
             consumer.stalled = True
 
     def rotate(self) -> None:
-        """The first got a message and has room for more: the next one's turn."""
+        """Move the first ready consumer to the end of its priority."""
         if self.has_priorities:
             self.insert(self.ready_consumers.popleft())
         else:
             self.ready_consumers.rotate(-1)
 
     def clear(self) -> list[Consumer]:
-        """All of them, taken out."""
+        """Remove and return all consumers."""
         consumers = self.consumers
         self.consumers = []
         self.ready_consumers.clear()

@@ -1,4 +1,4 @@
-"""Messages that wait for their time, in the order of it: what a delayed exchange holds back."""
+"""Backing queue of a delayed exchange: messages in the order of the times when they are due."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, BackingQueue
 
 ENTRY_BYTES: Final = 120
-"""About what a place in the order takes."""
+"""Approximate bytes of memory of one entry of the heap."""
 WAITING: Final = 1
-"""In the place of the delivery tag, which it has none of: it has not left."""
+"""Value of `Message.tag` while a message waits here: it has no delivery tag yet."""
 
 
 class DelayedMessages(BackingQueue):
-    """By `expires`, and in the order of arrival where that is the same. Contents leave memory, the order stays in it."""
+    """Order by due time (`Message.expires`), then by arrival. Contents are paged out; the order stays in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.by_time: list[tuple[int, int, Message]] = []
+        """Heap of (due time, sequence, message)."""
         self.by_arrival: deque[Message] = deque()
-        """Those whose content may be in memory, in the order of their arrival; some of them have left meanwhile."""
+        """Messages whose content may be in memory, in the order of arrival. Some of them may have left the queue."""
 
     def append(self, message: Message) -> None:
         size = message.body_size
@@ -66,7 +67,7 @@ class DelayedMessages(BackingQueue):
         return None
 
     def _load_content(self, message: Message) -> bool:
-        """Read the content of a message that has left memory; False if the disk cannot be read."""
+        """Read the content of a message that was paged out. Return False if the disk cannot be read."""
         pager = self.pager
         assert pager is not None
         if not pager.load_contents([message]):
@@ -78,7 +79,7 @@ class DelayedMessages(BackingQueue):
         return True
 
     def _discard_if_damaged(self, message: Message) -> bool:
-        """Whether it has no content any more, because its record is damaged."""
+        """Discard a message whose record in the log is damaged. Return False if it is intact."""
         if message.content:
             return False
         self._discard_damaged(message)
@@ -105,14 +106,14 @@ class DelayedMessages(BackingQueue):
         self.release_written()
         return done
 
-    def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
+    def restore(self, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]) -> None:
         pager = self.pager
         assert pager is not None
         following: i64 = first
         while following <= last:
             messages, following = pager.read_range(0, 255, following, last)
             for message in messages:
-                if int(message.sequence) in holes:
+                if int(message.sequence) in excluded:
                     continue
                 self.by_time.append((message.expires, message.sequence, message))
                 message.tag = WAITING

@@ -1,8 +1,8 @@
-"""Delayed retries: messages that come back wait before they are ready again, longer each time.
+"""Delayed retries: requeued messages wait before they are ready again, longer each time.
 
-For min(x-delayed-retry-min * returns, x-delayed-retry-max) milliseconds, as in RabbitMQ 4.3's quorum queues. Here every type
-of queue can have them. `failed` are those whose channel or connection has ended, `returned` those that a client gave back.
-After a restart of the broker the wait begins anew.
+The delay is min(x-delayed-retry-min * requeues, x-delayed-retry-max) milliseconds, as for quorum queues in RabbitMQ 4.3.
+Here classic queues can have it, too. A message is `failed` if its channel or connection ended, `returned` if a client
+requeued it. After a restart of the broker the delay begins anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""How many become ready in one go before the loop gets its turn."""
+"""Messages that become ready at once before other work gets its turn on the event loop."""
 
 
 class DelayedRetries:
-    """The messages of one queue that wait."""
+    """The requeued messages of one queue that wait for their delay."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -31,12 +31,15 @@ class DelayedRetries:
         return len(self._waiting)
 
     def applies(self, failed: bool) -> bool:
-        """Whether a message waits that comes back in this way."""
+        """Return True if requeued messages of this kind are delayed.
+
+        :param failed: the channel has ended; False if a client requeued the message.
+        """
         which = self._queue.arguments.delayed_retry
         return which == "all" or which == ("failed" if failed else "returned")
 
     def add(self, message: Message) -> None:
-        """Have a message wait. If it dies before, it is looked at then."""
+        """Delay a message. If it expires before the end of the delay, it is put back at its expiry."""
         arguments = self._queue.arguments
         delay = min(
             arguments.delayed_retry_min * max(1, int(message.delivery_count)), arguments.delayed_retry_max
@@ -48,7 +51,7 @@ class DelayedRetries:
         self._schedule()
 
     def stop(self) -> None:
-        """The broker stops, or the queue is deleted: none becomes ready any more."""
+        """Forget all delayed messages, because the broker stops or the queue is deleted."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The part of a queue that is on the disk only: of what waits there nothing is in memory."""
+"""The part of a backing queue that is on disk only: its messages take no memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class Delta:
-    """A range of sequences, some priorities of them. Every live message in it waits here, except for `holes`.
+    """All live messages in a range of sequences and priorities, except for `excluded`.
 
-    :param lowest: the priorities, to `highest`.
+    :param lowest: lowest priority of the range.
+    :param highest: highest priority of the range.
     """
 
     def __init__(self, lowest: i64, highest: i64) -> None:
@@ -21,20 +22,23 @@ class Delta:
         self.highest = highest
         self.count: i64 = 0
         self.bytes: i64 = 0
-        """Of their bodies."""
+        """Bytes of message bodies."""
         self.first: i64 = 0
+        """Lowest sequence."""
         self.last: i64 = 0
+        """Highest sequence."""
         self.excluded: dict[int, bool] = {}
+        """Sequences of live messages in the range that are elsewhere."""
 
     def prepend(self, message: Message) -> None:
-        """A message that comes before all that are here."""
+        """Add a message that comes before all others of the delta."""
         if not self.count:
             self.last = message.sequence
         self.first = message.sequence
         self._add(message)
 
     def append(self, message: Message) -> None:
-        """A message that comes after all that are here."""
+        """Add a message that comes after all others of the delta."""
         self.last = message.sequence
         self._add(message)
 
@@ -43,9 +47,9 @@ class Delta:
         self.bytes += message.body_size
 
     def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
-        """The next messages, taken out, without their contents; None if they cannot be read now.
+        """Remove and return the next messages, without their contents; None if the disk cannot be read.
 
-        Nothing is left once the range has been read through. If more should have been there, `lost` tells.
+        When the range is exhausted and `count` is not 0, the log has lost messages.
         """
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:
@@ -60,15 +64,17 @@ class Delta:
 
     @property
     def exhausted(self) -> bool:
+        """True when the whole range has been read."""
         return self.first > self.last
 
     def acknowledge_all(self, pager: QueuePager) -> None:
-        """All of them are over."""
+        """Acknowledge all messages of the delta in the log, and empty it."""
         if self.count:
             pager.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
         self.clear()
 
     def clear(self) -> None:
+        """Empty the delta without a record in the log."""
         self.count = 0
         self.bytes = 0
         self.excluded = {}

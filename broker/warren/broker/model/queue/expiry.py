@@ -1,6 +1,6 @@
-"""The ends that time brings: a message's, by its TTL or its queue's, and a queue's, when nobody uses it.
+"""Expiry of messages (per-message and per-queue TTL) and of unused queues (x-expires).
 
-Messages leave from the head only; one with a longer TTL in front keeps those behind it
+Messages expire at the head of the queue only: a message with a longer TTL keeps the expired ones behind it
 (https://www.rabbitmq.com/docs/ttl).
 """
 
@@ -19,34 +19,39 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""How many expire in one go before the loop gets its turn: about 5 ms."""
+"""Messages that expire at once before other work gets its turn on the event loop: about 5 ms."""
 
 
 class Expiry:
-    """The timers of one queue."""
+    """The expiry timers of one queue."""
 
     has_backlog: bool = False
-    """More died at once than one slice takes: until the rest is gone, nothing is delivered."""
+    """More messages have expired than one slice removes. Nothing is delivered until the rest is removed."""
     has_seen_expiry: bool = False
-    """A message with an expiry has been here, even if it went straight to a consumer, who may return it: the head has to be
-    looked at before it is delivered."""
+    """The queue has had a message with an expiry: the head is checked before each delivery.
+
+    A message that was delivered at once counts, too, because its consumer may requeue it.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.head_timer: Optional[Timer] = None  # noqa: UP045
         self.head_expires: i64 = 0
+        """Time of `head_timer` in milliseconds since 1970."""
         self.queue_timer: Optional[Timer] = None  # noqa: UP045
         self.waiters: list[Callable[[], None]] = []
-        """Whom to call when the dead are gone."""
+        """Calls to make when the backlog of expired messages is removed."""
         self.last_used: float = 0.0
+        """Time of the last use of the queue in seconds since 1970."""
 
     def now_ms(self) -> i64:
-        # A time that is a whole number of milliseconds may lie a hair below it as a float; without the microsecond a timer
-        # could fire at its time and find nothing due.
+        """Return the time in milliseconds since 1970."""
+        # As a float, a whole number of milliseconds may be slightly too small. Without the added microsecond a timer
+        # could fire on time and find nothing due.
         return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
     def set_expiry(self, message: Message) -> None:
-        """Set when the message dies: by the smaller of the two TTLs; or when it is passed on, if it is held back."""
+        """Set the expiry of a message by the smaller TTL, or in a delayed exchange's queue the time when it is due."""
         ttl: i64 = self.queue.message_ttl
         if self.queue.delayed_exchange is not None:
             message.expires = self.now_ms() + message_delay_ms(message)
@@ -58,14 +63,14 @@ class Expiry:
         self.has_seen_expiry = True
 
     def message_queued(self, message: Message) -> None:
-        """A message with an expiry waits in the queue."""
+        """Check a message with an expiry that was appended: if it is the head, expire it or schedule the timer."""
         due = self.queue.ready.next_expiry()
         if due and due == message.expires:
             self.drop_expired()
             self.schedule_head_timer()
 
     def drop_expired(self) -> bool:
-        """Dead-letter what is dead at the head, a slice of it, the rest soon; True if there was any."""
+        """Dead-letter the expired messages at the head, one slice at a time. Return True if there were any."""
         waiting = self.queue.ready
         if self.has_backlog:
             return True
@@ -88,7 +93,7 @@ class Expiry:
         return True
 
     def catch_up(self) -> None:
-        """The next slice; when the dead are gone, the living have their turn."""
+        """Remove the next slice of the backlog. When none is left, deliver the other messages."""
         self.has_backlog = False
         if self.queue.deleted:
             self.call_waiters()
@@ -99,13 +104,14 @@ class Expiry:
             self.call_waiters()
 
     def call_waiters(self) -> None:
+        """Make the calls that wait for the end of the backlog."""
         waiters = self.waiters
         self.waiters = []
         for call in waiters:
             call()
 
     def schedule_head_timer(self) -> None:
-        """Have a timer for the head's end, if it has one."""
+        """Schedule the timer for the expiry of the head, if it has one."""
         due = self.queue.ready.next_expiry()
         if not due or self.has_backlog:
             return
@@ -117,13 +123,14 @@ class Expiry:
         self.head_timer = self.queue.vhost.clock.call_at(due / 1000, self.head_expired)
 
     def head_expired(self) -> None:
+        """Remove the expired messages when the timer fires."""
         self.head_timer = None
         if not self.queue.deleted:
             self.drop_expired()
             self.schedule_head_timer()
 
     def touch(self) -> None:
-        """The queue was used: x-expires counts from now (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
+        """Record a use of the queue: x-expires counts from now (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
         queue = self.queue
         if queue.arguments.expires < 0:
             return
@@ -132,16 +139,18 @@ class Expiry:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def restart(self) -> None:
-        """The queue's x-expires is another now, and counts from now."""
+        """Apply a changed x-expires, which counts from now."""
         if self.queue_timer is not None:
             self.queue_timer.cancel()
             self.queue_timer = None
         self.touch()
 
     def queue_expires_at(self) -> float:
+        """Return the time of the queue's expiry in seconds since 1970, if it is not used before."""
         return self.last_used + self.queue.arguments.expires / 1000
 
     def delete_if_unused(self) -> None:
+        """Delete the queue if it is expired; otherwise schedule the next check."""
         queue = self.queue
         self.queue_timer = None
         if queue.deleted or queue.consumers:
@@ -152,6 +161,7 @@ class Expiry:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def stop(self) -> None:
+        """Cancel the timers."""
         for timer in (self.head_timer, self.queue_timer):
             if timer is not None:
                 timer.cancel()

@@ -1,4 +1,4 @@
-"""Gives a queue back the messages that the log has kept."""
+"""Recovery of a queue's messages from the log at start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from warren.broker.store.log.recovery import RecoveredLevel, RecoveredQueue
 
 
 def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
-    """They stay on the disk, except for the first ones; how many they are.
+    """Restore a queue's messages, of which all but the first stay on disk. Return their number.
 
-    Dead letters that were kept aside are kept aside again, and what had come back to wait waits anew.
+    Pending dead letters are pending again. Messages in a retry delay wait for the whole delay again.
     """
     pager = queue.pager
     assert pager is not None
@@ -50,16 +50,16 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
             queue.expiry.has_seen_expiry = True
     count = 0
     for level, parts in by_level.items():
-        holes = taken.get(level, {})
+        excluded = taken.get(level, {})
         total = sum(int(part.count) for part in parts)
         count += total
         queue.ready.restore_level(
             level,
             min(int(part.first) for part in parts),
             max(int(part.last) for part in parts),
-            total - len(holes),
+            total - len(excluded),
             sum(int(part.bodies) for part in parts) - left_bytes.get(level, 0),
-            holes,
+            excluded,
         )
     if count:
         queue.vhost.track_memory(queue)

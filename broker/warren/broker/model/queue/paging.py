@@ -1,4 +1,4 @@
-"""A queue's way to the disk for messages that leave memory, and back."""
+"""Paging of a queue's messages to disk and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class QueuePager:
-    """The log, as one queue sees it. A queue that is not durable has its place there too, until the process ends.
+    """Access of one queue to the log. Messages of a queue that is not durable stay in the log until the process ends.
 
-    :param name: the queue's, for reports.
+    :param queue_log: the records of a durable queue; None for a queue that is not durable.
+    :param name: the name of the queue, for log events.
     """
 
     def __init__(self, log: Log, records: QueueLog | None, name: bytes) -> None:
@@ -26,40 +27,40 @@ class QueuePager:
         self.durable = records is not None
         self.queue_log = records if records is not None else log.transient_queue()
         self.delivered_before_restart: i64 = 0
-        """Messages up to this sequence may have been delivered before a crash."""
+        """Messages up to this sequence may have been delivered before a crash: they are marked redelivered."""
         self.writes: i64 = 0
-        """How many were written to make room in memory."""
+        """Messages that were written to page them out."""
         self.last_exchange = b""
         self.last_key = b""
 
     @property
     def failed(self) -> bool:
-        """The disk cannot be read any more."""
+        """True when the disk cannot be read any more."""
         return self.log.failed
 
     def write(self, message: Message) -> None:
-        """Write a message that is not in the log."""
+        """Write a message that has no record in the log."""
         head = message_head(message)
         message.log_position = self.log.spill(self.queue_log, message.sequence, head, message.content)
         message.stored = True
         self.writes += 1
 
     def is_on_disk(self, message: Message) -> bool:
-        """Whether it can be read back already."""
+        """Return True if a message is on disk, so that its content can be read again."""
         if not message.log_position:
             message.log_position = self.log.lookup.locate(self.queue_log, message.sequence)
         return 0 < message.log_position < self.log.written_position
 
     def indexed_before(self) -> i64:
-        """Messages at places before this one can go to delta."""
+        """Return the log position before which messages can go to the delta: their segments are indexed."""
         return self.log.indexed_up_to()
 
     def request_index(self) -> None:
-        """Messages wait in memory for the index of their segment."""
+        """Ask the log to index the segments whose messages wait in memory for that."""
         self.log.request_indexes()
 
     def load_contents(self, messages: list[Message]) -> bool:
-        """Read the contents of messages; those whose records are damaged stay without. False if the disk cannot be read."""
+        """Read the contents of messages; a damaged message stays empty. Return False if the disk cannot be read."""
         wanted = [(int(message.sequence), int(message.log_position)) for message in messages]
         payloads = self.log.lookup.payloads(self.queue_log, wanted)
         if self.log.failed:
@@ -67,7 +68,7 @@ class QueuePager:
         for message, payload in zip(messages, payloads, strict=True):
             if payload is not None:
                 fill_message(message, payload)
-                # The same objects where they are the same: whoever frames a delivery looks no further.
+                # Equal names become the same object: the framing of deliveries compares identities first.
                 if message.exchange == self.last_exchange:
                     message.exchange = self.last_exchange
                 else:
@@ -79,7 +80,7 @@ class QueuePager:
         return True
 
     def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
-        """The next messages of these priorities from `first` to `last`, without their contents, and where to go on."""
+        """Return the next messages of a range, without contents, and the sequence to continue at."""
         found, following = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
         counts = self.queue_log.counts
         messages: list[Message] = []
@@ -99,31 +100,33 @@ class QueuePager:
         return messages, following
 
     def acknowledge(self, message: Message) -> None:
-        """It is over; the log has to know."""
+        """Record in the log that a message has left the queue."""
         self.log.acknowledge(self.queue_log, message.sequence)
         message.stored = False
 
     def acknowledge_range(
-        self, lowest: i64, highest: i64, first: i64, last: i64, holes: dict[int, bool]
+        self, lowest: i64, highest: i64, first: i64, last: i64, excluded: dict[int, bool]
     ) -> None:
-        """All live messages of these priorities from `first` to `last` are over, except for some."""
+        """Record in the log that all live messages of a range have left the queue, except for `excluded`."""
         while first <= last:
             found, first = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
             for entry in found:
-                if entry[0] not in holes:
+                if entry[0] not in excluded:
                     self.log.acknowledge(self.queue_log, entry[0])
 
     def report_damaged(self, message: Message) -> None:
-        """Its record is damaged."""
+        """Log and discard a message whose record is damaged."""
         logger.error(
-            "event=message_lost queue=%r sequence=%d", self.name.decode(errors="replace"), message.sequence
+            "event=queue.message_lost queue=%r sequence=%d",
+            self.name.decode(errors="replace"),
+            message.sequence,
         )
         self.acknowledge(message)
 
     def report_missing(self, count: int) -> None:
-        """Messages that should be in the log are not found there."""
-        logger.error("event=messages_lost queue=%r count=%d", self.name.decode(errors="replace"), count)
+        """Log the number of messages that the log should have and has not."""
+        logger.error("event=queue.messages_lost queue=%r count=%d", self.name.decode(errors="replace"), count)
 
     def drop(self) -> None:
-        """The queue is deleted."""
+        """Remove all records of the queue from the log."""
         self.log.drop_queue(self.queue_log)

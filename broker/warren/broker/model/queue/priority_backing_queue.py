@@ -1,6 +1,7 @@
-"""A priority queue's ready messages: one FIFO a level, and the highest level that has any is always next.
+"""Backing queue of a priority queue: one FIFO for each priority.
 
-Strictly so, as RabbitMQ's code has it (rabbit_priority_queue); lower levels can starve. https://www.rabbitmq.com/docs/priority
+The next message is always one of the highest priority, as in RabbitMQ (rabbit_priority_queue): lower priorities can starve.
+https://www.rabbitmq.com/docs/priority
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class PriorityBackingQueue(BackingQueue):
-    """Levels 0 to `highest`; a message above it counts as of the highest. Each level pages on its own."""
+    """Levels 0 to `highest`; a message with a higher priority counts as `highest`. Each level is paged separately."""
 
     def __init__(self, highest: i64) -> None:
         super().__init__()
@@ -56,13 +57,13 @@ class PriorityBackingQueue(BackingQueue):
                     self._add_up()
                     return message
                 if level.count:
-                    # It cannot be read now; a lower level is not served in its place.
+                    # The disk cannot be read. A lower level must not take its turn.
                     break
         self._add_up()
         return None
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
-        """Down to the first message that lives: what is below it is not at the head."""
+        """Remove and return the expired messages before the first one that is not expired."""
         dead: list[Message] = []
         for level in reversed(self.levels):
             if level.count:
@@ -105,7 +106,7 @@ class PriorityBackingQueue(BackingQueue):
             level.set_delta_keep(count)
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        """The lowest level first: it is consumed last."""
+        """Page out, beginning with the lowest level, which is consumed last."""
         held: i64 = 0
         for level in self.levels:
             held += level.resident
@@ -130,9 +131,9 @@ class PriorityBackingQueue(BackingQueue):
                 level.release_written()
 
     def restore_level(
-        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]
     ) -> None:
-        level.restore(first, last, count, bodies, holes)
+        level.restore(first, last, count, bodies, excluded)
         self._add_up()
 
     def purge(self) -> i64:
@@ -154,7 +155,7 @@ class PriorityBackingQueue(BackingQueue):
         self._add_up()
 
     def _add_up(self) -> None:
-        """What is read from the disk may turn out to be fewer than there should be."""
+        """Sum up the levels again: some of their messages may have turned out to be damaged."""
         count: i64 = 0
         size: i64 = 0
         for level in self.levels:

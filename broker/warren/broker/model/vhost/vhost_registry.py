@@ -1,6 +1,6 @@
-"""The broker's virtual hosts: made, described, limited and deleted while it runs.
+"""The virtual hosts of a broker: add, update, limit and delete them while it runs (https://www.rabbitmq.com/docs/vhosts).
 
-https://www.rabbitmq.com/docs/vhosts. Their names are text here and UTF-8 on the wire.
+Their names are text here and UTF-8 on the wire.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class VirtualHosts:
-    """The virtual hosts of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made."""
+    """The virtual hosts of one broker. Changes are stored in the definitions. A change that is invalid raises `OperationRefused`."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class VirtualHosts:
         portability: PortabilityChecks | None = None,
         captures: Mapping[bytes, LifeCycleHook] = MappingProxyType({}),
     ) -> None:
-        """:param captures: who is told what happens in the virtual hosts of these names."""
+        """:param captures: capture hooks by the name of the virtual host on the wire."""
         self._captures = captures
         self.event_streams: dict[bytes, EventStream] = {}
-        """Where events go that are captured, by the virtual host's name."""
+        """Event streams of captured virtual hosts, by name on the wire."""
         self.capture_blocked: Callable[[], bool] = lambda: False
-        """Whether no more events may be written, as publishers may not write either."""
+        """Returns True while publishers are blocked: then no events are written either."""
         self.declarations: dict[bytes, Declarations] = {}
-        """By the name on the wire."""
+        """Declarations of each virtual host, by name on the wire."""
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called before a virtual host's queues and exchanges go, when nobody can find it any more."""
+        """Called with the name when a virtual host is deleted: after it is unregistered, before its queues are deleted."""
         self._clock = clock
         self._log = log
         self._definitions = definitions
@@ -62,12 +62,13 @@ class VirtualHosts:
         return name in self._settings
 
     def all(self) -> list[VirtualHostSettings]:
-        """All of them, by name."""
+        """Return the settings of all virtual hosts, ordered by name."""
         return [self._settings[name] for name in sorted(self._settings)]
 
     def settings(self, name: str) -> VirtualHostSettings:
-        """
-        :raises ObjectNotFound: if there is none of that name.
+        """Return the settings of a virtual host.
+
+        :raises ObjectNotFound: if it does not exist.
         """
         found = self._settings.get(name)
         if found is None:
@@ -75,8 +76,9 @@ class VirtualHosts:
         return found
 
     def declarations_of(self, name: str) -> Declarations:
-        """
-        :raises ObjectNotFound: if there is none of that name.
+        """Return the declarations of a virtual host.
+
+        :raises ObjectNotFound: if it does not exist.
         """
         self.settings(name)
         return self.declarations[name.encode()]
@@ -90,18 +92,18 @@ class VirtualHosts:
         default_queue_type: str = "",
         protected: bool = False,
     ) -> Declarations:
-        """Make one, with the predeclared exchanges in it.
+        """Add a virtual host with the predeclared exchanges.
 
-        :raises ObjectAlreadyExists: if there is one of that name.
+        :raises ObjectAlreadyExists: if it exists already.
         """
         if name in self._settings:
             raise ObjectAlreadyExists(f"virtual host '{name}' already exists")
         if not name:
-            raise OperationRefused("a virtual host needs a name")
+            raise OperationRefused("cannot add a virtual host with an empty name")
         settings = VirtualHostSettings(name, description, tuple(tags), default_queue_type, protected)
         settings.check()
         self._store(settings)
-        logger.debug("event=virtual_host_added name=%r", name)
+        logger.debug("event=virtual_host.added name=%r", name)
         topology = self._make(settings)
         if (event_stream := self.event_streams.get(topology.vhost.name)) is not None:
             event_stream.stream()
@@ -116,7 +118,7 @@ class VirtualHosts:
         default_queue_type: str | None = None,
         protected: bool | None = None,
     ) -> None:
-        """Change what is said of one; what is not given stays."""
+        """Change the metadata of a virtual host. What is None stays as it is."""
         old = self.settings(name)
         settings = VirtualHostSettings(
             name,
@@ -131,7 +133,7 @@ class VirtualHosts:
         self._change(settings)
 
     def set_limits(self, name: str, *, max_connections: int | None, max_queues: int | None) -> None:
-        """Set both limits; None, as any negative number, is no limit, and 0 allows nothing."""
+        """Set both limits. None or a negative number is no limit; 0 allows nothing."""
         self._change(
             replace(
                 self.settings(name),
@@ -141,7 +143,7 @@ class VirtualHosts:
         )
 
     def delete(self, name: str) -> None:
-        """Delete one with all that is in it; connections to it are closed.
+        """Delete a virtual host with its exchanges and queues, and close the connections to it.
 
         :raises OperationRefused: if it is protected from deletion.
         """
@@ -149,15 +151,15 @@ class VirtualHosts:
             raise OperationRefused(f"virtual host '{name}' is protected from deletion: disable that first")
         del self._settings[name]
         topology = self.declarations.pop(name.encode())
-        for told in self.on_deleted:
-            told(name)
+        for call in self.on_deleted:
+            call(name)
         topology.clear()
         if self._definitions is not None:
             self._definitions.delete_virtual_host(name)
-        logger.info("event=virtual_host_deleted name=%r", name)
+        logger.info("event=virtual_host.deleted name=%r", name)
 
     def restore(self, rows: Sequence[VirtualHostRow]) -> None:
-        """Make again what was stored, without storing it."""
+        """Add the stored virtual hosts at start."""
         for row in rows:
             tags = tuple(row.tags.split(",")) if row.tags else ()
             self._make(
@@ -173,7 +175,7 @@ class VirtualHosts:
             )
 
     def invalidate_routes(self) -> None:
-        """What may be published where has changed: no remembered route stands."""
+        """Discard all cached routes, because permissions have changed."""
         for topology in self.declarations.values():
             topology.vhost.routing_epoch += 1
 

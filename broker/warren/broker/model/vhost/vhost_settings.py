@@ -1,4 +1,4 @@
-"""What is said of a virtual host, and how much it may hold (https://www.rabbitmq.com/docs/vhosts)."""
+"""Metadata and limits of a virtual host (https://www.rabbitmq.com/docs/vhosts)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 @dataclass(frozen=True, slots=True)
 class VirtualHostSettings:
-    """What is said of a virtual host, and how much it may hold.
+    """Metadata and limits of a virtual host.
 
-    :param default_queue_type: the `x-queue-type` of queues that are declared without one; empty for the broker's own.
-    :param protected: it cannot be deleted until this is taken back.
-    :param max_connections: how many connections may be open to it; None is no limit, 0 none at all.
-    :param max_queues: how many queues it may hold; the same.
+    :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
+    :param protected: protected from deletion.
+    :param max_connections: limit of open connections; None is no limit, 0 allows none.
+    :param max_queues: limit of queues; None is no limit, 0 allows none.
     """
 
     name: str
@@ -32,6 +32,7 @@ class VirtualHostSettings:
     max_queues: int | None = None
 
     def to_row(self) -> VirtualHostRow:
+        """Return the row for the definitions database."""
         return VirtualHostRow(
             self.name,
             self.description,
@@ -43,7 +44,7 @@ class VirtualHostSettings:
         )
 
     def with_default_queue_type(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
-        """A new queue's arguments, with the default type among them where they name none and the queue can be of it.
+        """Return a new queue's arguments with the default queue type, if they have no type and the queue can be of that type.
 
         Source: https://www.rabbitmq.com/docs/vhosts#default-queue-type.
         """
@@ -54,12 +55,13 @@ class VirtualHostSettings:
         return raw + field_tables.encode({"x-queue-type": kind})
 
     def check(self) -> None:
-        """
-        :raises OperationRefused: for a queue type or a tag that is none.
+        """Check the queue type and the tags.
+
+        :raises OperationRefused: for an unknown queue type, and for a tag that is empty or has a comma.
         """
         if self.default_queue_type not in ("", *QUEUE_TYPES):
             raise OperationRefused(
-                f"no queue type '{self.default_queue_type}'; there are: {', '.join(QUEUE_TYPES)}"
+                f"'{self.default_queue_type}' is no queue type; use one of {', '.join(QUEUE_TYPES)}"
             )
         for tag in self.tags:
             if not tag or "," in tag:
@@ -67,5 +69,5 @@ class VirtualHostSettings:
 
 
 def normalize_limit(value: int | None) -> int | None:
-    """A limit as it is kept: RabbitMQ takes a negative one for none."""
+    """Return a limit as it is stored: None for a negative one, which is no limit in RabbitMQ."""
     return None if value is None or value < 0 else value
