@@ -53,4 +53,4 @@ def test_delayed_messages_come_when_it_is_time() -> None:
     ran = run("delayed_exchange")
     assert (ran.returncode, ran.stdout) == (0, "1 days\n7 days\n90 days\n")
     # That RabbitMQ has this type by a plugin only is logged, once.
-    assert ran.stderr.count("event=not_portable") == len(ran.stderr.splitlines()) == 1
+    assert ran.stderr.count("event=portability.feature_used") == len(ran.stderr.splitlines()) == 1

@@ -51,7 +51,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.getMessage().startswith("event=not_portable")
+        if record.getMessage().startswith("event=portability.feature_used")
     ]
 
 

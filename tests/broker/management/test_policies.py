@@ -331,7 +331,11 @@ def test_settings_that_rabbitmq_lacks_are_logged_or_refused(
             assert operator("list_vhosts") == ["name", "/"]
         else:
             operator("import_definitions", str(file))
-    told = [line for line in caplog.messages if line.startswith("event=not_portable what='set_policy")]
+    told = [
+        line
+        for line in caplog.messages
+        if line.startswith("event=portability.feature_used operation='set_policy")
+    ]
     assert len(told) == 2
 
 

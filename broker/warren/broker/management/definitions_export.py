@@ -17,8 +17,7 @@ from warren.broker.management.json_values import name_text, plain_value
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
-from warren.broker.model.policy.policies import queue_type
-from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters, policy_to_value
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
@@ -72,7 +71,7 @@ def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, N
             {"name": name, "value": value} for name, value in sorted(metadata.parameters.globals.items())
         ],
         "policies": [
-            {"vhost": name_text(vhost.name), "name": name, **policy_to_value(policy)}
+            {"vhost": name_text(vhost.name), "name": name, **policy.to_value()}
             for vhost in hosts
             for name, policy in sorted(vhost.policies.user_policies.items())
         ],
@@ -118,7 +117,7 @@ def _parameters(
                 "vhost": name_text(vhost.name),
                 "component": OPERATOR_POLICY,
                 "name": name,
-                "value": policy_to_value(policy),
+                "value": policy.to_value(),
             }
     for each in settings:
         limits = vhost_limits(each)
@@ -152,7 +151,7 @@ def _queue(queue: Queue) -> Json:
     return {
         "vhost": name_text(queue.vhost.name),
         "name": name_text(queue.name),
-        "type": queue_type(queue),
+        "type": queue.declared_arguments.type_name,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "arguments": _arguments(queue.raw_arguments),

@@ -20,12 +20,12 @@ from warren.broker.management.verbs.virtual_hosts import LIMITS as VHOST_LIMITS
 from warren.broker.model.clock import Timer
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.operator_errors import OperationRefused as ModelRefused
+from warren.broker.model.policy.policies import Policy
 from warren.broker.model.policy.policy_keys import InvalidPolicy
 from warren.broker.model.policy.runtime_parameters import (
     OPERATOR_POLICY,
     POLICY,
     RuntimeParameters,
-    policy_from_value,
 )
 from warren.broker.model.server_names import refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
@@ -237,7 +237,7 @@ def _global_parameter(definition: Definition, metadata: BrokerMetadata) -> None:
 def _policy(definition: Definition, metadata: BrokerMetadata) -> None:
     topology = metadata.virtual_hosts.declarations_of(definition.text("vhost"))
     value = {**definition.fields, "definition": as_object(definition.fields.get("definition"))}
-    metadata.parameters.set_policy(topology.vhost, policy_from_value(definition.text("name"), value, False))
+    metadata.parameters.set_policy(topology.vhost, Policy.from_value(definition.text("name"), value, False))
 
 
 def _parameter(definition: Definition, metadata: BrokerMetadata) -> None:
@@ -249,7 +249,7 @@ def _parameter(definition: Definition, metadata: BrokerMetadata) -> None:
     elif component in (POLICY, OPERATOR_POLICY):
         if isinstance(value, dict):
             value = {**value, "definition": as_object(value.get("definition"))}
-        policy = policy_from_value(name, value, component == OPERATOR_POLICY)
+        policy = Policy.from_value(name, value, component == OPERATOR_POLICY)
         metadata.parameters.set_policy(topology.vhost, policy)
     else:
         metadata.parameters.set(topology.vhost.name, component, name, value)

@@ -11,7 +11,7 @@ from warren.broker.management import queue_counts
 from warren.broker.management.json_values import channel_id, connection_id, name_text, queue_id, typed_table
 from warren.broker.management.queue_counts import MessageCount, UnackedCounts
 from warren.broker.management.request import Json
-from warren.broker.model.policy.policies import merge_definitions, queue_type
+from warren.broker.model.policy.policies import merge_definitions
 from warren.wire import field_tables, properties
 from warren.wire.content import header_payload
 
@@ -110,7 +110,7 @@ def _utilisation(queue: Queue, listing: QueueListing) -> Json:
 
 
 def _nodes(queue: Queue, _: QueueListing) -> Json:
-    return [NODE] if queue_type(queue) != "classic" else ""
+    return [NODE] if queue.declared_arguments.type_name != "classic" else ""
 
 
 def _no_mirrors(queue: Queue, _: QueueListing) -> Json:
@@ -159,8 +159,8 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "slave_pids": _no_mirrors,
     "synchronised_slave_pids": _no_mirrors,
     "state": lambda queue, _: "running",
-    "type": lambda queue, _: queue_type(queue),
-    "leader": lambda queue, _: NODE if queue_type(queue) != "classic" else "",
+    "type": lambda queue, _: queue.declared_arguments.type_name,
+    "leader": lambda queue, _: NODE if queue.declared_arguments.type_name != "classic" else "",
     "members": _nodes,
     "online": _nodes,
 }

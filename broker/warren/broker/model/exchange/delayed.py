@@ -1,7 +1,7 @@
-"""`x-delayed-message`: an exchange that holds a message back for as long as its header x-delay says.
+"""`x-delayed-message`: an exchange that delays each message by the milliseconds in its header x-delay.
 
-As RabbitMQ's plugin has it (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange), and further: what it holds is
-stored like any message of a durable queue, is listed, and may wait for any time. `mandatory` is judged when it is published.
+It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange). Beyond that, delayed messages are
+logged like those of a durable queue, are listed, and may wait for any time. `mandatory` is decided at publish time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 DELAY_HEADER: Final = "x-delay"
 MAX_DELAY_MS: Final = 2**53
-"""Milliseconds; longer ones are as long as that."""
+"""Longest delay in milliseconds. A longer one counts as this."""
 
 
 def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
-    """How a delayed exchange routes when the time has come: its argument x-delayed-type.
+    """Return the exchange type by which a delayed exchange routes due messages: its argument x-delayed-type.
 
     :raises AmqpError: 406 if it is missing or no string.
     """
@@ -41,9 +41,10 @@ def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
 
 
 def delay_ms(headers: dict[str, field_tables.Field]) -> int:
-    """For how many milliseconds a message with these headers is held back; 0 if it is not.
+    """Return the delay in a message's headers in milliseconds; 0 if it is not delayed.
 
-    As in the plugin: integers, fractions cut off, and digits in a string; all else, and what is below 0, is no delay.
+    As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other values and
+    negative numbers are no delay.
     """
     field = headers.get(DELAY_HEADER)
     if field is None:
@@ -60,20 +61,24 @@ def delay_ms(headers: dict[str, field_tables.Field]) -> int:
 
 
 def to_integer(value: object) -> int:
+    """Return the integer part of a number; 0 for NaN and infinity."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (ValueError, OverflowError):
-        return 0  # not a number, or endless
+        return 0
 
 
 def message_delay_ms(message: Message) -> int:
+    """Return the delay of a message in milliseconds; 0 if it is not delayed."""
     return delay_ms(decode(header_payload(message.content), "x-death").headers)
 
 
 def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) -> None:
-    """The time of a message has come: route it as if it had been published now. What nobody takes is dropped, and counted.
+    """Route a due message as if it were published now. An unroutable one is dropped and counted.
 
-    Its header x-delay is negative then: nothing holds it back again, and a consumer can tell that it was.
+    Its header x-delay is negated, so that it is not delayed again and a consumer can see that it was delayed.
+
+    :param queue: the internal queue of the exchange.
     """
     vhost = queue.vhost
     properties = decode(
@@ -100,6 +105,6 @@ def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) 
             queue.remove_from_log(message)
     elif vhost.transfer(queue, message, targets, copy):
         logger.info(
-            "event=delayed_message_refused exchange=%r why='a full queue refused its copy'",
+            "event=delayed_message.rejected exchange=%r",
             exchange.name.decode(errors="replace"),
         )

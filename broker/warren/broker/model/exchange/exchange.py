@@ -1,4 +1,4 @@
-"""Exchanges: from a routing key to the destinations that are bound."""
+"""Exchange: bindings, and the destinations that match a routing key and headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = (b"direct", b"fanout", b"topic", b"headers")
 
 
 class Binding:
-    """One binding; it is identified by source, destination, key and arguments together."""
+    """A binding. Source, destination, routing key and arguments together identify it."""
 
     def __init__(self, destination: Union[Queue, Exchange], routing_key: bytes, arguments: bytes) -> None:  # noqa: UP007
         self.destination = destination
@@ -27,19 +27,20 @@ class Binding:
 
     @property
     def durable(self) -> bool:
+        """True if the destination is durable."""
         return self.destination.durable
 
     def queue_type(self) -> str:
-        """The type of the queue that it leads to; empty if that is an exchange."""
+        """Return the type of the queue that it leads to; an empty text if it leads to an exchange."""
         destination = self.destination
         return "" if isinstance(destination, Exchange) else destination.arguments.type_name
 
 
 class Exchange:
-    """A named exchange and the bindings from it.
+    """An exchange and the bindings from it.
 
-    The key of `bindings` is (destination is a queue, destination's name, routing key, encoded arguments): declaring one
-    twice makes one.
+    :param kind: the declared type.
+    :param arguments: the declared arguments, an encoded table.
     """
 
     def __init__(
@@ -52,37 +53,42 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments
         self.alternate: bytes | None = None
+        """Name of the alternate exchange, by argument or policy."""
         self.matching_type = kind
-        """direct, fanout, topic or headers: how it compares its bindings with a message."""
+        """The type by which it matches bindings: that of x-delayed-type for a delayed exchange, otherwise `kind`."""
         self.selector: BindingSelector | None = None
-        """How it chooses one of its bindings, if it does not compare."""
+        """Selects one binding for each message, in hash and random exchanges; None in others."""
         self.is_delayed = False
-        """Its messages may say for how long they are held back."""
+        """It is an `x-delayed-message` exchange."""
         self.window: DeduplicationWindow | None = None
-        """The keys that it has seen, if it deduplicates."""
+        """Deduplication window; None if it does not deduplicate."""
         self.delay_queue: Queue | None = None
-        """What it holds back until it is due, if its messages may be delayed."""
+        """Internal queue of the messages that it delays; None if it does not delay."""
         self.recent_history: RecentHistory | None = None
-        """What a queue gets that is bound to it, if it remembers."""
+        """The last messages, which a new binding gets; None unless it is an `x-recent-history` exchange."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
+        """Bindings by (destination is a queue, destination's name, routing key, encoded arguments)."""
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """The bindings to this one: (source, routing key, encoded arguments)."""
+        """Bindings to this exchange: (source exchange, routing key, encoded arguments)."""
         self.direct: dict[bytes, list[Binding]] = {}
+        """Bindings by routing key, unless it is a topic exchange."""
         self.topic = TopicTrie()
         self.header_patterns: dict[Binding, HeadersPattern] = {}
         self.routes: dict[bytes, list[Queue]] = {}
-        """The queues that a key leads to in the end, as found by the virtual host; valid while its epoch stands."""
+        """Cache of the queues that each routing key reaches, also through other exchanges."""
         self.routes_epoch = -1
+        """Routing epoch of the virtual host at which `routes` was valid."""
         self.exchange_binding_count = 0
-        """How many of its bindings lead to another exchange."""
+        """Number of bindings to other exchanges."""
         self.unroutable_dropped = 0
+        """Messages that reached no queue and were dropped."""
         self.unroutable_returned = 0
+        """Mandatory messages that reached no queue and were returned."""
 
     def bind(self, binding: Binding, is_queue: bool) -> bool:
-        """Add a binding. False if it is there already.
+        """Add a binding. Return False if it exists already.
 
-        :raises AmqpError: 406 if this is a headers exchange and the binding's x-match is none, or if its type has no such
-            bindings.
+        :raises AmqpError: 406 if the exchange type does not allow the binding, for example with an invalid x-match.
         """
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
         if key in self.bindings:
@@ -103,7 +109,7 @@ class Exchange:
     def unbind(
         self, is_queue: bool, destination: bytes, routing_key: bytes, arguments: bytes
     ) -> Binding | None:
-        """Take a binding away and return it; None if there is none."""
+        """Remove and return a binding; None if it does not exist."""
         binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
         if binding is None:
             return None
@@ -122,7 +128,7 @@ class Exchange:
         return binding
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
-        """Where a message with this key goes next; a destination may come twice, the caller takes it once."""
+        """Return the destinations that match. One may occur twice; the caller takes it once."""
         if self.matching_type == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
         if self.matching_type == b"fanout":
@@ -137,7 +143,7 @@ class Exchange:
 
     @property
     def inspects_message(self) -> bool:
-        """More than the routing key decides where a message goes from here, or what else is done with it."""
+        """True if routing needs more of a message than its routing key, or does more than route it."""
         if self.matching_type == b"headers" or self.recent_history is not None:
             return True
         if self.delay_queue is not None or self.window is not None:
@@ -146,5 +152,5 @@ class Exchange:
 
     @property
     def has_exchange_bindings(self) -> bool:
-        """An exchange is bound to this one."""
+        """True if it has bindings to other exchanges."""
         return self.exchange_binding_count > 0

@@ -1,4 +1,4 @@
-"""The types of exchanges: what each one's arguments may be, and what it needs to route."""
+"""Exchange types: their names, their arguments, and the parts that an exchange of each type needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 DELAYED: Final = b"x-delayed-message"
 DEDUPLICATING: Final = b"x-message-deduplication"
-"""A fanout exchange that deduplicates; every other does if an argument says so."""
+"""A fanout exchange that deduplicates. Other types deduplicate with the argument x-message-deduplication."""
 EXCHANGE_TYPES: Final = frozenset(
     (
         *TYPES,
@@ -37,13 +37,14 @@ EXCHANGE_TYPES: Final = frozenset(
 )
 
 EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
-"""The arguments that a redeclaration has to repeat."""
+"""Arguments that a redeclaration of an exchange has to repeat."""
 
 
 def check_type(kind: bytes, raw: bytes, compat: VersionBehaviour) -> None:
-    """
-    :param raw: the exchange's arguments; one that delays names the type that it routes as.
-    :raises AmqpError: 406, or before RabbitMQ 4.0 503, if there is no such type.
+    """Check an exchange type, and x-delayed-type for a delayed exchange.
+
+    :param raw: the encoded arguments of the exchange.
+    :raises AmqpError: 406, or 503 before RabbitMQ 4.0, for an unknown type.
     """
     if kind == DELAYED:
         kind = delayed_type(argument_fields(raw))
@@ -63,10 +64,10 @@ def make_exchange(
     raw: bytes,
     described: str,
 ) -> Exchange:
-    """An exchange with what its type needs.
+    """Make an exchange with the parts that its type needs.
 
-    :param described: as error texts name it.
-    :raises AmqpError: 406 for arguments that its type cannot have.
+    :param described: the exchange as error texts name it.
+    :raises AmqpError: 406 for invalid arguments.
     """
     exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
     fields = argument_fields(raw)
@@ -94,9 +95,9 @@ def make_exchange(
 
 
 def exchange_deduplication_rule(exchange: Exchange, described: str) -> DeduplicationRule | None:
-    """What makes a message a duplicate for an exchange; None if nothing does.
+    """Return the deduplication rule of an exchange; None if it does not deduplicate.
 
-    :raises AmqpError: 406 for an argument that says nothing.
+    :raises AmqpError: 406 for an invalid argument.
     """
     try:
         return deduplication_rule(argument_fields(exchange.arguments), always=exchange.kind == DEDUPLICATING)

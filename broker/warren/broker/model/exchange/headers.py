@@ -1,4 +1,4 @@
-"""Routing by headers: what a headers exchange matches, and the keys that a message's CC and BCC add.
+"""Routing by headers: matching of headers exchanges, and the routing keys in CC and BCC.
 
 https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/sender-selected
 """
@@ -12,13 +12,14 @@ from warren.wire.reply_codes import AmqpError, Reply
 MODES = ("all", "any", "all-with-x", "any-with-x")
 CC = b"\x02CC"
 BCC = b"\x03BCC"
-"""The two names as they stand in an encoded table: what is looked for before a table is decoded."""
+"""The names as bytes of an encoded table: searched for before a table is decoded."""
 
 
 class HeadersPattern:
-    """What a binding to a headers exchange asks of a message.
+    """The conditions of a binding to a headers exchange.
 
-    :raises AmqpError: 406 with RabbitMQ's text for an x-match that is none.
+    :param arguments: the encoded arguments of the binding.
+    :raises AmqpError: 406 with RabbitMQ's text for an invalid x-match.
     """
 
     def __init__(self, arguments: bytes) -> None:
@@ -29,20 +30,25 @@ class HeadersPattern:
         self.fields = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
 
     def matches(self, headers: dict[str, Field]) -> bool:
-        """Whether a message with these headers matches: all of the pattern's fields, or any of them."""
+        """Return True if headers match: all of the binding's fields, or any of them, depending on x-match."""
         if self.all:
             return all(self.field_matches(headers, name, field) for name, field in self.fields.items())
         return any(self.field_matches(headers, name, field) for name, field in self.fields.items())
 
     def field_matches(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
+        """Return True if a header exists with the wanted value."""
         given = headers.get(name)
         if given is None:
             return False
-        # A void in the pattern asks only that the header is there.
+        # A void field requires only that the header exists.
         return wanted.kind == "V" or comparison_key(given) == comparison_key(wanted)
 
 
 def match_mode(field: Field | None) -> str:
+    """Return the mode of an x-match; `all` if it is missing.
+
+    :raises AmqpError: 406 with RabbitMQ's text for an invalid value.
+    """
     if field is None:
         return "all"
     if field.kind != "S":
@@ -59,9 +65,10 @@ def match_mode(field: Field | None) -> str:
 
 
 def comparison_key(field: Field) -> tuple[str, object]:
-    """What has to be equal. Integers of all widths and times are one kind, both floats, and both kinds of bytes.
+    """Return the key by which two fields are compared.
 
-    Of decimals, lists and tables the bytes count: 1.0 is another one than 1.00, and within a list types matter.
+    Integers of all widths and timestamps are one kind; so are both floats, and strings and byte arrays. Decimals, arrays and
+    tables are compared by their encoding: the decimal 1.0 differs from 1.00, and types within an array matter.
     """
     kind = field.kind
     if field.is_integer or kind == "T":
@@ -72,14 +79,14 @@ def comparison_key(field: Field) -> tuple[str, object]:
 
 
 def may_have_cc(table: bytes) -> bool:
-    """Whether an encoded header table may hold CC or BCC."""
+    """Return True if an encoded header table may contain CC or BCC."""
     return CC in table or BCC in table
 
 
 def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
-    """The routing keys in CC and BCC; what is no string in them is none.
+    """Return the routing keys in CC and BCC of a publish. Items that are no strings are ignored.
 
-    :raises AmqpError: 406 if one of them is no array.
+    :raises AmqpError: 406 if CC or BCC is no array.
     """
     keys: list[bytes] = []
     for name in ("CC", "BCC"):
@@ -99,7 +106,10 @@ def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
 
 
 def stored_keys(headers: dict[str, Field], name: str) -> list[bytes]:
-    """The keys in CC or BCC of a message that is in a queue already."""
+    """Return the routing keys in CC or BCC of a message that is in a queue.
+
+    :param name: `CC` or `BCC`.
+    """
     field = headers.get(name)
     if field is None or not isinstance(field.value, list):
         return []

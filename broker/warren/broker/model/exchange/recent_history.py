@@ -1,4 +1,4 @@
-"""`x-recent-history`: a fanout exchange that gives a new queue the messages that came last.
+"""`x-recent-history`: a fanout exchange that delivers its last messages to a newly bound queue.
 
 https://github.com/rabbitmq/rabbitmq-server/tree/main/deps/rabbitmq_recent_history_exchange
 """
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 DEFAULT_LENGTH: Final = 20
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""What one exchange remembers at most, however long its history may be."""
+"""Limit of the contents that one exchange keeps, whatever the length of its history."""
 
 
 class RecentHistory:
-    """The last messages of one exchange, in memory."""
+    """The last messages of one exchange, in memory.
+
+    :param arguments: the encoded arguments of the exchange.
+    """
 
     def __init__(self, arguments: bytes) -> None:
         self._length = history_length(argument_fields(arguments).get("x-recent-history-length"))
@@ -29,7 +32,7 @@ class RecentHistory:
         self._bytes = 0
 
     def remember(self, message: Message, headers: dict[str, Field]) -> None:
-        """Keep a message, unless its header x-recent-history-no-store forbids that."""
+        """Add a message, unless its header x-recent-history-no-store is true."""
         forbidden = headers.get("x-recent-history-no-store")
         if forbidden is not None and forbidden.value is True:
             return
@@ -39,13 +42,14 @@ class RecentHistory:
             self._bytes -= len(self._messages.popleft().content)
 
     def messages(self) -> list[Message]:
-        """Copies of what is remembered, the oldest first."""
+        """Return copies of the messages, the oldest first."""
         return [message.copy() for message in self._messages]
 
 
 def history_length(field: Field | None) -> int:
-    """
-    :raises AmqpError: 406 if it is no number above 0.
+    """Return the number of messages to keep, from x-recent-history-length.
+
+    :raises AmqpError: 406 if it is no integer above 0.
     """
     if field is None:
         return DEFAULT_LENGTH

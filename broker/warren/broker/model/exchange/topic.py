@@ -1,4 +1,4 @@
-"""The bindings of a topic exchange as a trie of words, so that a publish costs its own words and what matches.
+"""Topic matching by a trie of words: the cost of a publish depends on its own words and its matches, not on the bindings.
 
 `*` stands for exactly one word, `#` for none or more (https://www.rabbitmq.com/tutorials/tutorial-five-python).
 """
@@ -7,22 +7,23 @@ from __future__ import annotations
 
 
 class TrieNode:
-    """The bindings whose pattern ends here, and the words that may follow."""
+    """A node of the trie: the patterns that end here, and the words that may follow."""
 
     def __init__(self) -> None:
         self.any = False
-        """It stands for none or more words: whoever is here may use up another one."""
+        """It stands for `#`: it matches another word and stays at this node."""
         self.children: dict[bytes, TrieNode] = {}
         self.ends: dict[object, int] = {}
 
 
 class TopicTrie:
-    """Patterns and what each leads to; the same destination may stand under one pattern several times."""
+    """Patterns and their destinations. A destination may have the same pattern several times."""
 
     def __init__(self) -> None:
         self.root = TrieNode()
 
     def add(self, pattern: bytes, destination: object) -> None:
+        """Add a pattern for a destination."""
         node = self.root
         for word in words_of(pattern):
             child = node.children.get(word)
@@ -34,7 +35,7 @@ class TopicTrie:
         node.ends[destination] = node.ends.get(destination, 0) + 1
 
     def remove(self, pattern: bytes, destination: object) -> None:
-        """Take one away; the caller knows that it is there."""
+        """Remove a pattern of a destination that was added before."""
         path: list[tuple[TrieNode, bytes]] = []
         node = self.root
         for word in words_of(pattern):
@@ -50,12 +51,12 @@ class TopicTrie:
             del node.children[word]
 
     def match(self, routing_key: bytes) -> dict[object, bool]:
-        """The destinations that the key reaches, each once, as the keys of a dict (a set that keeps its order)."""
+        """Return the destinations that match a routing key, each once, as the keys of a dict (an ordered set)."""
         words = words_of(routing_key)
         count = len(words)
         found: dict[object, bool] = {}
-        # Each position of the trie is visited once for each number of words used up: with several `#` in a pattern, the
-        # ways to reach a node multiply, its continuations do not.
+        # Each node is visited once for each number of matched words. With several `#` in a pattern the number of paths
+        # to a node multiplies, but not the number of its continuations.
         seen: set[tuple[int, int]] = set()
         stack: list[tuple[TrieNode, int]] = [(self.root, 0)]
         while stack:
@@ -74,7 +75,7 @@ class TopicTrie:
                 if node.any:
                     stack.append((node, used + 1))
                 one = node.children.get(words[used])
-                # A key may itself contain the words `*` and `#`: they are found as wildcards, once.
+                # A routing key may itself contain the words `*` and `#`. The wildcard branches match them.
                 if one is not None and words[used] not in (b"*", b"#"):
                     stack.append((one, used + 1))
                 star = node.children.get(b"*")
@@ -84,5 +85,5 @@ class TopicTrie:
 
 
 def words_of(key: bytes) -> list[bytes]:
-    """The words between the dots. An empty key has none, so that `*` does not match it; a dot alone has two empty ones."""
+    """Split a key at its dots. An empty key has no words, so that `*` does not match it; a single dot has two empty words."""
     return key.split(b".") if key else []

@@ -1,8 +1,8 @@
-"""Policies: what an operator sets for queues and exchanges by a pattern of their names, on live ones as well.
+"""Policies: settings for queues and exchanges whose names match a pattern. They act on existing objects, too.
 
-One policy governs an object, the one with the highest priority whose pattern is found in the name; an operator policy is
-merged into it. What was declared counts beside it: of two numbers the smaller, of two names the declared one.
-Source: https://www.rabbitmq.com/docs/policies.
+At most one policy applies to an object: the one with the highest priority whose pattern matches its name. At most one
+operator policy is merged into it. Declared arguments count as well: of two numbers the smaller, of two names the declared
+one. Source: https://www.rabbitmq.com/docs/policies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.model.argument_checks import Overflow, argument_fields
-from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, Json, check_policy
+from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, InvalidPolicy, Json, check_policy
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.interval_format import parse_interval_ms
 
@@ -31,7 +31,11 @@ EXCHANGES: Final = ("all", "exchanges")
 
 @dataclass(frozen=True)
 class Policy:
-    """One policy of a virtual host, checked when it is made.
+    """A policy or operator policy of a virtual host, checked at construction.
+
+    :param pattern: regular expression, searched for in the name of an object.
+    :param definition: the settings.
+    :param apply_to: `queues`, `classic_queues`, `quorum_queues`, `streams`, `exchanges` or `all`.
 
     :raises InvalidPolicy: with RabbitMQ's text.
     """
@@ -42,46 +46,81 @@ class Policy:
     apply_to: str = "all"
     priority: int = 0
     operator: bool = False
-    """It bounds what other policies may set."""
+    """It is an operator policy, which limits what other policies may set."""
     found_in: Callable[[str], object] = field(init=False, repr=False, compare=False)
-    """Looks for the pattern in a name; None if it is not there."""
+    """Searches a name for the pattern; None if it does not match."""
 
     def __post_init__(self) -> None:
         check_policy(self.pattern, self.apply_to, self.priority, self.definition, self.operator)
         object.__setattr__(self, "found_in", re.compile(self.pattern).search)
 
+    def applies_to_type(self, queue_type: str) -> bool:
+        """Return True if the policy applies to queues of a type; for an empty type, if it applies to exchanges."""
+        if not queue_type:
+            return self.apply_to in EXCHANGES
+        if self.apply_to not in ALL_QUEUES and self.apply_to != QUEUES_OF[queue_type]:
+            return False
+        return not UNSUPPORTED_KEYS[queue_type] & self.definition.keys()
+
+    def to_value(self) -> dict[str, Json]:
+        """Return the policy as the value of a runtime parameter, which is RabbitMQ's form of it."""
+        return {
+            "apply-to": self.apply_to,
+            "definition": self.definition,
+            "pattern": self.pattern,
+            "priority": self.priority,
+        }
+
+    @classmethod
+    def from_value(cls, name: str, value: Json, operator: bool) -> Policy:
+        """Return the policy of a runtime parameter.
+
+        :raises InvalidPolicy: if the value is no valid policy.
+        """
+        if not isinstance(value, dict):
+            raise InvalidPolicy("a policy is an object")
+        missing = [key for key in ("pattern", "definition") if key not in value]
+        if missing:
+            raise InvalidPolicy(f'Key "{missing[0]}" not found in {name}')
+        # The constructor checks the types of the fields.
+        fields: dict[str, Json] = {"apply_to": value.get("apply-to"), "priority": value.get("priority")}
+        given = {key: field for key, field in fields.items() if field is not None}
+        return cls(name, value["pattern"], value["definition"], **given, operator=operator)  # type: ignore[arg-type]
+
 
 class Policies:
-    """The policies of one virtual host, and what they make of its queues and exchanges."""
+    """The policies of one virtual host, applied to its queues and exchanges."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
         self.user_policies: dict[str, Policy] = {}
+        """Policies by name."""
         self.operator: dict[str, Policy] = {}
+        """Operator policies by name."""
 
     def put(self, policy: Policy) -> None:
-        """Add a policy, or put it in the place of the one of its name; live objects follow at once."""
+        """Add or replace a policy, and apply it to existing queues and exchanges at once."""
         (self.operator if policy.operator else self.user_policies)[policy.name] = policy
         self.refresh()
 
     def remove(self, name: str, operator: bool) -> bool:
-        """Take a policy away; False if there is none of that name."""
+        """Remove a policy. Return False if it does not exist."""
         if (self.operator if operator else self.user_policies).pop(name, None) is None:
             return False
         self.refresh()
         return True
 
-    # -- who is governed by what
+    # -- matching
 
     def queue_policies(self, queue: Queue) -> tuple[Policy | None, Policy | None]:
-        """The policy and the operator policy that govern a queue."""
+        """Return the policy and the operator policy that apply to a queue."""
         if not self.user_policies and not self.operator:
             return None, None
-        kind = queue_type(queue)
+        kind = queue.declared_arguments.type_name
         return self._first(self.user_policies, queue.name, kind), self._first(self.operator, queue.name, kind)
 
     def exchange_policies(self, exchange: Exchange) -> tuple[Policy | None, Policy | None]:
-        """The policy and the operator policy that govern an exchange."""
+        """Return the policy and the operator policy that apply to an exchange."""
         return self._first(self.user_policies, exchange.name, ""), self._first(
             self.operator, exchange.name, ""
         )
@@ -91,14 +130,16 @@ class Policies:
             return None
         text = name.decode("utf-8", "surrogateescape")
         found = [
-            policy for policy in policies.values() if applies(policy, queue_type) and policy.found_in(text)
+            policy
+            for policy in policies.values()
+            if policy.applies_to_type(queue_type) and policy.found_in(text)
         ]
         return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
 
-    # -- what follows from it
+    # -- application
 
     def refresh(self) -> None:
-        """Have every queue and exchange go by the policies as they are now."""
+        """Apply the policies to all queues and exchanges."""
         for queue in list(self.vhost.queues.values()):
             if not queue.deleted:
                 self.apply_to_queue(queue)
@@ -106,7 +147,7 @@ class Policies:
             self.apply_to_exchange(exchange)
 
     def apply_to_queue(self, queue: Queue) -> None:
-        """Have a queue go by its arguments and its policies."""
+        """Apply the policies to a queue, beside its declared arguments."""
         arguments = queue.declared_arguments
         definition = merge_definitions(*self.queue_policies(queue))
         if definition:
@@ -115,7 +156,7 @@ class Policies:
             queue.reconfigure(arguments)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
-        """Have an exchange go by its arguments and its policies."""
+        """Apply the policies to an exchange, beside its declared arguments."""
         declared = argument_fields(exchange.arguments).get("alternate-exchange")
         alternate = None
         if declared is not None:
@@ -128,23 +169,8 @@ class Policies:
             self.vhost.routing_epoch += 1
 
 
-def queue_type(queue: Queue) -> str:
-    """`classic`, `quorum` or `stream`."""
-    declared = argument_fields(queue.raw_arguments).get("x-queue-type")
-    return str(declared.value) if declared is not None else "classic"
-
-
-def applies(policy: Policy, queue_type: str) -> bool:
-    """Whether a policy is meant for queues of a type; for exchanges, if that is empty."""
-    if not queue_type:
-        return policy.apply_to in EXCHANGES
-    if policy.apply_to not in ALL_QUEUES and policy.apply_to != QUEUES_OF[queue_type]:
-        return False
-    return not UNSUPPORTED_KEYS[queue_type] & policy.definition.keys()
-
-
 def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definition:
-    """The settings of both: of two numbers the smaller, else the operator's."""
+    """Merge both definitions: of two numbers the smaller, otherwise the setting of the operator policy."""
     if operator is None:
         return policy.definition if policy is not None else {}
     if policy is None:
@@ -152,53 +178,56 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
     both = dict(policy.definition)
     for key, bound in operator.definition.items():
         own = both.get(key, bound)
-        if key in LEAST and isinstance(own, int) and isinstance(bound, int):
-            bound = LEAST[key](own, bound)
+        if key in NUMBER_MERGES and isinstance(own, int) and isinstance(bound, int):
+            bound = NUMBER_MERGES[key](own, bound)
         both[key] = bound
     return both
 
 
-# -- what was declared, and what policies add
+# -- effective arguments
 
 
-def lesser(first: int, second: int) -> int:
+def smaller(first: int, second: int) -> int:
+    """Return the smaller number."""
     return min(first, second)
 
 
-def lesser_limit(first: int, second: int) -> int:
-    """Of two delivery limits, of which a negative one is none."""
+def smaller_limit(first: int, second: int) -> int:
+    """Return the smaller delivery limit; a negative one is no limit."""
     return max(first, second) if first < 0 or second < 0 else min(first, second)
 
 
-LEAST: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "expires": lesser,
-    "message-ttl": lesser,
-    "max-length": lesser,
-    "max-length-bytes": lesser,
-    "max-in-memory-length": lesser,
-    "max-in-memory-bytes": lesser,
-    "consumer-timeout": lesser,
-    "stream-max-segment-size-bytes": lesser,
-    "delivery-limit": lesser_limit,
+NUMBER_MERGES: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "expires": smaller,
+    "message-ttl": smaller,
+    "max-length": smaller,
+    "max-length-bytes": smaller,
+    "max-in-memory-length": smaller,
+    "max-in-memory-bytes": smaller,
+    "consumer-timeout": smaller,
+    "stream-max-segment-size-bytes": smaller,
+    "delivery-limit": smaller_limit,
 }
-"""The settings that are numbers, and which of two counts."""
+"""The settings that are numbers, with the function that merges two of them."""
 
-NUMBERS: Final = {key: key.replace("-", "_") for key in LEAST if not key.startswith("max-in-memory")}
-"""Those with an effect, and the field of QueueArguments that has it; -1 there is no limit."""
+NUMBER_FIELDS: Final = {
+    key: key.replace("-", "_") for key in NUMBER_MERGES if not key.startswith("max-in-memory")
+}
+"""The numbers that have an effect, with their fields in QueueArguments, where -1 is no limit."""
 
-NAMES: Final = {
+NAME_FIELDS: Final = {
     "dead-letter-exchange": "dead_letter_exchange",
     "dead-letter-routing-key": "dead_letter_routing_key",
 }
 
 
 def stream_changes(definition: Definition) -> dict[str, object]:
-    """What policies set for a stream: they go before its arguments (policy_precedence in rabbit_stream_queue)."""
+    """Return the fields that policies set for a stream. They precede its arguments (rabbit_stream_queue)."""
     changes: dict[str, object] = {}
     for key in ("max-length-bytes", "stream-max-segment-size-bytes"):
         value = definition.get(key)
         if isinstance(value, int):
-            changes[NUMBERS[key]] = value
+            changes[NUMBER_FIELDS[key]] = value
     age = definition.get("max-age")
     if isinstance(age, str):
         changes["max_age_ms"] = parse_interval_ms(age.encode("utf-8", "surrogateescape"))
@@ -206,18 +235,18 @@ def stream_changes(definition: Definition) -> dict[str, object]:
 
 
 def effective_arguments(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
-    """The arguments that a queue goes by.
+    """Return the arguments in force: the declared ones with a policy definition applied.
 
-    :param raw: the encoded arguments: they tell what was declared from what is a default.
+    :param raw: the encoded declared arguments, which show whether a value was declared or is a default.
     """
     given = argument_fields(raw)
     changes: dict[str, object] = {}
-    for key, name in NUMBERS.items():
+    for key, name in NUMBER_FIELDS.items():
         value = definition.get(key)
         if isinstance(value, int):
             own = getattr(declared, name)
-            changes[name] = LEAST[key](own, value) if f"x-{key}" in given else value
-    for key, name in NAMES.items():
+            changes[name] = NUMBER_MERGES[key](own, value) if f"x-{key}" in given else value
+    for key, name in NAME_FIELDS.items():
         value = definition.get(key)
         if isinstance(value, str) and f"x-{key}" not in given:
             changes[name] = value.encode("utf-8", "surrogateescape")

@@ -2,11 +2,11 @@
 
     published -> Q1 -> Q2 -> delta -> Q3 -> Q4 -> consumed
 
-The parts are those of RabbitMQ's rabbit_variable_queue. Q1 and Q4 hold messages with their content in memory.
-Q2 and Q3 hold messages whose content is on disk only, or leaves memory as soon as it is on disk. Messages in the delta take
-no memory at all. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise: a queue that is consumed as fast as it is
-filled uses Q4 only. If Q1 is not empty, neither is Q3; the same holds for Q2 and the delta, and for the delta and Q3. The queue is
-empty if and only if Q3 and Q4 are. Requeued messages are taken before all others.
+The parts are those of RabbitMQ's rabbit_variable_queue. Q1 and Q4 hold messages with their content in memory. Q2 and Q3 hold
+messages whose content is on disk only, or leaves memory as soon as it is on disk. Messages in the delta take no memory at
+all. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise: a queue that is consumed as fast as it is filled uses Q4
+only. If Q1 is not empty, neither is Q3; the same holds for Q2 and the delta, and for the delta and Q3. The queue is empty if
+and only if Q3 and Q4 are. Requeued messages are taken before all others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Declaring, binding and deleting: the rules by which a virtual host's exchanges and queues come and go.
+"""Declaration, binding and deletion of a virtual host's exchanges and queues.
 
-The rules and texts are RabbitMQ's (rabbit_amqqueue, rabbit_exchange, rabbit_binding; https://www.rabbitmq.com/docs/queues).
-Each error is raised without the ids of the method that failed; the session knows them.
+Rules and texts are RabbitMQ's (rabbit_amqqueue, rabbit_exchange, rabbit_binding; https://www.rabbitmq.com/docs/queues).
+Errors are raised without class and method id of the failed method; the channel adds them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Declarations:
-    """The changes that a client may make to one virtual host."""
+    """The operations by which clients change one virtual host, and its recovery at start."""
 
     def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
         self.vhost = vhost
@@ -54,7 +54,7 @@ class Declarations:
         self._incarnations = 0
         self.internal_queues = InternalQueues(self)
         self._exclusive_queues: dict[object, dict[Queue, bool]] = {}
-        """The exclusive queues of each connection."""
+        """Exclusive queues by connection."""
         vhost.declarations = self
         vhost.exchanges[b""] = Exchange(b"", b"direct", True, False, False, b"")
         for kind in TYPES:
@@ -65,14 +65,16 @@ class Declarations:
     # -- names
 
     def describe(self, kind: str, name: bytes) -> str:
-        """As error texts name a thing: `queue 'q' in vhost '/'`."""
+        """Return the description of a queue or an exchange in error texts: `queue 'q' in vhost '/'`."""
         vhost = self.vhost.name.decode(errors="replace")
         return f"{kind} '{name.decode(errors='replace')}' in vhost '{vhost}'"
 
     def queue(self, name: bytes, owner: object) -> Queue:
-        """The queue of that name, if this connection may use it.
+        """Return a queue by name.
 
-        :raises AmqpError: 404 if there is none, 405 if it is exclusive to another connection.
+        :param owner: the connection that uses it.
+
+        :raises AmqpError: 404 if it does not exist, 405 if it is exclusive to another connection.
         """
         queue = self.vhost.queues.get(name)
         if queue is None:
@@ -82,9 +84,9 @@ class Declarations:
         return queue
 
     def exchange(self, name: bytes) -> Exchange:
-        """The exchange of that name.
+        """Return an exchange by name.
 
-        :raises AmqpError: 404 if there is none.
+        :raises AmqpError: 404 if it does not exist.
         """
         exchange = self.vhost.exchanges.get(name)
         if exchange is None:
@@ -111,13 +113,15 @@ class Declarations:
         *,
         generated: bytes = b"",
     ) -> Queue:
-        """The queue of that name, made if it is not there.
+        """Return the queue of a queue.declare, made if it does not exist.
 
-        :param generated: the name it gets if it is given none.
-        :raises AmqpError: 403 for a reserved name, 405 if it is another connection's, 406 if it is there and differs
-            or an argument is invalid.
+        :param raw: the encoded arguments.
+        :param owner: the connection that declares it.
+        :param generated: the name to use if `name` is empty; by default a generated one.
+        :raises AmqpError: 403 for a reserved name, 405 if it is exclusive to another connection, 406 if it exists with other
+            properties or an argument is invalid.
         """
-        # An exclusive queue ends with its connection, so it is never durable, whatever was asked.
+        # An exclusive queue is deleted with its connection, so that it is never durable.
         durable = durable and not exclusive
         self.refuse_reserved(name)
         existing = self.vhost.queues.get(name) if name else None
@@ -189,11 +193,14 @@ class Declarations:
         return vhost.streams
 
     def new_incarnation(self, stored: bool) -> int:
-        """A number that no queue of this broker has had."""
+        """Return a number that no queue of this broker has had.
+
+        :param stored: the queue is durable, so that the number is unique over restarts.
+        """
         if stored:
             assert self.definitions is not None
             return self.definitions.new_incarnation()
-        # Never written down, so it only has to differ from those that are.
+        # A negative number differs from all numbers that are stored.
         self._incarnations -= 1
         return self._incarnations
 
@@ -209,7 +216,7 @@ class Declarations:
         check_equivalence(raw, queue.raw_arguments, known, described)
 
     def delete_queue(self, queue: Queue) -> int:
-        """Delete a queue and its bindings; its messages vanish. How many were ready."""
+        """Delete a queue with its messages and bindings. Return the number of messages that were ready."""
         if queue.deleted:
             return 0
         count = int(queue.ready.count)
@@ -233,8 +240,9 @@ class Declarations:
         return count
 
     def refuse_reserved(self, name: bytes) -> None:
-        """
-        :raises AmqpError: 403 if no client may declare a queue of that name.
+        """Refuse a reserved queue name.
+
+        :raises AmqpError: 403 if the name begins with `amq.`, unless a redeclaration is allowed.
         """
         own = name in self.vhost.queues and self.vhost.compat.allows_redeclaring_generated_names
         if name.startswith(b"amq.") and not own:
@@ -244,7 +252,7 @@ class Declarations:
             )
 
     def delete_exclusive_queues(self, owner: object) -> None:
-        """A connection ends, and its exclusive queues with it."""
+        """Delete the exclusive queues of a connection that ends."""
         for queue in list(self._exclusive_queues.get(owner, ())):
             self.delete_queue(queue)
 
@@ -253,10 +261,11 @@ class Declarations:
     def declare_exchange(
         self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
-        """The exchange of that name, made if it is not there.
+        """Return the exchange of an exchange.declare, made if it does not exist.
 
-        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it is
-            there and differs.
+        :param raw: the encoded arguments.
+        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it exists with other
+            properties.
         """
         check_type(kind, raw, self.vhost.compat)
         refuse_default_exchange(name)
@@ -297,9 +306,9 @@ class Declarations:
         return exchange
 
     def delete_exchange(self, name: bytes, if_unused: bool) -> None:
-        """Delete an exchange and the bindings from it and to it; one that is not there is no error.
+        """Delete an exchange with the bindings from it and to it. A missing exchange is no error.
 
-        :raises AmqpError: 403 for the predeclared ones, 406 if it is in use and `if_unused`.
+        :raises AmqpError: 403 for a predeclared exchange, 406 if `if_unused` is set and it has bindings.
         """
         refuse_default_exchange(name)
         if name.startswith(b"amq."):
@@ -324,14 +333,14 @@ class Declarations:
         self._unbind_all(exchange, False)
 
     def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
-        """A destination goes: so do the bindings to it, and the auto-delete exchanges that lose their last one."""
+        """Remove the bindings to a destination that is deleted, and auto-delete exchanges that lose their last binding."""
         for source, routing_key, arguments in list(destination.incoming_bindings):
             exchange = self.vhost.exchanges[source]
             exchange.unbind(is_queue, destination.name, routing_key, arguments)
             self._unused_exchange(exchange)
 
     def _unused_exchange(self, exchange: Exchange) -> None:
-        """An auto-delete exchange goes with the last binding from it."""
+        """Delete an auto-delete exchange without bindings."""
         if (
             exchange.auto_delete
             and not exchange.bindings
@@ -342,7 +351,7 @@ class Declarations:
     # -- bindings
 
     def bind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
-        """Bind a destination to a source, neither of them the default exchange; a binding that is there is no error.
+        """Bind a destination to an exchange. Neither may be the default exchange. An existing binding is no error.
 
         :raises AmqpError: 502 for malformed arguments.
         """
@@ -358,7 +367,7 @@ class Declarations:
             self.definitions.put(row)
         elif exchange.durable != destination.durable and self.definitions is not None:
             logger.warning(
-                "event=binding_not_durable source=%r destination=%r",
+                "event=binding.not_durable source=%r destination=%r",
                 exchange.name.decode(errors="replace"),
                 destination.name.decode(errors="replace"),
             )
@@ -366,7 +375,7 @@ class Declarations:
     def unbind(
         self, source: bytes, destination: Queue | Exchange | None, routing_key: bytes, raw: bytes
     ) -> None:
-        """Take a binding away; nothing is missed if it, or an end of it, is not there."""
+        """Remove a binding. A missing binding, exchange or queue is no error."""
         exchange = self.vhost.exchanges.get(source)
         if exchange is None or destination is None:
             return
@@ -383,16 +392,16 @@ class Declarations:
     def _binding_row(
         self, source: Exchange, destination: Queue | Exchange, is_queue: bool, routing_key: bytes, raw: bytes
     ) -> BindingRow | None:
-        """A binding is durable if both its ends are (and outlive their connection)."""
-        kept = source.durable and destination.durable
+        """Return the row of a durable binding; None for others. Source and destination have to be durable and not exclusive."""
+        is_durable = source.durable and destination.durable
         if isinstance(destination, Queue):
-            kept = kept and destination.owner is None
-        if not kept or self.definitions is None:
+            is_durable = is_durable and destination.owner is None
+        if not is_durable or self.definitions is None:
             return None
         return BindingRow(self.vhost.name, source.name, destination.name, not is_queue, routing_key, raw)
 
     def clear(self) -> None:
-        """The virtual host goes, with all that is in it."""
+        """Delete all exchanges and queues, because the virtual host is deleted."""
         self.vhost.dead_lettering.stop()
         for queue in list(self.vhost.queues.values()):
             self.delete_queue(queue)
@@ -400,12 +409,12 @@ class Declarations:
             if self.vhost.exchanges.get(exchange.name) is exchange:
                 self._remove_exchange(exchange)
 
-    # -- what was there before
+    # -- recovery
 
     def restore(
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
-        """Make again what was stored, without storing it; the queues by incarnation, still empty."""
+        """Restore the stored exchanges, queues and bindings at start. Return the queues, still empty, by incarnation."""
         queues, self.internal_queues.stored = split_rows(queues)
         restored = {}
         for exchange in exchanges:

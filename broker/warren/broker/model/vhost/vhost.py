@@ -1,4 +1,4 @@
-"""A virtual host: its exchanges and queues by name, where a key leads, and how a message gets there."""
+"""A virtual host: exchanges and queues by name, routing, and delivery of a message to the queues it is routed to."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from warren.wire.field_tables import Field
 
 REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
-"""How the names of channels begin that wait for direct replies."""
+"""Prefix of the names of direct reply-to queues."""
 ROUTES_KEPT: Final = 4096
-"""How many keys an exchange remembers the queues of; beyond that it starts anew."""
+"""Routes that an exchange caches at most. Then its cache starts anew."""
 
 
 class VirtualHost:
-    """What one virtual host holds. `topology` changes it; this is what a publish goes through."""
+    """One virtual host, as publishes use it. `declarations` makes and deletes its exchanges, queues and bindings."""
 
     routing_epoch: i64 = 0
-    """Raised by every change that could lead a message elsewhere."""
+    """Increased by every change that may change a route: cached routes of an older epoch are invalid."""
 
     def __init__(
         self,
@@ -54,32 +54,34 @@ class VirtualHost:
         self.clock = clock
         self.log = log
         self.memory_budget: Optional[MemoryBudget] = None  # noqa: UP045
-        """Who looks after the memory of waiting messages; None where there is no disk to page to."""
+        """Memory budget of waiting messages; None without a data folder."""
         self.compat = compat
         self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.internal_queues: dict[bytes, Queue] = {}
-        """Queues that no client can name: what exchanges hold back."""
+        """Queues that no client can name: delayed messages and deduplication keys."""
         self.window_count = 0
-        """How many of its exchanges and queues deduplicate."""
+        """Number of exchanges and queues that deduplicate."""
         self.reply_queues: dict[bytes, Queue] = {}
-        """What leads to the channels that wait for direct replies."""
+        """Queues of direct reply-to, by routing key."""
         self.dead_lettering = DeadLettering(self)
         self.policies = Policies(self)
         self.declarations: Declarations | None = None
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
-        """Who is told what happens to messages; None if nobody wants to know."""
+        """Event capture; None if it is off."""
         self.streams: StreamStore | None = None
-        """Where its streams are kept; made with the first one."""
+        """Store of its streams; None before the first one is declared."""
 
     def is_reply_key(self, routing_key: bytes) -> bool:
-        """Whether a key names a channel that waits for answers, over the default exchange: they come and go too often for
-        their routes to be remembered."""
+        """Return True if a key of the default exchange names a direct reply-to queue.
+
+        Such routes are not cached, because these queues come and go too often.
+        """
         return routing_key.startswith(REPLY_PREFIX)
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
-        """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
+        """Return the queues that a message with this key reaches, each once. The list is cached: do not change it."""
         if exchange.routes_epoch != self.routing_epoch or len(exchange.routes) > ROUTES_KEPT:
             exchange.routes.clear()
             exchange.routes_epoch = int(self.routing_epoch)
@@ -90,32 +92,32 @@ class VirtualHost:
         return found
 
     def routes_by_message(self, exchange: Exchange) -> bool:
-        """Whether more than a message's key may decide where it goes from this exchange on."""
+        """Return True if the route from this exchange may depend on more than the routing key."""
         if exchange.name == b"":
             return False
         if exchange.inspects_message:
             return True
         if not exchange.has_exchange_bindings and exchange.alternate is None:
             return False
-        # Some such exchange with bindings may be on the way; which keys lead there is not worth finding out.
+        # Any such exchange with bindings may be on the way. To find out which keys lead there costs more than it saves.
         return any(other.bindings and other.inspects_message for other in self.exchanges.values())
 
     def deduplicates(self, queues: list[Queue]) -> bool:
-        """Whether one of these queues may refuse a message as a duplicate."""
+        """Return True if one of these queues may drop a message as a duplicate."""
         return self.window_count > 0 and any(queue.window is not None for queue in queues)
 
     def find_queues(
         self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
     ) -> list[Queue]:
-        """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
+        """Return the queues that a message reaches, without cache.
 
-        :param keys: the routing key, and those that CC and BCC add.
-        :param headers: the message's, for exchanges that look at them.
-        :param message: for those that look at more of it; None if none on the way does.
+        Follow the bindings, and from an exchange that matches nothing its alternate exchange; each exchange once. The default
+        exchange routes to every queue by name when it is published to; as an alternate it routes nowhere, as in RabbitMQ.
+        Source: https://www.rabbitmq.com/docs/ae and https://www.rabbitmq.com/docs/e2e.
 
-        The default exchange leads to every queue when it is published to; as an alternate it leads nowhere, as in RabbitMQ.
-
-        Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
+        :param keys: the routing key, then the keys in CC and BCC.
+        :param headers: the message's headers, for headers exchanges.
+        :param message: for exchanges that inspect more of it; None if no exchange on the way does.
         """
         queues: dict[Queue, bool] = {}
         passed: list[Queue] = []
@@ -165,26 +167,27 @@ class VirtualHost:
         )
 
     def deliver(self, queues: list[Queue], message: Message) -> i64:
-        """Put a message into the queues that it was routed to: TAKEN, STORED or REFUSED.
+        """Put a message into the queues that it was routed to. Return ACCEPTED, STORED or REJECTED.
 
-        A fan-out is one unit: STORED if any queue had to store it, REFUSED if any refused it (the others keep it).
+        A fan-out has one outcome: STORED if any queue logs the message, REJECTED if any queue rejects it. The other queues
+        keep it in both cases.
         """
         if len(queues) == 1:
             return queues[0].publish(message)
-        keepers: list[Queue] = []
+        window_queues: list[Queue] = []
         if self.window_count:
-            keepers = [queue for queue in queues if queue.stored_window is not None]
-            if keepers:
+            window_queues = [queue for queue in queues if queue.stored_window is not None]
+            if window_queues:
                 queues = [
                     queue for queue in drop_late_duplicates(queues, message) if queue.stored_window is None
                 ]
         refused = False
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
-        streamed = False
+        has_stream = False
         letters = self.dead_lettering
-        held = letters.busy
-        # What one of them buries at once comes after the message in each of the others.
+        was_deferred = letters.busy
+        # A queue may dead-letter at once. Its dead letters come after the message in all other queues.
         letters.defer()
         for queue in queues:
             if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
@@ -197,27 +200,27 @@ class VirtualHost:
             queue.assign_sequence(copy)
             copies.append((queue, copy))
             if queue.is_stream:
-                streamed = True
+                has_stream = True
             elif message.persistent and queue.log is not None:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         for stored in by_expiry.values():
             self.store_fan_out(stored)
         for queue, copy in copies:
             queue.accept(copy)
-        if not held:
+        if not was_deferred:
             letters.resume()
         if refused:
             return REJECTED
-        for keeper in keepers:
-            # After the message: a crash in between forgets the key, and not the message.
-            assert keeper.stored_window is not None
-            entry = keeper.stored_window.make_entry(message) if queues else None
+        for window_queue in window_queues:
+            # The key is logged after the message: a crash in between loses the key and not the message.
+            assert window_queue.stored_window is not None
+            entry = window_queue.stored_window.make_entry(message) if queues else None
             if entry is not None:
-                keeper.publish(entry)
-        return STORED if by_expiry or (streamed and self.log is not None) else ACCEPTED
+                window_queue.publish(entry)
+        return STORED if by_expiry or (has_stream and self.log is not None) else ACCEPTED
 
     def transfer(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
-        """A message leaves a queue, and its copy arrives in others: one record of the log. True if one of them refused."""
+        """Move a message to other queues in one record of the log. Return True if one of them rejected its copy."""
         log = self.log
         if log is None or not (message.stored or copy.persistent):
             return self.deliver(targets, copy) == REJECTED
@@ -231,16 +234,16 @@ class VirtualHost:
         return refused
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
-        """Whether a message would be routed if nothing held it back: as bindings are now."""
+        """Return True if a delayed message would reach a queue if it were due now."""
         without = {name: field for name, field in headers.items() if name != DELAY_HEADER}
         return bool(self.find_queues(first, keys, without, None))
 
     def all_queues(self) -> list[Queue]:
-        """Those that clients can name, and what exchanges hold back."""
+        """Return the queues of clients and the internal queues."""
         return [*self.queues.values(), *self.internal_queues.values()]
 
     def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
-        """One record for all queues: the content is stored once."""
+        """Log the copies of a fan-out in one record, so that the content is written once."""
         if len(copies) == 1:
             queue, copy = copies[0]
             queue.store(copy)
@@ -259,7 +262,7 @@ class VirtualHost:
             copy.log_position = place
 
     def track_memory(self, queue: Queue) -> None:
-        """Messages wait in a queue: they count for the memory of all, and may have to leave it."""
+        """Let the memory budget watch a queue in which messages wait, and page them out."""
         queue.memory_tracked = True
         memory = self.memory_budget
         if memory is None:
@@ -269,7 +272,7 @@ class VirtualHost:
         memory.track(queue)
 
     def replay_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
-        """What an exchange remembers goes to what has just been bound to it."""
+        """Publish the history of an `x-recent-history` exchange to a destination that was just bound to it."""
         if exchange.recent_history is None:
             return
         for message in exchange.recent_history.messages():
@@ -281,7 +284,7 @@ class VirtualHost:
                 self.deliver(queues, message)
 
     def remove_queue(self, queue: Queue) -> None:
-        """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""
+        """Delete a queue that x-expires or auto-delete ends."""
         topology = self.declarations
         assert topology is not None
         topology.delete_queue(queue)

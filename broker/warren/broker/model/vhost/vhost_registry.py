@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class VirtualHosts:
-    """The virtual hosts of one broker. Changes are stored in the definitions. A change that is invalid raises `OperationRefused`."""
+    """The virtual hosts of one broker. Changes are stored; an invalid change raises `OperationRefused`."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class VirtualHostSettings:
         )
 
     def with_default_queue_type(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
-        """Return a new queue's arguments with the default queue type, if they have no type and the queue can be of that type.
+        """Return a new queue's arguments, with the default queue type if they have none and the queue can be of it.
 
         Source: https://www.rabbitmq.com/docs/vhosts#default-queue-type.
         """
