@@ -38,11 +38,11 @@ class Message:
     dead_lettered: bool = False
     """The broker has dead-lettered it before: its x-death header was written by the broker, not by a client."""
     has_bcc: bool = False
-    """It has a BCC header, which is removed before delivery."""
+    """The message has a BCC header, which is removed before delivery."""
     paging_out: bool = False
-    """Its content leaves memory as soon as the log has written it to disk."""
+    """The content leaves memory as soon as the log has written it to disk."""
     stored: bool = False
-    """It has a record in the log, so that the log has to record its settlement."""
+    """The message has a record in the log, so that the log has to record its settlement."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)
     """The consumer that holds it unacknowledged."""
 

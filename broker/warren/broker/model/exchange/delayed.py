@@ -1,7 +1,7 @@
 """`x-delayed-message`: an exchange that delays each message by the milliseconds in its header x-delay.
 
-It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange). Beyond that, delayed messages are
-logged like those of a durable queue, are listed, and may wait for any time. `mandatory` is decided at publish time.
+It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange). Beyond that, delayed messages
+are logged like those of a durable queue, are listed, and may wait for any time. `mandatory` is decided at publish time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
 def delay_ms(headers: dict[str, field_tables.Field]) -> int:
     """Return the delay in a message's headers in milliseconds; 0 if it is not delayed.
 
-    As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other values and
-    negative numbers are no delay.
+    As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other values
+    and negative numbers are no delay.
     """
     field = headers.get(DELAY_HEADER)
     if field is None:

@@ -46,7 +46,7 @@ class Policy:
     apply_to: str = "all"
     priority: int = 0
     operator: bool = False
-    """It is an operator policy, which limits what other policies may set."""
+    """True for an operator policy, which limits what other policies may set."""
     found_in: Callable[[str], object] = field(init=False, repr=False, compare=False)
     """Searches a name for the pattern; None if it does not match."""
 

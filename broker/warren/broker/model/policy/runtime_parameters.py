@@ -102,7 +102,7 @@ class RuntimeParameters:
             try:
                 policy = Policy.from_value(row.name, value, row.component == OPERATOR_POLICY)
             except InvalidPolicy as reason:
-                logger.error("event=policy.not_restored name=%r reason=%r", row.name, str(reason))
+                logger.error("event=policy.restore_failed name=%r reason=%r", row.name, str(reason))
             else:
                 self._virtual_hosts.declarations[row.vhost].vhost.policies.put(policy)
         for each in globals:

@@ -21,7 +21,7 @@ class Consumer:
     prefetch: i64 = 0
     """Limit of unacknowledged messages; 0 is no limit."""
     stalled: bool = False
-    """It has no room: it is not among the queue's ready consumers until it is resumed."""
+    """The consumer has no room: it is not among the queue's ready consumers until it is resumed."""
     timeout: int = 0
     """Milliseconds that a message may stay unacknowledged; 0 is no limit."""
     priority: int = 0
@@ -33,7 +33,7 @@ class Consumer:
     capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
     """Encoded event prefixes; None unless events are captured."""
     wake_pending: bool = False
-    """It is resumed at the end of an acknowledgement that covers several messages."""
+    """The consumer is resumed at the end of an acknowledgement that covers several messages."""
 
     def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
         self.queue = queue

@@ -1,4 +1,4 @@
-"""A message's form in a stream: what routed it, and its content as consumers get it, with the header x-stream-offset."""
+"""Encoding of messages in a stream: exchange, routing key, and the content as it is delivered, with x-stream-offset."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
 _U64: Final = struct.Struct(">Q")
 _FLAGS_AT: Final = 19
-"""In a content: behind the frame's 7 bytes, class, weight and body size."""
+"""Offset of the property flags in a content: after the frame header of 7 bytes, class id, weight and body size."""
 _PROPERTIES_AT: Final = 21
 
 
 def entry_head(exchange: bytes, routing_key: bytes) -> bytes:
-    """How an entry begins: both lengths, then both names. Its content follows."""
+    """Encode the head of an entry: both lengths, then both names. The content follows."""
     return b"".join((bytes((len(exchange), len(routing_key))), exchange, routing_key))
 
 
 def with_offset(message: Message, offset: i64) -> bytes:
-    """The content with its offset as the last header (a long, as in RabbitMQ), and without what was only for the broker."""
+    """Return a message's content with x-stream-offset as its last header (a long, as in RabbitMQ), and without BCC."""
     content = message.content
     flags: i64 = (i64(content[_FLAGS_AT]) << 8) | i64(content[_FLAGS_AT + 1])
     at: i64 = _PROPERTIES_AT
@@ -77,6 +77,7 @@ def with_offset(message: Message, offset: i64) -> bytes:
 
 
 def _rewritten(message: Message, offset: int) -> bytes:
+    """Decode and encode the headers: slow, for a message with BCC or with an x-stream-offset of its own."""
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     if message.has_bcc:

@@ -1,4 +1,4 @@
-"""Times as streams have them: a number and a unit, `7D` (https://www.rabbitmq.com/docs/streams#retention)."""
+"""Interval format of streams: a number and a unit, as in `7D` (https://www.rabbitmq.com/docs/streams#retention)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ UNITS: Final = {
     b"m": 60_000,
     b"s": 1000,
 }
-"""Milliseconds: years, months, days, hours, minutes, seconds."""
+"""Milliseconds of each unit: years, months, days, hours, minutes, seconds."""
 
 _FORM: Final = re.compile(rb"([0-9]+)([YMDhms])\Z")
 LONGEST: Final = 1 << 60
-"""Milliseconds: longer than any clock will show, and short enough to be added to one."""
-
+"""Longest interval in milliseconds. Added to the time, it still fits 64 bits."""
 
 _LONGEST_TEXT: Final = 1000
-"""Python refuses to read numbers of many thousand digits."""
+"""Characters that are parsed at most: Python refuses to convert numbers of many thousand digits."""
 
 
 def parse_interval_ms(text: bytes) -> int:
-    """The time in milliseconds, at most `LONGEST`; 0 if it is none, or nought."""
+    """Return an interval in milliseconds, at most `LONGEST`; 0 if the text is no interval."""
     found = _FORM.match(text[:_LONGEST_TEXT])
     if found is None:
         return 0

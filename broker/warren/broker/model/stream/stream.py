@@ -1,7 +1,7 @@
-"""A stream: a queue that keeps its messages, where each consumer has a place of its own.
+"""A stream: a queue that keeps its messages, in which each consumer has a position of its own.
 
-https://www.rabbitmq.com/docs/streams. Consumers get a message as soon as it is on the disk: what one has seen is there
-after a crash, under the same offset.
+Consumers get a message when it is on disk: after a crash, every delivered message has the same offset as before
+(https://www.rabbitmq.com/docs/streams).
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORTED: Final = 1000
-"""Damaged places that are reported once each; of a stream with more, the rest is not reported."""
+"""Damaged places of a stream that are logged, once each. Further ones are not logged."""
 
 
 class Stream(Queue):
-    """One stream of a virtual host. The messages that a queue holds in memory it has in its log."""
+    """One stream of a virtual host. Its messages are in a stream log of their own, not in the queue's backing queue."""
 
     age_timer: Optional[Timer] = None  # noqa: UP045
     max_age: i64 = -1
+    """Retention in milliseconds; -1 is no limit."""
     segments: i64 = 0
-    """How many segments there were when retention was looked at last; -1 if it has to be looked at again."""
+    """Segments at the last check of retention; -1 if it has to be checked again."""
     streams: Optional[StreamStore] = None  # noqa: UP045
     stored: Optional[StreamLog] = None  # noqa: UP045
 
@@ -65,7 +66,7 @@ class Stream(Queue):
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Go by these arguments, which a policy may have changed: retention, and the size of segments yet to come."""
+        """Apply arguments that a policy may have changed: retention, and the size of new segments."""
         self.arguments = arguments
         self.rejects_publishes = False
         self.has_length_limit = False
@@ -85,11 +86,11 @@ class Stream(Queue):
         self.configure(arguments)
 
     def message_count(self) -> i64:
-        """How many messages it holds, as far as they are on the disk."""
+        """Return the number of messages that are on disk."""
         return self.messages.committed - min(self.messages.first, self.messages.committed)
 
     def stored_bytes(self) -> i64:
-        """Bytes on the disk, or in memory where there is none."""
+        """Return the bytes on disk, or in memory without a data folder."""
         return self.messages.size()
 
     # -- publishing
@@ -115,7 +116,7 @@ class Stream(Queue):
         log.append(head, with_offset(message, log.next_offset))
 
     def chunks_committed(self, chunks: list[Chunk]) -> None:
-        """More is on the disk: those at the end of the stream get it."""
+        """Deliver chunks that were written to disk, and check retention."""
         if self.readers:
             self.tail.add(chunks)
             self.drain()
@@ -133,7 +134,7 @@ class Stream(Queue):
         self.deliver_to(consumer)
 
     def deliver_to(self, consumer: Consumer) -> None:
-        """Give a consumer what it has room for, as far as it has been read."""
+        """Deliver to a consumer what has been read for it, as long as it has room."""
         reader = self.readers.get(consumer)
         if reader is None:
             return
@@ -145,7 +146,7 @@ class Stream(Queue):
                 continue
             self.unacked += 1
             room = consumer.deliver(message)
-            # Its offset is all that an acknowledgement needs; what is unacknowledged takes no more memory than that.
+            # An acknowledgement needs the offset only. Without the content, unacknowledged messages take little memory.
             message.content = b""
             if not room:
                 if consumer in self.ready_consumers:
@@ -153,7 +154,7 @@ class Stream(Queue):
                 consumer.stalled = True
 
     def prepare_chunk(self, reader: StreamReader) -> bool:
-        """Have the next chunk ready to be taken from: one that was read, or one of the last; else it is read."""
+        """Open the next chunk, from those that were read or from the cache. Return False if it has to be read first."""
         ready = reader.ready_chunks
         while ready:
             if reader.open(ready.popleft()):
@@ -175,7 +176,7 @@ class Stream(Queue):
     # -- reading
 
     def read_next(self, reader: StreamReader) -> None:
-        """Read what follows in the segments, if anything does."""
+        """Start to read the chunks that follow in the segments, if there are any."""
         segments = self.messages.segments
         if not segments:
             return
@@ -213,7 +214,7 @@ class Stream(Queue):
         streams.read(read, reader.read_done)
 
     def read_finished(self, reader: StreamReader, read: StreamRead) -> None:
-        """A read is done: go on with what it brought."""
+        """Deliver the chunks of a finished read."""
         reader.reading = False
         if reader.closed or self.deleted:
             return
@@ -221,7 +222,7 @@ class Stream(Queue):
         for position, text in read.damage:
             self.report_damage(segment.first, position, text)
         if read.error:
-            logger.error("event=stream_unreadable stream=%s %s", self.quoted_name(), read.error)
+            logger.error("event=stream.read_failed stream=%r error=%r", self.name_text(), read.error)
             self.unsubscribe(reader.consumer)
             reader.consumer.cancel_from_server()
             return
@@ -236,7 +237,7 @@ class Stream(Queue):
             self.deliver_to(reader.consumer)
 
     def skip_missing_segment(self, reader: StreamReader, read: StreamRead) -> None:
-        """A segment went while it was to be read: by retention, unless something else has removed it."""
+        """Continue after a segment that was removed during a read: by retention, or by someone else, which is logged."""
         segment = read.segment
         reader.segment = None
         if segment not in self.messages.segments:
@@ -244,23 +245,32 @@ class Stream(Queue):
             return
         self.report_damage(segment.first, 0, "the file is missing")
         reader.start_time = -1
-        # What it held is lost; the next segment, if there is one, goes on behind it.
+        # Its messages are lost. The next segment, if there is one, follows.
         reader.segment = segment
         reader.position = segment.end
 
     def report_damage(self, first: i64, position: int, text: str) -> None:
+        """Log a damaged place, once.
+
+        :param first: the first offset of the segment, which is also the name of its file.
+        """
         place = (int(first), position)
         if place in self.reported_damage or len(self.reported_damage) >= REPORTED:
             return
         self.reported_damage.add(place)
         logger.error(
-            "event=damage stream=%s segment %d, offset %d: %s", self.quoted_name(), int(first), position, text
+            "event=stream.damage_found stream=%r segment=%d position=%d damage=%r",
+            self.name_text(),
+            int(first),
+            position,
+            text,
         )
 
-    def quoted_name(self) -> str:
-        return repr(self.name.decode(errors="replace"))
+    def name_text(self) -> str:
+        """Return the name for log events."""
+        return self.name.decode(errors="replace")
 
-    # -- what comes back
+    # -- settlement
 
     def acknowledge(self, message: Message) -> None:
         self.unacked -= 1
@@ -273,16 +283,16 @@ class Stream(Queue):
         self.unacked -= len(messages)
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """A channel ends with these unacknowledged: they are where they were."""
+        """Settle messages of a channel that ends. A stream keeps its messages: nothing is put back."""
         self.unacked -= len(messages)
 
-    # -- consumers, and the end
+    # -- consumers and deletion
 
     def attach_reader(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
-        """Give a consumer its place, before it subscribes; see `StreamReader`."""
+        """Set the position of a consumer before it subscribes; see `StreamReader`."""
         log = self.messages
         if since >= 0 and log.timestamp < since:
-            # Nothing is that young: it gets what comes, as in RabbitMQ.
+            # No message is that new: the consumer gets the next ones, as in RabbitMQ.
             since = -1
             offset = log.next_offset
         reader = StreamReader(self, consumer, name, max(offset, log.first), since)
@@ -320,33 +330,39 @@ class Stream(Queue):
             consumer.cancel_from_server()
 
     def delete_files(self) -> None:
-        """Its deletion is submitted to the definitions: its files go when that is on the disk."""
+        """Delete the files as soon as the definitions have stored the deletion of the stream."""
         assert self.streams is not None
         self.streams.drop(self.messages)
 
     # -- retention
 
     def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970."""
         return int(self.vhost.clock.now() * 1000 + 0.001)
 
     def apply_retention(self) -> None:
-        """Remove what is too much or too old; RabbitMQ looks when a segment begins, here age has a timer as well."""
+        """Remove segments beyond the retention limits.
+
+        RabbitMQ checks only when a segment begins; here a timer checks the age as well.
+        """
         log = self.messages
         held_back = log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
         count = len(log.segments)
         self.segments = -1 if held_back else count
         self.stop_timer()
         if self.max_age >= 0 and count > 1 and not self.deleted:
-            # What is due but was held back goes with the next commit: the timer need not hurry.
+            # A due segment that is still needed is removed with the next commit: the timer waits at least a second.
             due = max(int(log.segments[0].timestamp + self.max_age) + 1, self.now_ms() + 1000)
             self.age_timer = self.vhost.clock.call_at(due / 1000, self.aged)
 
     def aged(self) -> None:
+        """Check retention when the timer fires."""
         self.age_timer = None
         if not self.deleted:
             self.apply_retention()
 
     def stop_timer(self) -> None:
+        """Cancel the timer of retention by age."""
         if self.age_timer is not None:
             self.age_timer.cancel()
             self.age_timer = None

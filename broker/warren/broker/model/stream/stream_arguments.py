@@ -1,4 +1,4 @@
-"""What the arguments of a stream, and of those who consume it, mean, and RabbitMQ's words for those that mean nothing.
+"""Arguments of streams and of their consumers: parsing, and checks with RabbitMQ's error texts.
 
 Source: https://www.rabbitmq.com/docs/streams and RabbitMQ's checks (rabbit_amqqueue, rabbit_stream_queue).
 """
@@ -24,7 +24,7 @@ STREAM_EQUIVALENCE_ARGUMENTS: Final = (
     "x-initial-cluster-size",
     "x-queue-leader-locator",
 )
-"""The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
+"""Arguments that a redeclaration of a stream has to repeat, in the order in which RabbitMQ compares them."""
 
 REFUSED: Final = frozenset(
     (
@@ -46,7 +46,7 @@ REFUSED: Final = frozenset(
         "x-queue-master-locator",
     )
 )
-"""Arguments of other types of queues."""
+"""Arguments of other queue types, which are refused."""
 
 REFUSED_OF_CONSUMERS: Final = frozenset(("x-priority", "x-cancel-on-ha-failover"))
 LARGEST_SEGMENT: Final = 3_000_000_000
@@ -56,7 +56,7 @@ TRACKING: Final = "x-stream-automatic-offset-tracking"
 
 
 def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
-    """The meaning of a stream's arguments.
+    """Parse and check the arguments of a stream.
 
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument.
@@ -89,7 +89,7 @@ def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments
 
 
 def refuse_large_segments(arguments: QueueArguments) -> None:
-    """RabbitMQ looks at this one after all others, and names no queue.
+    """Check the segment size. RabbitMQ checks it after all other arguments, and its text names no queue.
 
     :raises AmqpError: 406 if segments would be larger than 3,000,000,000 bytes.
     """
@@ -98,7 +98,7 @@ def refuse_large_segments(arguments: QueueArguments) -> None:
 
 
 def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
-    """An argument that queues of this type do not have."""
+    """Return the error for an argument that queues of a type do not have."""
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue"
     )
@@ -106,18 +106,20 @@ def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
 
 @dataclass(frozen=True)
 class OffsetSpecification:
-    """Where a consumer begins: at an offset, -1 before the end if negative; at `where`; or at a time in milliseconds."""
+    """Offset specification of a stream consumer: the position at which it begins."""
 
     kind: str = "next"
     """`first`, `last`, `next`, `offset` or `time`."""
     value: int = 0
+    """The offset, or the time in milliseconds since 1970. A negative offset counts from the end."""
     tracked: bool = False
-    """Its place is stored under its tag, and found there again."""
+    """The position is stored on the server under the consumer tag, and continued from there."""
 
 
 def parse_offset_specification(fields: dict[str, Field], described: str, now_ms: int) -> OffsetSpecification:
-    """What the arguments of basic.consume say about the beginning.
+    """Return the offset specification in the arguments of a basic.consume.
 
+    :param now_ms: the time in milliseconds since 1970, from which an interval is subtracted.
     :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.
     """
     for name in fields:

@@ -1,4 +1,4 @@
-"""Where one consumer is in a stream, what of it has been read for it, and what of that it has acknowledged."""
+"""Reading position of one consumer in a stream: chunks read for it, messages delivered, messages acknowledged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _U32: Final = struct.Struct("<I")
 
 
 class StreamMessage(Message):
-    """A message of a stream on its way to one consumer; `sequence` is its offset."""
+    """A message of a stream that is delivered to one consumer. `sequence` is its offset."""
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class StreamMessage(Message):
 
 
 class StreamReader:
-    """One consumer's place. Chunks that were read wait in `ready`; the messages of one are handed out in turn.
+    """The position of one consumer. Chunks that were read wait in `ready_chunks` and are taken message by message.
 
-    :param name: under which its place is stored; empty if it is not.
-    :param since: the time in milliseconds since 1970 that it begins at; -1 if it begins at `offset`.
+    :param name: name under which the position is stored on the server; empty if it is not stored.
+    :param offset: the first offset to deliver.
+    :param since: the time to begin at, in milliseconds since 1970; -1 to begin at `offset`.
     """
 
     def __init__(self, stream: Stream, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
@@ -51,29 +52,34 @@ class StreamReader:
         self.consumer = consumer
         self.name = name
         self.next_offset = offset
+        """Offset of the next message to deliver."""
         self.start_time = since
         self.ready_chunks: deque[Chunk] = deque()
         self.reading = False
+        """A read from the segments is in progress."""
         self.closed = False
-        """Its consumer has left."""
+        """The consumer has left the stream."""
         self.segment: Optional[StreamSegment] = None  # noqa: UP045
-        """The segment that was read last, and how far; None where the offset has to be looked for."""
+        """The segment that was read last; None if the offset has to be searched."""
         self.position: i64 = 0
+        """Position in `segment` after the last read."""
         self.outstanding: deque[int] = deque()
-        """Offsets that were delivered and are not acknowledged yet, where its place is stored."""
+        """Delivered offsets that are not acknowledged yet, if the position is stored."""
         self.acknowledged_early: set[int] = set()
-        """Offsets that were acknowledged before an earlier one."""
+        """Acknowledged offsets after the first one that is not."""
         self._payload = b""
+        """The current chunk."""
         self._at: i64 = 0
+        """Position of the next entry in the chunk."""
         self._offset: i64 = 0
-        """Of the entry at `_at`."""
+        """Offset of the next entry."""
         self._head = b"\xff"
-        """How the last entry began: most begin in the same way."""
+        """Head of the last entry: most entries have the same one."""
         self._exchange = b""
         self._key = b""
 
     def open(self, chunk: Chunk) -> bool:
-        """Go on with this chunk; False if all of it has been delivered before."""
+        """Make a chunk the current one. Return False if all of it has been delivered before."""
         if chunk.first + chunk.count <= self.next_offset:
             return False
         self._payload = chunk.payload
@@ -85,7 +91,7 @@ class StreamReader:
         return True
 
     def take(self) -> Optional[StreamMessage]:  # noqa: UP045
-        """The next message of the chunk; None if the chunk is at its end."""
+        """Return the next message of the current chunk; None at its end."""
         at = self._at
         payload = self._payload
         if at >= len(payload):
@@ -113,16 +119,16 @@ class StreamReader:
         )
 
     def read_done(self, read: StreamRead) -> None:
-        """A read that was asked for is done."""
+        """Hand a finished read to the stream."""
         self.stream.read_finished(self, read)
 
     def close(self) -> None:
-        """The consumer goes; what was read for it is let go of."""
+        """Drop the chunks, because the consumer leaves."""
         self.closed = True
         self.ready_chunks.clear()
 
     def acknowledge(self, offset: i64, log: StreamLog) -> None:
-        """A message is acknowledged: the place that is stored is the first one that is not."""
+        """Record an acknowledgement. The stored position is the first offset that is not acknowledged."""
         outstanding = self.outstanding
         if not outstanding or outstanding[0] != offset:
             self.acknowledged_early.add(offset)

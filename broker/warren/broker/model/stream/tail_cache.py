@@ -1,4 +1,4 @@
-"""The last chunks of a stream, in memory while it has consumers: those who keep up with it read no file."""
+"""Cache of a stream's last chunks, so that consumers at the end of the stream read no file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from mypy_extensions import i64
 from warren.broker.store.stream.chunk_format import Chunk
 
 MOST: Final = 2 * 1024 * 1024
-"""Bytes that are kept at most; then the older half goes."""
+"""Bytes of chunks that are kept at most. Beyond that the older half is dropped."""
 
 
 class StreamTail:
-    """Chunks that follow one another, the last ones of the stream."""
+    """The last chunks of a stream, without a gap."""
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._bytes: i64 = 0
 
     def add(self, chunks: list[Chunk]) -> None:
+        """Add the newest chunks."""
         for chunk in chunks:
             kept = self._chunks
             if not chunk.payload or (kept and kept[-1].first + kept[-1].count != chunk.first):
@@ -32,7 +33,7 @@ class StreamTail:
             self._shrink()
 
     def find(self, offset: i64) -> Optional[Chunk]:  # noqa: UP045
-        """The chunk that holds this offset; None if it is older, or yet to come."""
+        """Return the chunk with an offset; None if it is older than the cache or not written yet."""
         chunks = self._chunks
         if not chunks or offset < chunks[0].first or offset >= chunks[-1].first + chunks[-1].count:
             return None
@@ -47,12 +48,13 @@ class StreamTail:
         return chunks[low]
 
     def clear(self) -> None:
+        """Drop all chunks."""
         self._chunks = []
         self._bytes = 0
 
     def _shrink(self) -> None:
         gone = 0
-        # The last one stays, whatever its size: it is what everybody is about to read.
+        # The last chunk stays, whatever its size: all consumers at the end read it next.
         while self._bytes > MOST // 2 and gone < len(self._chunks) - 1:
             self._bytes -= len(self._chunks[gone].payload)
             gone += 1

@@ -367,7 +367,7 @@ class Declarations:
             self.definitions.put(row)
         elif exchange.durable != destination.durable and self.definitions is not None:
             logger.warning(
-                "event=binding.not_durable source=%r destination=%r",
+                "event=binding.left_transient source=%r destination=%r",
                 exchange.name.decode(errors="replace"),
                 destination.name.decode(errors="replace"),
             )
@@ -392,7 +392,7 @@ class Declarations:
     def _binding_row(
         self, source: Exchange, destination: Queue | Exchange, is_queue: bool, routing_key: bytes, raw: bytes
     ) -> BindingRow | None:
-        """Return the row of a durable binding; None for others. Source and destination have to be durable and not exclusive."""
+        """Return the row of a durable binding, which has a durable source and destination; None for others."""
         is_durable = source.durable and destination.durable
         if isinstance(destination, Queue):
             is_durable = is_durable and destination.owner is None

@@ -99,7 +99,7 @@ class VirtualHost:
             return True
         if not exchange.has_exchange_bindings and exchange.alternate is None:
             return False
-        # Any such exchange with bindings may be on the way. To find out which keys lead there costs more than it saves.
+        # Any such exchange with bindings may be on the way. Finding out which keys lead there costs more than it saves.
         return any(other.bindings and other.inspects_message for other in self.exchanges.values())
 
     def deduplicates(self, queues: list[Queue]) -> bool:
@@ -111,9 +111,9 @@ class VirtualHost:
     ) -> list[Queue]:
         """Return the queues that a message reaches, without cache.
 
-        Follow the bindings, and from an exchange that matches nothing its alternate exchange; each exchange once. The default
-        exchange routes to every queue by name when it is published to; as an alternate it routes nowhere, as in RabbitMQ.
-        Source: https://www.rabbitmq.com/docs/ae and https://www.rabbitmq.com/docs/e2e.
+        Follow the bindings, and from an exchange that matches nothing its alternate exchange; each exchange once. The
+        default exchange routes to every queue by name when it is published to; as an alternate it routes nowhere, as in
+        RabbitMQ. Source: https://www.rabbitmq.com/docs/ae and https://www.rabbitmq.com/docs/e2e.
 
         :param keys: the routing key, then the keys in CC and BCC.
         :param headers: the message's headers, for headers exchanges.
