@@ -36,6 +36,7 @@ HEADINGS = {
 """Folder -> the heading of docs/log-events.md that lists the events of its modules; the longest folder counts."""
 
 CONVERTED = [
+    "Broker: queues, exchanges, streams and policies",
     "Broker: connections and channels",
     "Broker: start, resources, management and access",
     "Command line and testing",
