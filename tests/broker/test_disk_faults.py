@@ -1,4 +1,4 @@
-"""A disk that fails, and one that is full: what clients are told, and that nothing which was confirmed is lost."""
+"""Failing and full disks: replies to clients, and confirmed messages that must not be lost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from warren.broker.store.file_system.os_files import OsFiles
 
 
 class Disk(OsFiles):
-    """The file system, which fails or is full when a test says so."""
+    """A file system that a test can let fail or fill up."""
 
     failing = False
     full = False
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
         if self.full:
-            # As a real one does: some of it is written.
+            # Like a real disk, it writes a part of the data.
             super().write(handle, data[: len(data) // 2], offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().write(handle, data, offset)
@@ -50,7 +50,7 @@ def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcessBroker]:
         yield broker
 
 
-def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcessBroker, disk: Disk) -> None:
+def test_messages_waiting_for_a_failed_disk_are_nacked(stored: InProcessBroker, disk: Disk) -> None:
     with Connection(stored.url) as connection:
         channel = connection.channel()
         channel.declare("q", durable=True)
@@ -59,7 +59,7 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcessBroker, di
         channel.publish("q", b"transient")
         assert channel.settled(2) == [True, True]
         disk.failing = True
-        # In one piece: once the alarm stands, a publisher is not read any more.
+        # In one piece: once the alarm is raised, the broker reads nothing more from publishers.
         connection.raw.send_bytes(b"".join(channel.encoded("q", b"lost", delivery_mode=2) for _ in range(20)))
         refused = channel.next_method(Basic.Nack)
         while (refused.delivery_tag or 0) < 22:
@@ -68,11 +68,11 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcessBroker, di
         assert broker is not None
         failure = broker.failure
         assert failure is not None
-        wait_until(failure.done, "the broker says that it has failed")
+        wait_until(failure.done, "the broker reports the failure")
         line = failure.result()
         assert line.startswith("cannot write the log in ")
         assert line.count("\n") == 0
-        # Nothing is tried again on that file, whatever comes.
+        # Nothing is written to that file again.
         disk.failing = False
         another = Connection(stored.url)
         other = another.channel()
@@ -82,7 +82,7 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcessBroker, di
         another.abort()
 
 
-def test_what_was_confirmed_before_a_failure_is_there_after_it(
+def test_messages_confirmed_before_a_disk_failure_survive_it(
     stored: InProcessBroker, disk: Disk, tmp_path: Path
 ) -> None:
     with Connection(stored.url) as connection:
@@ -99,12 +99,12 @@ def test_what_was_confirmed_before_a_failure_is_there_after_it(
     with InProcessBroker(tmp_path / "data") as again, Connection(again.url) as connection:
         channel = connection.channel()
         found = channel.drain("q")
-        # What was refused may have reached the disk all the same.
+        # A refused message may have reached the disk.
         assert found[:10] == [b"%d" % number for number in range(10)]
         assert found[10:] in ([], [b"refused"])
 
 
-def test_a_broker_whose_disk_fails_ends_with_74_and_one_line(broker: BrokerProcess) -> None:
+def test_a_broker_exits_with_74_and_one_line_when_its_disk_fails(broker: BrokerProcess) -> None:
     connection = Connection(broker.url)
     channel = connection.channel()
     channel.declare("q", durable=True)
@@ -144,7 +144,7 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker
         blocked = publishing.event()
         assert isinstance(blocked, ConnectionClass.Blocked)
         assert blocked.reason == "low on disk"
-        # Whoever only consumes goes on, and so do the messages that are there.
+        # Connections that only consume are not blocked.
         assert other.drain("q") == [b"1", b"2", b"3"]
         channel.publish("q", b"4", delivery_mode=2)
         assert other.ready("q") == 0
@@ -156,7 +156,7 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker
         assert not publishing.events
 
 
-def test_what_waited_for_room_is_on_the_disk_afterwards(stored: InProcessBroker, disk: Disk) -> None:
+def test_messages_that_waited_for_room_survive_a_crash(stored: InProcessBroker, disk: Disk) -> None:
     with contextlib.closing(Connection(stored.url)) as connection:
         channel = connection.channel()
         channel.declare("q", durable=True)

@@ -1,4 +1,4 @@
-"""What outlives the broker: definitions, persistent messages and their state, after a clean stop and after a crash."""
+"""Durability over a clean stop and a crash: definitions, persistent messages and their state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end, flags
 
-# -- which of the three flags matters for what
+# Durable exchanges, queues and messages
 
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("durable_exchange", [True, False])
 @pytest.mark.parametrize("durable_queue", [True, False])
-def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
+def test_exchanges_queues_messages_and_bindings_are_durable_by_their_own_flags(
     session: RestartableSession, durable_exchange: bool, durable_queue: bool, how: str
 ) -> None:
     session.channel.declare_exchange("x", durable=durable_exchange)
@@ -31,13 +31,13 @@ def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
     channel.declare_exchange("x", durable=durable_exchange)
     channel.declare("q", durable=durable_queue)
     assert channel.drain("q") == ([b"persistent"] if durable_queue else [])
-    # The binding survives where both its ends do.
+    # A binding survives if its exchange and its queue do.
     channel.publish("", b"again", exchange="x")
     assert channel.drain("q") == ([b"again"] if durable_exchange and durable_queue else [])
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_definitions_survive_with_all_they_say(session: RestartableSession, how: str) -> None:
+def test_definitions_survive_with_their_arguments(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare_exchange("alternate", durable=True)
     channel.declare_exchange("topic", "topic", durable=True, alternate_exchange="alternate")
@@ -61,14 +61,14 @@ def test_definitions_survive_with_all_they_say(session: RestartableSession, how:
     (dead,) = [channel.get("grave")]
     assert dead is not None
     assert dead.headers["x-death"][0]["reason"] == "maxlen"
-    # Auto-delete is remembered: it goes with its last consumer.
+    # Auto-delete survives: the queue is deleted with its last consumer.
     channel.consume("grave", "tag")
     channel.cancel("tag")
     assert not session.channel.exists("grave")
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_was_deleted_stays_away(session: RestartableSession, how: str) -> None:
+def test_deleted_queues_and_bindings_do_not_come_back(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare_exchange("x", durable=True)
     channel.declare("q", durable=True)
@@ -85,7 +85,7 @@ def test_what_was_deleted_stays_away(session: RestartableSession, how: str) -> N
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: RestartableSession, how: str) -> None:
+def test_a_redeclared_queue_has_no_messages_of_the_deleted_one(session: RestartableSession, how: str) -> None:
     for generation in (b"1", b"2", b"3"):
         session.channel.declare("q", durable=True)
         session.publish("q", generation)
@@ -95,14 +95,14 @@ def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: Restartabl
     assert session.channel.drain("q") == [b"3"]
 
 
-def test_exclusive_queues_go_with_their_connection(session: RestartableSession) -> None:
+def test_exclusive_queues_do_not_survive_a_crash(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True, exclusive=True)
     session.publish("q", b"x")
     session.crash()
     assert not session.channel.exists("q")
 
 
-# -- messages
+# Messages
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -126,7 +126,7 @@ def test_messages_survive_unchanged_and_in_order(session: RestartableSession, ho
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_is_acknowledged_does_not_come_back(session: RestartableSession, how: str) -> None:
+def test_acknowledged_messages_do_not_come_back(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"1", b"2", b"3", b"4", b"5", b"6")
@@ -141,7 +141,7 @@ def test_what_is_acknowledged_does_not_come_back(session: RestartableSession, ho
     assert session.channel.drain("q") == [b"2", b"5", b"7"]
 
 
-def test_automatic_acknowledgement_is_one_too(session: RestartableSession) -> None:
+def test_automatically_acknowledged_messages_do_not_come_back(session: RestartableSession) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"waiting")
@@ -155,7 +155,7 @@ def test_automatic_acknowledgement_is_one_too(session: RestartableSession) -> No
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_purge_is_remembered(session: RestartableSession, how: str) -> None:
+def test_purged_messages_do_not_come_back(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", b"1", b"2")
     assert session.channel.get("q") is not None
@@ -165,7 +165,9 @@ def test_a_purge_is_remembered(session: RestartableSession, how: str) -> None:
     assert session.channel.drain("q") == [b"1", b"3"]
 
 
-def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: RestartableSession) -> None:
+def test_after_a_clean_stop_only_delivered_messages_are_marked_redelivered(
+    session: RestartableSession,
+) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"unacknowledged", b"requeued", b"untouched")
@@ -178,20 +180,20 @@ def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: Restartab
     assert flags(session.channel, "q") == expected
 
 
-def test_after_a_crash_everything_is_marked(session: RestartableSession) -> None:
+def test_after_a_crash_all_messages_are_marked_redelivered(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", b"1", b"2")
     session.crash()
     session.publish("q", b"new")
     expected = [(b"1", True), (b"2", True), (b"new", False)]
     session.restart()
-    # A clean stop takes no doubt away.
+    # After a later clean stop they are still marked.
     session.restart()
     assert flags(session.channel, "q") == expected
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_came_back_is_in_its_place(session: RestartableSession, how: str) -> None:
+def test_requeued_messages_are_restored_in_order(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", *[b"%d" % number for number in range(6)])
@@ -204,8 +206,8 @@ def test_what_came_back_is_in_its_place(session: RestartableSession, how: str) -
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_numbers_are_not_used_again(session: RestartableSession, how: str) -> None:
-    """Were a sequence used twice, the acknowledgement of its first message would end its second."""
+def test_sequences_are_not_used_again(session: RestartableSession, how: str) -> None:
+    """With a sequence used twice, the acknowledgement of the first message would remove the second."""
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"1", b"2", b"3")
@@ -256,8 +258,8 @@ def test_the_delivery_count_survives(session: RestartableSession, how: str) -> N
     assert session.channel.ready("q") == 0
 
 
-def test_a_stop_is_one_return(session: RestartableSession) -> None:
-    """What one connection returns at the end does not go round through the others, which end as well."""
+def test_a_clean_stop_counts_as_one_redelivery(session: RestartableSession) -> None:
+    """A message requeued by a closing connection is not delivered to the others, which close as well."""
     session.channel.declare("q", durable=True, x_queue_type="quorum", x_delivery_limit=3)
     consumers = [Connection(session.broker.url) for _ in range(6)]
     for consumer in consumers:
@@ -273,10 +275,10 @@ def test_a_stop_is_one_return(session: RestartableSession) -> None:
     assert message.headers["x-delivery-count"] == 1
 
 
-# -- as a process
+# A broker process
 
 
-def test_a_broker_process_keeps_its_promises_over_kills(broker: BrokerProcess) -> None:
+def test_a_killed_broker_process_keeps_its_confirmed_messages(broker: BrokerProcess) -> None:
     with Connection(broker.url) as connection:
         channel = connection.channel()
         channel.declare("q", durable=True)
@@ -288,7 +290,7 @@ def test_a_broker_process_keeps_its_promises_over_kills(broker: BrokerProcess) -
             message = channel.get("q")
             assert message is not None
             channel.ack(message.tag)
-        # An acknowledgement is known to be on the disk when a later publish is confirmed.
+        # The confirm of a later publish proves that the acknowledgements are on disk.
         channel.publish("q", b"200", **PERSISTENT)
         channel.settled_until(201)
     broker.kill()

@@ -1,4 +1,4 @@
-"""A broker opens the data folders that earlier ones wrote, whatever form the files had, and finds each message."""
+"""Data folders of all earlier file formats can be opened, and hold each message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.frozen.write import ASIDE, LATER, MESSAGES, OLDEST, STREAM, Found, declare, write
+from tests.broker.frozen.write import LATER, MESSAGES, OLDEST, PENDING, STREAM, Found, declare, write
 from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.streams import consume, seen
@@ -18,7 +18,7 @@ FROZEN = Path(__file__).parent / "frozen"
 
 @pytest.fixture(params=[True, False], ids=["clean", "crashed"])
 def clean(request: pytest.FixtureRequest) -> bool:
-    """How the broker that wrote the folder ended."""
+    """True if the broker that wrote the folder was stopped cleanly."""
     return bool(request.param)
 
 
@@ -43,7 +43,7 @@ def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Channel]:
     assert "event=store.damage_found" not in caplog.text
 
 
-def same(message: Message | None, expected: Found, *, clean: bool) -> None:
+def check_message(message: Message | None, expected: Found, *, clean: bool) -> None:
     assert message is not None, expected
     assert message.body == expected.body
     assert message.redelivered == (expected.redelivered or not clean), expected
@@ -57,15 +57,15 @@ def same(message: Message | None, expected: Found, *, clean: bool) -> None:
     assert deaths == list(expected.deaths), expected
 
 
-def check(channel: Channel, *, clean: bool, name: str = "") -> None:
-    """All that the folder of that name holds, message by message; afterwards its queues are empty."""
+def check_content(channel: Channel, *, clean: bool, name: str = "") -> None:
+    """Check the content of the folder of that name, message by message; the queues are empty afterwards."""
     declare(channel)
     for queue, expected in MESSAGES.items():
         if name == OLDEST and queue in LATER:
             continue
         assert channel.ready(queue) == len(expected), queue
         for found in expected:
-            same(channel.get(queue, no_ack=True), found, clean=clean)
+            check_message(channel.get(queue, no_ack=True), found, clean=clean)
         assert channel.ready(queue) == 0, queue
     if name != OLDEST:
         reading = channel.connection.channel()
@@ -75,8 +75,8 @@ def check(channel: Channel, *, clean: bool, name: str = "") -> None:
     assert not channel.exists("deleted")
 
 
-def test_each_message_is_there(opened: Channel, name: str, clean: bool) -> None:
-    check(opened, clean=clean, name=name)
+def test_each_message_and_binding_of_a_frozen_folder_exists(opened: Channel, name: str, clean: bool) -> None:
+    check_content(opened, clean=clean, name=name)
     for exchange, key, queues in (
         ("front", "key", ["left", "middle", "right"]),
         ("topic", "a.b.c", ["plain"]),
@@ -88,28 +88,28 @@ def test_each_message_is_there(opened: Channel, name: str, clean: bool) -> None:
         assert taken == set(queues), (exchange, key)
 
 
-def test_what_was_kept_aside_finds_its_target(folder: Path) -> None:
+def test_a_pending_dead_letter_of_a_frozen_folder_is_delivered(folder: Path) -> None:
     with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         assert channel.drain("narrow") == [b"fills it"]
         broker.advance(2)
-        same(channel.get("narrow", no_ack=True), ASIDE, clean=True)
+        check_message(channel.get("narrow", no_ack=True), PENDING, clean=True)
         assert channel.ready("careful") == 0
 
 
-def test_expiries_go_on(folder: Path) -> None:
+def test_messages_of_a_frozen_folder_expire(folder: Path) -> None:
     with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         channel.drain("late")
         for body in (b"lives", b"lives on"):
-            # Not second by second: what is kept aside is tried again in each.
+            # Jump, not second by second: pending dead letters are retried in each second.
             broker.jump(200 * 24 * 3600)
             broker.advance(0)
             assert channel.drain("late") == [body]
 
 
-def test_it_is_gone_on_with(folder: Path, name: str, clean: bool) -> None:
-    """Opened, added to, closed and opened again: what was there is there, and so is what is new."""
+def test_a_frozen_folder_can_be_continued(folder: Path, name: str, clean: bool) -> None:
+    """Open the folder, add a message, restart: the old and the new messages exist."""
     with InProcessBroker(folder) as broker:
         with Connection(broker.url) as connection:
             channel = connection.channel()
@@ -120,10 +120,10 @@ def test_it_is_gone_on_with(folder: Path, name: str, clean: bool) -> None:
         with Connection(broker.url) as connection:
             channel = connection.channel()
             assert channel.drain("left") == [b"new"]
-            check(channel, clean=clean, name=name)
+            check_content(channel, clean=clean, name=name)
 
 
-def test_what_is_frozen_is_what_the_script_writes(tmp_path: Path) -> None:
+def test_the_script_writes_the_expected_content(tmp_path: Path) -> None:
     write(tmp_path / "data")
     with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:
-        check(connection.channel(), clean=True)
+        check_content(connection.channel(), clean=True)

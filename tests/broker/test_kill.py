@@ -1,4 +1,4 @@
-"""kill -9 under load: what was confirmed is there after the restart, and is marked redelivered."""
+"""kill -9 under load: confirmed messages exist after the restart and are marked redelivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = "load"
 
 
 class Load:
-    """A publisher of numbered, persistent messages; it knows which of them were confirmed."""
+    """A publisher of numbered, persistent messages, with the set of the confirmed ones."""
 
     def __init__(self, url: str, label: str) -> None:
         self.client = RawClient(url).connect()
@@ -60,8 +60,8 @@ class Load:
             self.fill_window()
             self.take_confirm()
 
-    def take_what_was_said(self) -> None:
-        """Read the confirms that the broker had written before it died: they count."""
+    def read_last_confirms(self) -> None:
+        """Read the confirms that the broker sent before it was killed: they count."""
         try:
             while True:
                 self.take_confirm()
@@ -70,7 +70,7 @@ class Load:
 
 
 def consume_all(url: str) -> list[tuple[str, bool]]:
-    """Everything that stands in the queue, as body and `redelivered`, acknowledged."""
+    """Consume and acknowledge all messages of the queue; return body and `redelivered` of each."""
     with raw_connection(url) as client:
         client.open()
         _, count, _ = client.declare_queue(QUEUE, durable=True)
@@ -87,7 +87,7 @@ def consume_all(url: str) -> list[tuple[str, bool]]:
 
 @pytest.mark.timeout(1200)
 def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess) -> None:
-    """Ten kills of one broker on one folder, each at another moment of a load of 20,000 messages."""
+    """Kill a broker ten times on one folder, each time at another moment of a load of 20,000 messages."""
     chance = random.Random(20_000)
     for number in range(ROUNDS):
         with raw_connection(broker.url) as client:
@@ -95,10 +95,10 @@ def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess
             client.declare_queue(QUEUE, durable=True)
         load = Load(broker.url, f"round {number}")
         load.run_until(chance.randrange(MESSAGES))
-        # The window is full again when the broker dies: it is in the midst of reading and of writing.
+        # Fill the window again, so that the broker is reading and writing when it is killed.
         load.fill_window()
         broker.kill()
-        load.take_what_was_said()
+        load.read_last_confirms()
         broker.start()
 
         found = consume_all(broker.url)
@@ -112,14 +112,14 @@ def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess
         assert not fresh, f"round {number}: recovered, but not marked redelivered: {fresh[:3]}"
 
 
-def test_order_survives_a_kill(broker: BrokerProcess) -> None:
+def test_the_order_of_messages_survives_a_kill(broker: BrokerProcess) -> None:
     with raw_connection(broker.url) as client:
         client.open()
         client.declare_queue(QUEUE, durable=True)
     load = Load(broker.url, "order")
     load.run_until(5_000)
     broker.kill()
-    load.take_what_was_said()
+    load.read_last_confirms()
     broker.start()
     numbers = [int(body.partition(":")[2]) for body, _ in consume_all(broker.url)]
     assert numbers == sorted(numbers)

@@ -1,4 +1,4 @@
-"""A `warren broker` whose data folder was harmed between two lives: one line for each harm, and no healthy message lost."""
+"""Data folders damaged between two runs: `warren broker` reports each damage in one line and loses no healthy message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.restarts import PERSISTENT
 pytestmark = pytest.mark.processes
 
 LARGE = 200_000
-Harm = Callable[[Path], None]
+Damage = Callable[[Path], None]
 
 
 def number(body: bytes) -> int:
@@ -28,7 +28,7 @@ def number(body: bytes) -> int:
 
 
 def publish(url: str, first: int, last: int, size: int = 0) -> None:
-    """To the queues `hurt` and `healthy` in turn, confirmed."""
+    """Publish to the queues `hurt` and `healthy` in turn, with confirms."""
     with Connection(url) as connection:
         channel = connection.channel()
         for queue in ("hurt", "healthy"):
@@ -53,7 +53,7 @@ def end(broker: BrokerProcess, how: str) -> None:
 
 
 def errors(broker: BrokerProcess) -> list[str]:
-    """What it has reported so far, without the time."""
+    """Return the error lines logged so far, without the time."""
     assert broker.child is not None
     return [line.split(" ERROR ", 1)[1] for line in broker.child.errors.splitlines() if " ERROR " in line]
 
@@ -63,16 +63,14 @@ def segments(data_dir: Path) -> list[Path]:
 
 
 def flip(path: Path, what: bytes) -> None:
-    """A bit of the first place where this stands."""
+    """Flip a bit of the first occurrence of some bytes."""
     content = bytearray(path.read_bytes())
     content[content.index(what)] ^= 1
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_flipped_bit_costs_one_message_and_is_reported_when_it_is_found(
-    broker: BrokerProcess, how: str
-) -> None:
+def test_a_flipped_bit_loses_one_message_and_is_reported(broker: BrokerProcess, how: str) -> None:
     publish(broker.url, 1, 20)
     end(broker, how)
     flip(segments(broker.data_dir)[-1], b"7:hurt:")
@@ -86,7 +84,7 @@ def test_a_flipped_bit_costs_one_message_and_is_reported_when_it_is_found(
     assert "message 7 of queue " in line or "sequence=7" in line
 
 
-def test_a_torn_tail_is_no_news(broker: BrokerProcess) -> None:
+def test_a_torn_tail_is_not_reported(broker: BrokerProcess) -> None:
     publish(broker.url, 1, 20)
     broker.kill()
     path = segments(broker.data_dir)[-1]
@@ -101,7 +99,7 @@ def test_a_torn_tail_is_no_news(broker: BrokerProcess) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder whose log has several segments of large messages, with their indexes."""
+    """A data folder whose log has several segments of large messages, with indexes."""
     with BrokerProcess(tmp_path_factory.mktemp("whole") / "data") as broker:
         publish(broker.url, 1, 90, LARGE)
         broker.kill()
@@ -114,7 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def segmented(whole: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Not started yet, on a copy of that folder."""
+    """A broker on a copy of that folder, not started yet."""
     shutil.copytree(whole, tmp_path / "data")
     broker = BrokerProcess(tmp_path / "data")
     yield broker
@@ -130,24 +128,28 @@ def shorten(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"), [(remove, "segment 2 is missing"), (shorten, "segment 2")], ids=["missing", "cut short"]
+    ("damage", "report"),
+    [(remove, "segment 2 is missing"), (shorten, "segment 2")],
+    ids=["missing", "cut short"],
 )
-def test_a_segment_that_is_not_as_it_was(segmented: BrokerProcess, harm: Harm, said: str) -> None:
-    harm(segments(segmented.data_dir)[1])
+def test_a_missing_or_shortened_segment_is_reported_once(
+    segmented: BrokerProcess, damage: Damage, report: str
+) -> None:
+    damage(segments(segmented.data_dir)[1])
     segmented.start()
     with Connection(segmented.url) as connection:
         channel = connection.channel()
         for queue in ("hurt", "healthy"):
             found = taken(channel, queue)
             assert found == sorted(set(found))
-            # What stands in other segments is there, before the gap and behind it.
+            # The messages of other segments exist, before the gap and behind it.
             assert {1, 90} < set(found) < set(range(1, 91))
     reported = errors(segmented)
-    assert said in reported[0]
+    assert report in reported[0]
     assert len([line for line in reported if "damage_found" in line]) == 1
 
 
-def test_an_index_that_is_gone_or_damaged_is_made_anew(segmented: BrokerProcess) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(segmented: BrokerProcess) -> None:
     indexes = sorted((segmented.data_dir / "log").glob("*.idx"))
     indexes[0].unlink()
     flipped = bytearray(indexes[1].read_bytes())
@@ -160,8 +162,8 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(segmented: BrokerProcess)
     assert [line for line in errors(segmented) if "index.damage_found" not in line] == []
 
 
-def test_a_message_that_cannot_be_read_any_more_does_not_stop_its_queue(segmented: BrokerProcess) -> None:
-    """In a closed segment nobody looks at the content before it is delivered."""
+def test_an_unreadable_message_does_not_stop_its_queue(segmented: BrokerProcess) -> None:
+    """The content of a closed segment is read only for delivery."""
     first = segments(segmented.data_dir)[0]
     flip(first, b"5:hurt:")
     segmented.start()
@@ -176,7 +178,7 @@ def test_a_message_that_cannot_be_read_any_more_does_not_stop_its_queue(segmente
     assert "5" in line
 
 
-def test_a_second_process_ends_and_the_first_goes_on(broker: BrokerProcess) -> None:
+def test_a_second_broker_on_a_data_folder_exits_and_the_first_continues(broker: BrokerProcess) -> None:
     publish(broker.url, 1, 3)
     second = BrokerProcess(broker.data_dir)
     with Child(second.command()) as child:
@@ -200,7 +202,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(broker: BrokerProcess) -> None:
+def test_a_read_only_folder_is_refused_and_unchanged(broker: BrokerProcess) -> None:
     publish(broker.url, 1, 3)
     broker.kill()
     # pytest's folders are closed to others.
@@ -213,8 +215,8 @@ def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(broker: Broke
         arguments = [sys.executable, "-c", AS_NOBODY, "--port", "0", "--data-dir", str(folder)]
         with Child(arguments) as child:
             assert child.wait() == 2
-            said = f"warren broker: cannot write in the data folder {folder}: Permission denied\n"
-            assert child.errors == said
+            expected = f"warren broker: cannot write in the data folder {folder}: Permission denied\n"
+            assert child.errors == expected
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o755)
@@ -228,19 +230,19 @@ from warren.broker.store.file_system import os_files
 
 fault, sync, write = Path(sys.argv[1]), os_files._sync, os.pwrite
 
-def said():
+def fault_name():
     try:
         return fault.read_text()
     except FileNotFoundError:
         return ""
 
 def failing_sync(handle):
-    if said() == "sync":
+    if fault_name() == "sync":
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     sync(handle)
 
 def full_write(handle, data, offset):
-    if said() == "room":
+    if fault_name() == "room":
         write(handle, bytes(data)[: len(data) // 2], offset)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return write(handle, data, offset)
@@ -248,7 +250,7 @@ def full_write(handle, data, offset):
 os_files._sync, os.pwrite = failing_sync, full_write
 sys.exit(main(sys.argv[2:]))
 """
-"""A broker in a process of its own whose syncs fail, or whose writes find no room, while a file says so."""
+"""A broker process whose syncs fail, or whose writes find no room, depending on the content of a file."""
 
 
 @pytest.fixture
@@ -262,7 +264,7 @@ def faulty(tmp_path: Path, fault: Path) -> Child:
     return Child([sys.executable, "-c", WITH_FAULTS, str(fault), "--port", "0", "--data-dir", data])
 
 
-def test_a_failed_sync_is_the_last(faulty: Child, fault: Path, tmp_path: Path) -> None:
+def test_a_failed_sync_ends_the_broker(faulty: Child, fault: Path, tmp_path: Path) -> None:
     with faulty as child:
         url = child.wait_for_line(READY).removeprefix(READY)
         publish(url, 1, 5)
@@ -279,12 +281,12 @@ def test_a_failed_sync_is_the_last(faulty: Child, fault: Path, tmp_path: Path) -
         connection.abort()
     with BrokerProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
         found = taken(connection.channel(), "healthy")
-        # What was refused may be there.
+        # The refused message may be on disk.
         assert found in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
         assert errors(broker) == []
 
 
-def test_a_full_disk_is_waited_for(faulty: Child, fault: Path, tmp_path: Path) -> None:
+def test_a_broker_waits_for_a_full_disk(faulty: Child, fault: Path, tmp_path: Path) -> None:
     with faulty as child:
         url = child.wait_for_line(READY).removeprefix(READY)
         publish(url, 1, 5)

@@ -1,4 +1,4 @@
-"""kill -9 in the midst of publishing into a stream: what was confirmed, or seen by a reader, stays at its offset."""
+"""kill -9 while publishing to a stream: messages that were confirmed or delivered keep their offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 4
 
 
 class Publisher:
-    """Publishes `label:0`, `label:1`, ... and knows how many were confirmed."""
+    """A publisher of `label:0`, `label:1`, ... with the number of the confirmed ones."""
 
     def __init__(self, url: str, label: str) -> None:
         self.connection = Connection(url)
@@ -42,8 +42,8 @@ class Publisher:
             self.sent += count
             self.confirmed = self.channel.next_method(Basic.Ack).delivery_tag or 0
 
-    def take_what_was_said(self) -> None:
-        """Read the confirms that the broker had written before it died: they count."""
+    def read_last_confirms(self) -> None:
+        """Read the confirms that the broker sent before it was killed: they count."""
         read_to_the_end(self.connection)
         for event in self.channel.events:
             if isinstance(event, Basic.Ack):
@@ -59,13 +59,13 @@ def read_to_the_end(connection: Connection) -> None:
 
 
 def arrived(channel: Channel) -> dict[int, bytes]:
-    """The messages that have come so far, by offset."""
+    """Return the messages received so far, by offset."""
     messages = channel.deliveries(len(channel.events))
     return {offset_of(message): message.body for message in messages}
 
 
-def test_what_was_confirmed_or_seen_outlives_a_kill_at_its_offset(broker: BrokerProcess) -> None:
-    """Several kills of one broker on one folder, each at another moment, with a reader that follows."""
+def test_confirmed_and_delivered_messages_keep_their_offsets_over_a_kill(broker: BrokerProcess) -> None:
+    """Kill a broker several times on one folder, each time at another moment, with a consumer at the end of the stream."""
     chance = random.Random(5)
     before = 0
     for number in range(ROUNDS):
@@ -78,7 +78,7 @@ def test_what_was_confirmed_or_seen_outlives_a_kill_at_its_offset(broker: Broker
             reader.connection.read()
         publisher.run_until(chance.randrange(2_000, 8_000))
         broker.kill()
-        publisher.take_what_was_said()
+        publisher.read_last_confirms()
         read_to_the_end(reader.connection)
         watched = arrived(reader)
         broker.start()
@@ -89,7 +89,7 @@ def test_what_was_confirmed_or_seen_outlives_a_kill_at_its_offset(broker: Broker
         consume(channel, STREAM, before, prefetch=60_000)
         found = dict(seen(channel, count - before))
         again.abort()
-        # In order, without a hole, and nothing else.
+        # In order, without gaps, and nothing else.
         assert list(found.items()) == [(before + n, publisher.body(n)) for n in range(count - before)]
         assert len(found) >= publisher.confirmed, (
             f"{publisher.confirmed} were confirmed, {len(found)} are there"

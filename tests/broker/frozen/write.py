@@ -1,9 +1,8 @@
-"""Writes a data folder with a queue of each kind, by way of a broker and its clients, and says what it holds.
+"""Write a data folder with a queue of each kind, through a broker and its clients, and define its expected content.
 
     python -m tests.broker.frozen.write tests/broker/frozen/NAME
 
-Run once for each form that the files on the disk take; what it wrote is never changed afterwards, so that every later
-broker reads it.
+Run it once for each version of the file formats. Never change its output afterwards: every later broker must read it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.support.restarts import PERSISTENT, RestartableSession
 from warren.broker.store.log.log import Log
 
 LARGE = bytes(range(256)) * 280
-"""Runs over a block of the log."""
+"""A body that runs over a block of the log."""
 YEAR_MS = 365 * 24 * 3600 * 1000
 PROPERTIES: dict[str, Any] = {
     "content_type": "text/plain",
@@ -40,14 +39,14 @@ PROPERTIES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Found:
-    """A message as it has to come out of the folder."""
+    """A message that the folder must hold."""
 
     body: bytes
     redelivered: bool = False
-    """After a clean stop; after any other, all are."""
+    """Flag after a clean stop; after a crash all are flagged."""
     properties: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, Any] = field(default_factory=dict)
-    """Those of them that are looked at."""
+    """The headers that are checked."""
     deaths: tuple[tuple[str, str, int], ...] = ()
     """Queue, reason and count of each entry of x-death."""
 
@@ -82,10 +81,10 @@ QUEUES: dict[str, dict[str, Any]] = {
     "lazy": {"x_queue_mode": "lazy"},
     "stream": {"x_queue_type": "stream", "x_stream_max_segment_size_bytes": 5000},
 }
-"""Durable queues, and what they are declared with."""
+"""Durable queues with their arguments."""
 
 OLDEST = "v1"
-"""The folder that was written before there were the queues `LATER`, indexes of segments, and users."""
+"""Name of the folder that was written before the queues `LATER`, indexes of segments, and users existed."""
 LATER = ("lazy", "stream")
 
 EXCHANGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -131,17 +130,17 @@ MESSAGES: dict[str, list[Found]] = {
     "committed": [Found(b"commit 1"), Found(b"commit 2")],
     "lazy": [Found(b"lazy 1", True), Found(LARGE), Found(b"lazy 3")],
 }
-"""What each queue holds, in the order in which it comes out. `careful` keeps one message aside: see ASIDE."""
+"""The messages of each queue in order. `careful` has one pending dead letter besides: PENDING."""
 
 STREAM = [b"%d" % number + b"x" * 1000 for number in range(12)]
-"""What the stream holds, from offset 0 on; it has several segments."""
+"""The messages of the stream from offset 0 on; it has several segments."""
 
-ASIDE = Found(b"aside", deaths=(("careful", "rejected", 1),))
-"""Moves from `careful` to `narrow` when that one has room."""
+PENDING = Found(b"aside", deaths=(("careful", "rejected", 1),))
+"""The dead letter that moves from `careful` to `narrow` when there is room."""
 
 
 def declare(channel: Channel) -> None:
-    """Make the topology; where it exists, prove that it is what it was declared as."""
+    """Declare the topology; for an existing one, check that it is as it was declared."""
     for name, (kind, arguments) in EXCHANGES.items():
         channel.declare_exchange(name, kind, durable=True, **arguments)
     for name, arguments in QUEUES.items():
@@ -256,7 +255,7 @@ def _lazy(session: RestartableSession) -> None:
 
 
 def _churn(session: RestartableSession) -> None:
-    """Until the log was compacted: its first segments are gone, what lived in them has moved."""
+    """Publish and acknowledge until the log has compacted and deleted its first segments."""
     session.publish("churn", *[b"x" * 500] * 1000)
     data_dir = session.broker.data_dir
     assert data_dir is not None
@@ -272,17 +271,17 @@ def _churn(session: RestartableSession) -> None:
 
 
 def small_log() -> Callable[..., Log]:
-    """The log with segments that are small enough to be kept among the tests."""
+    """Return a log with segments small enough to be stored with the tests."""
     return functools.partial(Log, segment_size=40_000, slack=90_000)
 
 
 def write(path: Path) -> None:
-    """A folder at `path`, of a broker that was stopped cleanly, started again and stopped."""
+    """Write a folder at `path` by a broker that is stopped cleanly, started again and stopped."""
     with mock.patch("warren.broker.broker.Log", small_log()), InProcessBroker(path) as broker:
         session = RestartableSession(broker)
         fill(session)
         session.connection.abort()
-        # What was closed by then has an index now.
+        # The restart indexes the closed segments.
         broker.restart()
 
 

@@ -1,4 +1,4 @@
-"""Streams on a broker that stops, crashes, runs out of room or has no disk, and on a clock that a test moves."""
+"""Streams over stops and crashes, on full, failing and absent disks; stored offsets; retention by size and age."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from warren.broker.model.policy.policies import Policy
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_stream_outlives_the_broker(session: RestartableSession, how: str) -> None:
+def test_a_stream_survives_a_stop_and_a_crash(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 9))
     publish_at_once(session.channel, "s", *bodies(10, 99))
@@ -44,14 +44,14 @@ def test_a_stream_outlives_the_broker(session: RestartableSession, how: str) -> 
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_an_empty_stream_outlives_the_broker(session: RestartableSession, how: str) -> None:
+def test_an_empty_stream_survives_a_stop_and_a_crash(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s", x_max_age="1h")
     end(session, how)
     with pytest.raises(Closed, match="inequivalent arg 'x-max-age'"):
         session.connection.channel().declare("s", durable=True, x_queue_type="stream")
 
 
-def test_transient_messages_are_kept_as_well(session: RestartableSession) -> None:
+def test_transient_messages_of_a_stream_survive_a_crash(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", b"0", delivery_mode=1)
     session.crash()
@@ -73,7 +73,7 @@ def test_the_segments_of_a_deleted_stream_are_removed(session: RestartableSessio
     assert seen(session.channel, 1) == numbered(0, 0)
 
 
-def test_a_dead_letter_outlives_a_crash_in_a_stream(session: RestartableSession) -> None:
+def test_a_dead_letter_in_a_stream_survives_a_crash(session: RestartableSession) -> None:
     channel = session.channel
     declare_stream(channel, "s")
     channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="s")
@@ -89,7 +89,7 @@ def test_a_dead_letter_outlives_a_crash_in_a_stream(session: RestartableSession)
     assert session.channel.ready("q") == 0
 
 
-def test_a_committed_transaction_outlives_a_crash(session: RestartableSession) -> None:
+def test_a_committed_transaction_survives_a_crash(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     channel = session.connection.channel()
     channel.call(Tx.Select(), Tx.SelectOk)
@@ -101,7 +101,7 @@ def test_a_committed_transaction_outlives_a_crash(session: RestartableSession) -
     assert seen(session.channel, 50) == numbered(0, 49)
 
 
-# -- a disk without room, and one that fails
+# Full and failing disks
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker
         assert isinstance(connection.event(), ConnectionClass.Unblocked)
 
 
-def test_what_waits_for_a_disk_that_fails_is_refused_and_not_shown(
+def test_messages_waiting_for_a_failed_disk_are_nacked_and_not_delivered(
     stored: InProcessBroker, disk: Disk
 ) -> None:
     connection = Connection(stored.url)
@@ -153,18 +153,18 @@ def test_what_waits_for_a_disk_that_fails_is_refused_and_not_shown(
     connection.abort()
 
 
-# -- stored places
+# Stored offsets
 
 
 def follow(channel: Channel, tag: str, start: object = "first") -> None:
-    """Consume from the place that is stored for a tag, or from a start where there is none yet."""
+    """Consume from the offset stored for a tag, or from `start` if none is stored."""
     channel.qos(100)
     arguments: Any = {"x-stream-offset": start, "x-stream-automatic-offset-tracking": True}
     channel.call(Basic.Consume(queue="s", consumer_tag=tag, arguments=arguments), Basic.ConsumeOk)
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_consumer_goes_on_behind_what_it_acknowledged(session: RestartableSession, how: str) -> None:
+def test_a_consumer_continues_behind_its_acknowledged_messages(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 9))
     follow(session.channel, "auditor")
@@ -173,14 +173,14 @@ def test_a_consumer_goes_on_behind_what_it_acknowledged(session: RestartableSess
     session.channel.ack(messages[7].tag)
     session.sync()
     end(session, how)
-    # What comes after the first gap may have been handled, but nobody said so.
+    # Messages behind the first unacknowledged one are delivered again.
     follow(session.channel, "auditor")
     assert seen(session.channel, 6) == numbered(4, 9)
     follow(session.channel, "another")
     assert seen(session.channel, 10) == numbered(0, 9)
 
 
-def test_a_gap_that_closes_moves_the_place_behind_all(session: RestartableSession) -> None:
+def test_the_stored_offset_moves_when_a_gap_of_acknowledgements_closes(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 4))
     follow(session.channel, "auditor")
@@ -192,7 +192,7 @@ def test_a_gap_that_closes_moves_the_place_behind_all(session: RestartableSessio
     assert seen(session.channel, 1) == numbered(5, 5)
 
 
-def test_a_place_needs_a_name(session: RestartableSession) -> None:
+def test_offset_tracking_needs_a_consumer_tag(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     with pytest.raises(Closed, match="the offset is stored under the consumer tag, which has to be given"):
         follow(session.channel, "")
@@ -207,10 +207,10 @@ def test_a_negative_offset_counts_from_the_end(session: RestartableSession) -> N
     assert seen(session.channel, 10) == numbered(0, 9)
 
 
-# -- retention
+# Retention
 
 
-def small(channel: Channel, **arguments: object) -> None:
+def declare_small_segments(channel: Channel, **arguments: object) -> None:
     declare_stream(channel, "s", x_stream_max_segment_size_bytes=4096, **arguments)
 
 
@@ -219,7 +219,7 @@ def kilobytes(first: int, last: int) -> list[bytes]:
 
 
 def offsets(channel: Channel, start: object = "first") -> tuple[int, int]:
-    """The first and the last offset of a stream."""
+    """Return the first and the last offset of a stream."""
     count, _ = channel.state("s")
     tag = consume(channel, "s", start, prefetch=1000)
     found = [offset for offset, _ in seen(channel, count)]
@@ -229,7 +229,7 @@ def offsets(channel: Channel, start: object = "first") -> tuple[int, int]:
 
 
 def size(folder: Path) -> int:
-    """Of all segments; one may be removed while they are looked at."""
+    """Return the bytes of all segments; one may be removed meanwhile."""
     found = 0
     for path in folder.glob("streams/*"):
         with suppress(FileNotFoundError):
@@ -237,8 +237,8 @@ def size(folder: Path) -> int:
     return found
 
 
-def test_bytes_are_bounded(session: RestartableSession) -> None:
-    small(session.channel, x_max_length_bytes=20_000)
+def test_max_length_bytes_removes_old_segments(session: RestartableSession) -> None:
+    declare_small_segments(session.channel, x_max_length_bytes=20_000)
     publish(session.channel, "s", *kilobytes(0, 99))
     first, last = offsets(session.channel)
     assert last == 99
@@ -251,8 +251,8 @@ def test_bytes_are_bounded(session: RestartableSession) -> None:
     assert offsets(session.channel, 0) == (first, last)
 
 
-class Held(Disk):
-    """A disk whose syncs wait while a test holds them."""
+class HeldSyncs(Disk):
+    """A disk whose syncs a test can hold back."""
 
     def __init__(self) -> None:
         self.free = Event()
@@ -265,9 +265,9 @@ class Held(Disk):
         super().sync(handle)
 
 
-def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None:
-    """While the first batch is written the second one begins its segments: what could not go with the first goes then."""
-    disk = Held()
+def test_max_length_bytes_applies_once_the_segments_are_on_disk(tmp_path: Path) -> None:
+    """Segments that are not on disk when the first batch is released are removed with the second one."""
+    disk = HeldSyncs()
     with InProcessBroker(tmp_path / "data", files=disk) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         bounds = {"x_max_length_bytes": 1_000_000, "x_stream_max_segment_size_bytes": 300_000}
@@ -277,7 +277,7 @@ def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None
         try:
             channel.publish("s", b"first")
             wait_until(lambda: disk.waiting, "the first is written")
-            # Ten chunks, and two messages that find room in the last segment.
+            # Ten chunks, and two messages that fit in the last segment.
             for _ in range(10 * 26 + 2):
                 channel.publish("s", bytes(10_000))
             assert channel.state("s") == (0, 0)
@@ -287,10 +287,10 @@ def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None
         assert channel.state("s")[0] <= 130
 
 
-def test_age_is_bounded(session: RestartableSession) -> None:
-    """Whole segments go, when their last message is too old; no publish is needed for that."""
+def test_max_age_removes_old_segments(session: RestartableSession) -> None:
+    """A segment is removed once its last message is too old, without a publish."""
     channel = session.channel
-    small(channel, x_max_age="1h")
+    declare_small_segments(channel, x_max_age="1h")
     publish(channel, "s", *kilobytes(0, 9))
     session.broker.advance(3000)
     publish(channel, "s", *kilobytes(10, 19))
@@ -305,13 +305,15 @@ def test_age_is_bounded(session: RestartableSession) -> None:
     assert 15 <= first <= 18, "the last segment stays"
 
 
-def test_a_reader_that_is_overtaken_goes_on_with_what_is_left(session: RestartableSession) -> None:
+def test_a_consumer_overtaken_by_retention_continues_with_the_oldest_message(
+    session: RestartableSession,
+) -> None:
     channel = session.channel
-    small(channel, x_max_length_bytes=20_000)
+    declare_small_segments(channel, x_max_length_bytes=20_000)
     publish(channel, "s", *kilobytes(0, 9))
     consume(channel, "s", "first", prefetch=2)
     held = channel.deliveries(2)
-    # Far beyond what is read ahead and kept in memory for those who keep up.
+    # Far more than is read ahead and cached for consumers at the end.
     publish_at_once(channel, "s", *kilobytes(10, 4999))
     last = held[-1]
     found: list[int] = []
@@ -323,7 +325,7 @@ def test_a_reader_that_is_overtaken_goes_on_with_what_is_left(session: Restartab
     assert len(found) < 4000
 
 
-# -- in memory
+# Streams in memory
 
 
 @pytest.fixture
@@ -332,7 +334,7 @@ def memory(timed: Channel) -> Channel:
     return timed
 
 
-def test_a_stream_in_memory_is_read_alike(memory: Channel) -> None:
+def test_a_stream_in_memory_can_be_read_from_an_offset(memory: Channel) -> None:
     publish(memory, "s", *bodies(0, 9))
     consume(memory, "s", 4, "reader")
     assert seen(memory, 6) == numbered(4, 9)
@@ -341,8 +343,10 @@ def test_a_stream_in_memory_is_read_alike(memory: Channel) -> None:
     assert memory.state("s") == (51, 0)
 
 
-def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcessBroker) -> None:
-    small(timed, x_max_length_bytes=20_000)
+def test_retention_and_deletion_apply_to_a_stream_in_memory(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    declare_small_segments(timed, x_max_length_bytes=20_000)
     publish(timed, "s", *kilobytes(0, 99))
     first, last = offsets(timed)
     assert (80 <= first <= 88, last) == (True, 99)
@@ -351,7 +355,7 @@ def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcessBroke
     assert timed.state("s") == (0, 0)
 
 
-def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcessBroker) -> None:
+def test_stream_times_use_the_brokers_clock(memory: Channel, inprocess: InProcessBroker) -> None:
     publish(memory, "s", b"0")
     inprocess.advance(3600)
     publish(memory, "s", b"1")
@@ -362,8 +366,8 @@ def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcessBrok
     assert seen(memory, 2) == numbered(0, 1)
 
 
-def test_a_policy_bounds_a_live_stream(timed: Channel, inprocess: InProcessBroker) -> None:
-    small(timed)
+def test_a_policy_limits_an_existing_stream(timed: Channel, inprocess: InProcessBroker) -> None:
+    declare_small_segments(timed)
     publish(timed, "s", *kilobytes(0, 49))
     broker = inprocess.broker
     assert broker is not None
