@@ -1,4 +1,4 @@
-"""Batches: rows are stored together, and each message ends as its own outcome says."""
+"""Batch handling: store many rows with one insert, and settle each message by itself."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Without async: the same App from threads, web workers, or Spark's foreachBatch."""
+"""Blocking API: use an App from threads, web workers, or Spark's foreachBatch."""
 
 from warren.sdk import App, Queue, Request
 
@@ -17,10 +17,10 @@ async def double(request: Double) -> int:
 
 
 if __name__ == "__main__":
-    with app.sync as sync:  # the App runs on a loop in a thread of its own
+    with app.sync as sync:  # the App runs on an event loop in its own thread
         sync.publish("remember the milk", key="notes")
         print("answered:", sync.call(Double(number=21)))
         message = sync.get("notes", timeout=5)
         if message is not None:
-            with message:  # acknowledges at its end
+            with message:  # acknowledges at the end of the block
                 print("noted:", message.read(str))

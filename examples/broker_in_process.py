@@ -1,4 +1,4 @@
-"""A broker inside this process, on any free port: what a test or a small service needs."""
+"""An AMQP broker in this process, on a free port, for tests and small services."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A broker inside this process with a user who may only read what belongs to billing."""
+"""A broker in this process with a user that may only read queues of billing."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""An App tells what becomes of its messages, in a stream; whoever reads the stream sees each step, and what is missing."""
+"""Capture of message life-cycle events: an App writes them to a stream, which this program reads and checks for gaps."""
 
 import asyncio
 import json
@@ -35,8 +35,8 @@ async def main() -> None:
 
 
 async def show(url: str, stream: str) -> None:
-    """Every event of the stream, by message, until the App says that it has stopped."""
-    lives: dict[str, list[str]] = {}
+    """Print the events of each message, up to the App's event `stopped`."""
+    events_of: dict[str, list[str]] = {}
     numbered = 0
     connection = await aio_pika.connect(url)
     async with connection, connection.channel() as channel:
@@ -46,15 +46,15 @@ async def show(url: str, stream: str) -> None:
             async for batch in batches:
                 async with batch.process():
                     events = json.loads(batch.body)
-                    # Numbers in a row: none is missing.
+                    # The numbers are consecutive: no event is missing.
                     assert batch.headers["sequence"] == numbered + 1
                     numbered += len(events)
                 for event in events:
-                    lives.setdefault(event.get("message_id", ""), []).append(event["event"])
+                    events_of.setdefault(event.get("message_id", ""), []).append(event["event"])
                 if events[-1]["event"] == "stopped":
                     break
     for message_id in ("charge-42", "charge-43"):
-        print(message_id, *sorted(lives[message_id]))
+        print(message_id, *sorted(events_of[message_id]))
 
 
 asyncio.run(main())

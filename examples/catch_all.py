@@ -1,4 +1,4 @@
-"""Catch-all: a message that no binding matches is kept, and somebody is told.
+"""Catch-all: keep messages that no binding matches, and raise an alert.
 
 Run it: python examples/catch_all.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -8,15 +8,15 @@ import asyncio
 from warren.patterns import CatchAll, ParkingLot
 from warren.sdk import App, Delivery, Event
 
-told = asyncio.Event()
+alerted = asyncio.Event()
 
 
-async def tell(delivery: Delivery) -> None:
+async def alert(delivery: Delivery) -> None:
     print("nobody listens for", delivery.routing_key)
-    told.set()
+    alerted.set()
 
 
-orders = CatchAll("orders", alert=tell)
+orders = CatchAll("orders", alert=alert)
 
 
 class OrderRefunded(Event, exchange=orders.exchange, key="order.refunded"):
@@ -28,7 +28,7 @@ async def main() -> None:
     app.include(orders)
     async with app:
         await app.publish(OrderRefunded(order_id="42"))
-        await told.wait()
+        await alerted.wait()
         async with ParkingLot(str(app.url), orders.queue.name) as lot:
             async for letter in lot:
                 print("kept", letter.delivery.body.decode())

@@ -1,4 +1,4 @@
-"""Claim check: a large picture travels beside the broker; its message carries the claim to it.
+"""Claim check: store a large picture outside the broker, and send a reference in its message.
 
 Run it: python examples/claim_check.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -22,7 +22,7 @@ app = App()
 app.include(
     ClaimCheck(
         FolderBlobStore(folder),  # S3Blobs("bucket") for several machines
-        above=100_000,  # bytes; what is smaller travels as always
+        above=100_000,  # bytes; smaller bodies are sent in the message
         keep=timedelta(days=30),
     )
 )

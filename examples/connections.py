@@ -1,4 +1,4 @@
-"""Several hosts, who hears of each state, and a probe over HTTP."""
+"""Several hosts, a callback for state changes, and an HTTP health probe."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from warren.sdk import App, HealthProbe, State
 
 async def main() -> None:
     async with Broker() as broker:
-        # Nodes of one cluster: after a failed attempt the next is tried, here in the order that is given.
+        # Nodes of one cluster, tried in this order until one accepts the connection.
         app = App(["amqp://127.0.0.1:1/", broker.url], hosts="given")
         probe = HealthProbe(0)  # any free port; 8080 by default
         app.include(probe)

@@ -1,4 +1,4 @@
-"""Dead letters: an order that could not be billed is looked at, and replayed when the cause is gone.
+"""Dead letters: inspect an order that could not be billed, and replay it when the cause is fixed.
 
 Run it: python examples/dead_letters.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -39,7 +39,7 @@ async def main() -> None:
 
         bank_answers.set()
         async with ParkingLot(str(app.url), "billing.dead") as lot:
-            # To the queue where it died: other queues of the exchange may have handled the order.
+            # Only to the queue where it failed: other queues of the exchange may have handled the order.
             settled = await replay(lot, app, DeadLetterSelection(exception="OSError"), to_queue=True)
         await billed.wait()
         print("replayed and billed:", settled.done)

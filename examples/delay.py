@@ -1,5 +1,4 @@
-"""Delay: a lamp that is switched after a while, or at a set time; the long wait does not hold up the short
-one.
+"""Delayed messages: switch a lamp after a delay or at a set time. A long delay does not hold up a short one.
 
 Run it: python examples/delay.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -18,7 +17,7 @@ class Switch(Command, queue="lamp"):
 app = App()
 delay = Delay(
     way=BinaryDelayQueues(unit=timedelta(milliseconds=100), levels=20)
-)  # by default steps of 1 s, up to 8.5 years
+)  # by default in steps of 1 s, up to 8.5 years
 app.include(delay)
 done = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Cancelled: reminders that are delayed, listed, replaced and taken back by their key.
+"""Cancellable delays: delay reminders, list them, replace one and cancel one by its key.
 
 Run it: python examples/delay_cancelled.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -18,7 +18,7 @@ class Remind(Command, queue="reminders"):
 
 async def main(folder: Path) -> None:
     app, reminded = App(), asyncio.Event()
-    # RedisStore(url) where several machines take part.
+    # With several machines: RedisStore(url).
     delay = Delay(
         way=BinaryDelayQueues(unit=timedelta(milliseconds=100)), store=SqliteStore(folder / "delay.sqlite")
     )
@@ -34,7 +34,7 @@ async def main(folder: Path) -> None:
         await delay.after(Remind(text="pay order 42"), timedelta(hours=1), cancel_key="order 42")
         print(sorted([waiting.key async for waiting in delay.delayed()]))
         print(await delay.cancel("order 41"))
-        # The same key again: this one takes the other's place.
+        # The same key again: this reminder replaces the other.
         await delay.after(Remind(text="pay order 42 now"), timedelta(milliseconds=300), cancel_key="order 42")
         await reminded.wait()
         print(await delay.cancel("order 42"))

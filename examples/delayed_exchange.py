@@ -1,4 +1,4 @@
-"""Reminders in the order of their times, not of their publishing: a delayed exchange, on a clock that this program moves."""
+"""Delayed exchange: reminders are delivered in the order of their times, here on a virtual clock."""
 
 import asyncio
 

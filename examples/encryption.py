@@ -1,4 +1,4 @@
-"""Encryption: a broker, and whoever reads its disk, sees only noise; what was not encrypted by us is refused.
+"""Encryption: the broker and its disk hold ciphertext only, and messages from others are refused.
 
 Run it: python examples/encryption.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -15,7 +15,7 @@ class Pay(Command, queue="payments"):
     amount: int
 
 
-# In real life from your secret store, the same in every process.
+# In production from a secret store, the same in every process.
 keys = {"2026-05": secrets.token_bytes(32), "2026-11": secrets.token_bytes(32)}
 app = App()
 app.include(Encryption(keys, current="2026-11"))

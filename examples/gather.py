@@ -1,4 +1,4 @@
-"""Scatter-gather: one question to all suppliers; what they answered, and who did not.
+"""Scatter-gather: ask all suppliers for a price, and collect replies, errors and missing answers.
 
 The broker runs in this process unless AMQP_URL names another.
 """
@@ -17,7 +17,7 @@ class Offer(BaseModel):
 
 
 class NotSold(Fault[None], code="not_sold"):
-    """Both sides know this error by its class."""
+    """An error that the caller receives as this class."""
 
 
 class AskPrice(
@@ -56,7 +56,7 @@ async def main() -> None:
         print(f"refused: {[error.message for error in gathered.errors]}")
         print(f"silent: {sorted(gathered.silent)}")
 
-        async for reply in app.gather(AskPrice(sku="lamp"), replies=1, timeout=10):  # as they come
+        async for reply in app.gather(AskPrice(sku="lamp"), replies=1, timeout=10):  # as they arrive
             if reply.error is None:
                 print("an offer is enough")
 

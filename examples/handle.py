@@ -1,4 +1,4 @@
-"""Handling: what a handler takes beside its message, and how it says what becomes of the message."""
+"""Handlers: dependencies, headers, and outcomes that acknowledge or dead-letter a message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,21 +13,21 @@ class Bill(Command, queue="billing"):
 
 
 class Ledger:
-    """What a handler writes to."""
+    """A ledger that handlers write to."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
 
 
 async def open_ledger() -> AsyncIterator[Ledger]:
-    """Made for each message, and cleaned up after it, also if the handler raised."""
+    """Open a ledger for each message, and close it afterwards, also if the handler raised."""
     ledger = Ledger()
     yield ledger
     print("written:", ", ".join(ledger.entries) or "nothing")
 
 
 app = App()
-buried = asyncio.Event()
+dead_lettered = asyncio.Event()
 
 
 @app.handle(Bill, concurrency=1)
@@ -43,16 +43,16 @@ async def bill(
 
 
 @app.handle(bytes, queue="billing.dead")
-async def bury(body: bytes, delivery: Delivery) -> None:
+async def show_dead_letter(body: bytes, delivery: Delivery) -> None:
     print("dead:", delivery.headers["warren-dead-reason"], delivery.headers["warren-dead-error"])
-    buried.set()
+    dead_lettered.set()
 
 
 async def main() -> None:
     async with app:
         await app.publish(Bill(order_id="42", total=9), headers={"tenant": "acme"})
         await app.publish(Bill(order_id="43", total=-1))
-        await buried.wait()
+        await dead_lettered.wait()
 
 
 if __name__ == "__main__":

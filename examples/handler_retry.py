@@ -1,4 +1,4 @@
-"""Retrying: here first, then later by way of the broker, and never what cannot succeed."""
+"""Retries: first in this process, then delayed on the broker, and not for errors that cannot pass."""
 
 import asyncio
 
@@ -12,14 +12,14 @@ class Charge(Command, queue="charges"):
 app = App()
 done = asyncio.Event()
 
-# Tried twice in this process; then after 100 ms and after 300 ms, twice each (in a shop: "5s", "1m", "10m").
-patient = Retry(2).then("100ms", "300ms").on(ConnectionError)
+# Two attempts at once; then two after 100 ms and two after 300 ms (in production: "5s", "1m", "10m").
+transient_errors = Retry(2).then("100ms", "300ms").on(ConnectionError)
 
 
-@app.handle(Charge, retry=patient)
+@app.handle(Charge, retry=transient_errors)
 async def charge(command: Charge, delivery: Delivery) -> None:
     if command.order_id == "unknown":
-        raise LookupError("no such order")  # no attempt will change that: dead-lettered at once
+        raise LookupError("no such order")  # not retried: dead-lettered at once
     if delivery.attempt < 3:
         raise ConnectionError("the bank does not answer")
     print("charged at delivery", delivery.attempt)
@@ -27,7 +27,7 @@ async def charge(command: Charge, delivery: Delivery) -> None:
 
 
 @app.handle(bytes, queue="charges.dead")
-async def bury(body: bytes, delivery: Delivery) -> None:
+async def show_dead_letter(body: bytes, delivery: Delivery) -> None:
     print("dead:", delivery.headers["warren-dead-error"])
 
 

@@ -1,4 +1,4 @@
-"""Hello: an event is published and handled; the broker runs in this process unless AMQP_URL names another."""
+"""Publish and handle an event. The broker runs in this process unless AMQP_URL names another."""
 
 import asyncio
 
@@ -13,12 +13,12 @@ async def main() -> None:
     app, billed = App(), asyncio.Event()
 
     @app.handle(OrderPlaced, queue="billing")
-    async def bill(order: OrderPlaced) -> None:  # returns: acknowledged
+    async def bill(order: OrderPlaced) -> None:  # acknowledged when it returns
         print("billed", order.order_id)
         billed.set()
 
     async with app:
-        await app.publish(OrderPlaced(order_id="42"))  # returns when the broker has it
+        await app.publish(OrderPlaced(order_id="42"))  # returns after the broker's confirm
         await billed.wait()
 
 

@@ -1,4 +1,4 @@
-"""Immediate: a caller hears at once whether somebody takes the call.
+"""Immediate delivery: a publisher gets an error at once if no consumer accepts the message.
 
 Run it: python examples/immediate.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """

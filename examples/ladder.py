@@ -1,4 +1,4 @@
-"""Ladder: reminders on fixed steps, each step with a handler of its own.
+"""Delay ladder: reminders after fixed delays, each with its own handler.
 
 Run it: python examples/ladder.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -16,7 +16,7 @@ class Remind(Message):
 app = App()
 ladder = DelayLadder(
     "reminders", "200ms", "900ms"
-)  # by default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min, 1 h
+)  # default: 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min, 1 h
 app.include(ladder)
 done = asyncio.Event()
 

@@ -1,5 +1,4 @@
-"""Load levelling: a spike of a hundred times the usual load waits in the queue, and is worked off at the pace of the
-workers; nothing is refused, and the workers never see more than they asked for.
+"""Load levelling: a spike of a hundred times the usual load waits in the queue, and the workers handle it at their own pace.
 
 Run it: python examples/load_levelling.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -19,7 +18,7 @@ async def main() -> None:
     app, finished = App(), asyncio.Event()
     at_once = most_at_once = done = 0
 
-    @app.handle(Resize, concurrency=5)  # five at a time here, and at most ten prefetched
+    @app.handle(Resize, concurrency=5)  # five at a time in this process, and at most ten prefetched
     async def resize(command: Resize) -> None:
         nonlocal at_once, most_at_once, done
         at_once += 1

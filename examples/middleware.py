@@ -1,4 +1,4 @@
-"""Middlewares: functions around every publish and every attempt to handle, that see and change what passes."""
+"""Middlewares: functions around every publish and every handling attempt, here to compress message bodies."""
 
 import asyncio
 import zlib
@@ -18,7 +18,7 @@ handled = asyncio.Event()
 async def compress(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
     outgoing.set_body(zlib.compress(outgoing.body))
     outgoing.set("content_encoding", "deflate")
-    await call_next(outgoing)  # returns when the broker has it
+    await call_next(outgoing)  # returns after the broker's confirm
 
 
 async def expand(delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:

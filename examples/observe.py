@@ -1,4 +1,4 @@
-"""Traces and metrics of OpenTelemetry, a JSON log, and the figures of an App.
+"""Observability: OpenTelemetry traces and metrics, a JSON log, and the statistics of an App.
 
 The broker runs in this process unless AMQP_URL names another. Needs opentelemetry-sdk.
 """
@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from warren.sdk import App, Command, JsonLines, Telemetry
 
-spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()  # yours export to a collector
+spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()  # in production: exporters to a collector
 tracers = TracerProvider()
 tracers.add_span_processor(SimpleSpanProcessor(spans))
 
@@ -33,7 +33,7 @@ async def charge(command: Charge) -> None:
 
 async def main() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())  # one JSON object a line, with trace_id and span_id
+    handler.setFormatter(JsonLines())  # one JSON object per line, with trace_id and span_id
     logging.getLogger("warren").addHandler(handler)
 
     async with app:

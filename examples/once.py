@@ -1,4 +1,4 @@
-"""Once: the card is charged once, though the command comes twice, and both get the same receipt.
+"""Idempotent handling: a card is charged once although the command arrives twice, and both callers get the same receipt.
 
 Run it: python examples/once.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -16,9 +16,7 @@ class ChargeCard(Request[str], queue="charges"):
 
 
 app = App()
-store = SqliteStore(
-    f"{tempfile.mkdtemp()}/decisions.sqlite"
-)  # RedisStore(url), where several processes charge
+store = SqliteStore(f"{tempfile.mkdtemp()}/decisions.sqlite")  # with several processes: RedisStore(url)
 
 
 @app.handle(ChargeCard, once=Once(store, key=lambda command: command.order_id, keep=timedelta(days=1)))
@@ -32,7 +30,7 @@ async def main() -> None:
         print(await app.call(ChargeCard(order_id="42")))
         print(
             await app.call(ChargeCard(order_id="42"))
-        )  # a customer who is impatient, or a caller that lost the reply
+        )  # an impatient customer, or a caller that lost the reply
 
 
 if __name__ == "__main__":

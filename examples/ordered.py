@@ -1,4 +1,4 @@
-"""Order by key: the steps of one order come one after the other, while other orders go on."""
+"""Per-key ordering: the steps of one order are handled one after the other, different orders concurrently."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Outbox: the order and the news of it are one transaction; what is rolled back is never heard of.
+"""Transactional outbox: an order and its event are one database transaction, and a rollback publishes nothing.
 
 Run it: python examples/outbox.py   (AMQP_URL and DATABASE_URL choose a broker and a database, such as
 postgresql+asyncpg://...; without them nothing else is needed)

@@ -1,4 +1,4 @@
-"""Partitions: what happens to one order is handled in its order, different orders side by side.
+"""Partitions: changes of one order are handled in their order, different orders concurrently.
 
 Run it: python examples/partitions.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -19,14 +19,14 @@ class OrderChanged(Event, exchange=orders.exchange):
 
 @orders.handle(OrderChanged)
 async def follow(change: OrderChanged) -> None:
-    await asyncio.sleep(random.random() / 100)  # some take longer than others
+    await asyncio.sleep(random.random() / 100)  # handlers take different times
     history.setdefault(change.order_id, []).append(change.what)
     if sum(map(len, history.values())) == 12:
         done.set()
 
 
 app = App()
-app.include(orders)  # in publishers as well
+app.include(orders)  # also in Apps that only publish
 history: dict[str, list[str]] = {}
 done = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A policy at work: a live queue gets a limit and a dead letter exchange that nobody declared, and loses them again."""
+"""Policies: a running queue gets a length limit and a dead letter exchange, and loses them again."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from warren.broker import Broker
 
 
 async def ctl(data_dir: str, *words: str) -> None:
-    """`warren ctl WORDS`, as an operator types it."""
+    """Run `warren ctl` with these words."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "warren.cli.ctl", "--data-dir", data_dir, "--silent", *words
     )

@@ -1,4 +1,4 @@
-"""Publishing: every publish ends in the broker's confirm or in an error that says what became of the message."""
+"""Publishing: every publish ends with the broker's confirm, or with an error that names the outcome."""
 
 import asyncio
 
@@ -23,12 +23,12 @@ async def main() -> None:
     @app.handle(Ship, concurrency=1)
     async def ship(command: Ship, delivery: Delivery) -> None:
         if command.parcels == 0:
-            raise ValueError("nothing to ship")  # tried 3 times, then dead-lettered with the reason
+            raise ValueError("nothing to ship")  # attempted 3 times, then dead-lettered with the reason
         if command.order_id == "99":
             shipped.set()
 
     @app.handle(bytes, queue="shipping.dead")
-    async def bury(body: bytes, delivery: Delivery) -> None:
+    async def show_dead_letter(body: bytes, delivery: Delivery) -> None:
         print("dead:", delivery.headers["warren-dead-error"])
 
     async with app:

@@ -1,4 +1,4 @@
-"""Rate limit: a service allows two calls in half a second; handlers keep to it, over all processes, and nothing is lost.
+"""Rate limit: a service allows two calls in half a second, and the handlers of all processes together keep that limit.
 
 Run it: python examples/rate_limit.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing
 else is needed)

@@ -1,4 +1,4 @@
-"""Replies of several kinds, and errors that both sides know by their class.
+"""Replies of several types, and errors that the caller receives as their class.
 
 The broker runs in this process unless AMQP_URL names another.
 """
@@ -24,14 +24,14 @@ class Known(BaseModel):
 
 
 class UnknownSku(Fault[Known], code="unknown_sku"):
-    """Its details are a `Known`, at the handler as at the caller."""
+    """An error with details of the type `Known`, for the handler and the caller."""
 
 
 class GetQuote(Request[Quote | OnRequest], queue="quotes.of.kinds", faults=[UnknownSku]):
     sku: str
 
 
-app = App(replies="direct")  # no reply queue: RabbitMQ's direct reply-to
+app = App(replies="direct")  # RabbitMQ's direct reply-to, without a reply queue
 
 
 @app.handle(GetQuote)

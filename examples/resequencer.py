@@ -1,4 +1,4 @@
-"""Resequencer: what happened to an order is handled in the order in which it happened, whatever comes first.
+"""Resequencer: changes of an order are handled in the order of their versions, whatever order they arrive in.
 
 Run it: python examples/resequencer.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -13,15 +13,13 @@ from warren.sdk import App, Event
 
 class OrderChanged(Event, exchange="orders", key="order.changed"):
     order_id: str
-    version: int  # counted in the database that holds the order
+    version: int  # the row's version in the orders database
     what: str
 
 
 resequencer = Resequencer(
     "order-history",
-    store=SqliteStore(
-        f"{tempfile.mkdtemp()}/places.sqlite"
-    ),  # RedisStore(url), where several processes take over
+    store=SqliteStore(f"{tempfile.mkdtemp()}/places.sqlite"),  # with several processes: RedisStore(url)
     key=lambda change: change.order_id,
     number=lambda change: change.version,
 )

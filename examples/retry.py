@@ -1,4 +1,4 @@
-"""Retry: once in the process, then after growing delays on the broker, then parked with the reason.
+"""Retry with exponential backoff on the broker, then park the message with the reason.
 
 Run it: python examples/retry.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -9,8 +9,8 @@ from warren.patterns import ParkingLot, backoff
 from warren.patterns.dead_letters import ParkedMessage
 from warren.sdk import App, Command, Delivery, Retry
 
-# 100 ms, 200 ms, 400 ms, each up to a quarter longer, so that what failed together does not come back together.
-patiently = Retry(1).then(*backoff("100ms", factor=2, times=3), jitter=0.25).on(ConnectionError)
+# 100 ms, 200 ms, 400 ms, each with up to 25 % jitter, so that messages that failed together do not return together.
+with_backoff = Retry(1).then(*backoff("100ms", factor=2, times=3), jitter=0.25).on(ConnectionError)
 
 
 class Charge(Command, queue="charges"):
@@ -20,7 +20,7 @@ class Charge(Command, queue="charges"):
 async def main() -> None:
     app, given_up = App(), asyncio.Event()
 
-    @app.handle(Charge, retry=patiently)
+    @app.handle(Charge, retry=with_backoff)
     async def charge(command: Charge, delivery: Delivery) -> None:
         print(f"attempt {delivery.attempt}")
         if delivery.attempt == 4:

@@ -1,4 +1,4 @@
-"""Routing slip: a trip is booked step by step; when there is no car, the hotel and the flight are given back.
+"""Routing slip: book a trip step by step, and compensate hotel and flight if there is no car.
 
 Run it: python examples/routing_slip.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """

@@ -1,4 +1,4 @@
-"""Saga: an order is paid and shipped; when it cannot be shipped, the payment is undone, then the reservation.
+"""Saga: an order is paid and shipped; if it cannot be shipped, compensate the payment, then the reservation.
 
 Run it: python examples/saga.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
 is needed)

@@ -1,4 +1,4 @@
-"""The service of a shop: `warren run shop:app` in this folder."""
+"""The service of a shop, to be run with `warren run shop:app` in this folder."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from warren.sdk import App, Binding, Declarable, Event, Exchange, Queue, RemoteError, Request
 
-# What no queue takes stays in one: an alternate exchange of type fanout, and a queue bound to it.
+# Unroutable messages are kept: an alternate exchange of type fanout, and a queue bound to it.
 UNROUTED: list[Declarable] = [
     Exchange("orders.unrouted", type="fanout"),
     Queue("orders.unrouted", message_ttl=timedelta(days=7)),
@@ -29,20 +29,20 @@ class GetQuote(Request[Quote], queue="quotes"):
     sku: str
 
 
-app = App(name="shop")  # the broker that AMQP_URL names
+app = App(name="shop")  # connects to the broker in AMQP_URL
 app.declare(*UNROUTED, Queue("audit", max_age=timedelta(days=30)), Binding("orders", "audit", "#"))
 app.publishes(OrderPlaced)
 
 
 @app.handle(OrderPlaced, queue="billing", concurrency=4)
 async def bill(order: OrderPlaced) -> None:
-    """Write the bill of an order."""
+    """Print the bill of an order."""
     print(f"billed {order.order_id}", flush=True)
 
 
 @app.handle(GetQuote)
 async def quote(request: GetQuote) -> Quote:
-    """Say what something costs."""
+    """Return the price of an item."""
     if request.sku != "lamp":
         raise RemoteError("unknown_sku", f"there is no {request.sku}")
     return Quote(price=Decimal("9.90"))

@@ -1,4 +1,4 @@
-"""Browsing a queue with Spark: `spark_read.py QUEUE` counts its messages and shows three. All of them stay there."""
+"""Browse a queue with Spark: `spark_read.py QUEUE` counts its messages and shows three without removing any."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from warren.pipeline import register
 
-# Spark's workers are otherwise the first python3 on the PATH, which may not have Warren.
+# Otherwise Spark's workers run the first python3 on the PATH, which may not have Warren.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 

@@ -1,4 +1,4 @@
-"""A queue into Parquet, each message once: `spark_spool.py QUEUE FOLDER` takes what waits; again, and what came since."""
+"""Move a queue to Parquet with Spark, exactly once: `spark_spool.py QUEUE FOLDER` writes the messages since the last run."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from warren.pipeline import register
 
-# Spark's workers are otherwise the first python3 on the PATH, which may not have Warren.
+# Otherwise Spark's workers run the first python3 on the PATH, which may not have Warren.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 

@@ -1,4 +1,4 @@
-"""Reading a stream with Spark: `spark_stream.py STREAM` counts messages by routing key and shows the last three orders."""
+"""Read a stream with Spark: `spark_stream.py STREAM` counts messages by routing key and shows the last three orders."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from warren.pipeline import body_as, register
 
-# Spark's workers are otherwise the first python3 on the PATH, which may not have Warren.
+# Otherwise Spark's workers run the first python3 on the PATH, which may not have Warren.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 

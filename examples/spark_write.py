@@ -1,4 +1,4 @@
-"""Publishing from Spark: `spark_write.py QUEUE` counts orders by customer and publishes a message for each customer."""
+"""Publish from Spark: `spark_write.py QUEUE` counts orders by customer and publishes a message for each customer."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from pyspark.sql.functions import sum as total
 
 from warren.pipeline import register
 
-# Spark's workers are otherwise the first python3 on the PATH, which may not have Warren.
+# Otherwise Spark's workers run the first python3 on the PATH, which may not have Warren.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ORDERS = [("ada", 12), ("bob", 5), ("ada", 30), ("eve", 7)]

@@ -1,4 +1,4 @@
-"""A stream: messages stay where they are, and everybody reads them from where they like, as often as they like.
+"""Streams: consumers read without removing messages, from any offset or time, as often as they like.
 
 The broker runs in this process unless AMQP_URL names another, RabbitMQ for example.
 """
@@ -25,13 +25,13 @@ async def connect() -> AsyncIterator[AbstractConnection]:
 
 
 async def read(connection: AbstractConnection, start: FieldValue, count: int) -> list[str]:
-    """The next so many messages from a start on; acknowledging only makes room for more."""
+    """Read `count` messages from an offset or time. An acknowledgement only makes room for more deliveries."""
     arrived: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
     found: list[str] = []
     async with connection.channel() as channel:
-        await channel.set_qos(prefetch_count=100)  # a stream's consumer has a limit of its own
+        await channel.set_qos(prefetch_count=100)  # consumers of streams need a prefetch limit
         stream = await channel.get_queue(STREAM)
-        # Not `stream.iterator()`: at its end it gives back what it has read ahead, which streams refuse.
+        # Not `stream.iterator()`: at its end it requeues prefetched messages, which streams refuse.
         await stream.consume(arrived.put, arguments={"x-stream-offset": start})
         while len(found) < count:
             message = await arrived.get()
@@ -48,7 +48,9 @@ async def fill(channel: AbstractChannel) -> None:
     )
     for number in range(10):
         message = aio_pika.Message(f"order {number}".encode())
-        await channel.default_exchange.publish(message, STREAM)  # confirmed: it is on the disk
+        await channel.default_exchange.publish(
+            message, STREAM
+        )  # returns after the confirm: the message is on disk
 
 
 async def main() -> None:

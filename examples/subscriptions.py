@@ -1,4 +1,4 @@
-"""A subscription is paused and resumed, by hand, and by a circuit breaker while its handler keeps failing."""
+"""Pause and resume a subscription, by hand and by a circuit breaker while its handler fails."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def charge(command: Charge) -> None:
 async def main() -> None:
     async with app:
         subscription = app.subscriptions["charges"]
-        await subscription.pause()  # for as long as a migration takes, say
+        await subscription.pause()  # during a migration, for example
         await app.publish(Charge(order_id="42"))
         await subscription.resume()
         await subscription.wait_for_mode(Mode.TRIPPED)

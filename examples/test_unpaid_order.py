@@ -1,4 +1,4 @@
-"""The unpaid order as a test: half an hour passes in milliseconds. Run it: pytest examples/test_unpaid_order.py"""
+"""Test with a virtual clock: half an hour takes milliseconds. Run it: pytest examples/test_unpaid_order.py"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -72,7 +72,7 @@ async def test_a_paid_order_is_not(warren: Warren, app: App) -> None:
 async def test_what_cannot_be_cancelled_is_a_dead_letter(warren: Warren, app: App) -> None:
     async with warren.running(app):
         await warren.publish(CancelOrder(order_id="unknown"))
-        await warren.advance(minutes=1)  # The attempts in between wait, too.
+        await warren.advance(minutes=1)  # The waits between the attempts pass too.
         [dead] = warren.dead_letters
         assert (dead.queue, dead.reason) == ("orders.cancel", "failed")
         assert dead.read(CancelOrder) == CancelOrder(order_id="unknown")

@@ -1,4 +1,4 @@
-"""Timers: a reminder at its time, a report each morning; kept in a store, published by one of all processes.
+"""Timers: a reminder at its time and a report each morning, stored durably and published by one of all processes.
 
 Run it: python examples/timers.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
 is needed)
@@ -41,7 +41,7 @@ app = App()
 app.include(timers)
 
 
-@app.handle(Remind, once=Once(store))  # each time has its own message id: its effect happens once
+@app.handle(Remind, once=Once(store))  # each firing has its own message id, so that it takes effect once
 async def remind(command: Remind) -> None:
     print(f"order {command.order_id}: do not forget to pay")
     reminded.set()

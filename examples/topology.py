@@ -1,4 +1,4 @@
-"""Topology as data: declared, compared with a broker, made, and what in it could lose a message."""
+"""Topology as data: compare it with a broker, create it, and list configurations that could lose messages."""
 
 import asyncio
 from datetime import timedelta
@@ -12,7 +12,7 @@ DECLARED: list[Declarable] = [
     Exchange("orders.unrouted", type="fanout"),
     Queue("orders.unrouted"),  # durable, quorum, a delivery limit, dead-lettered to orders.unrouted.dead
     Queue("billing", message_ttl=timedelta(hours=1), max_length=100_000),
-    Queue("urgent", max_priority=10),  # classic: quorum queues have no such levels
+    Queue("urgent", max_priority=10),  # classic: quorum queues do not have ten priorities
     Queue("history", type="stream", max_age=timedelta(days=30)),
     Binding("orders", "billing", "order.*"),
     Binding("orders.unrouted", "orders.unrouted"),

@@ -1,4 +1,4 @@
-"""TransactionalOnce: the payment and the note that it was made are one transaction, whatever dies in between.
+"""Idempotent handling in a database transaction: a payment and the record of its message are committed together.
 
 Run it: python examples/transactional_once.py   (AMQP_URL and DATABASE_URL choose a broker and a database, such as
 postgresql+asyncpg://...; without them nothing else is needed)

@@ -1,4 +1,4 @@
-"""The unpaid order: who does not pay in time is cancelled, once; who pays late is refunded; nobody is both.
+"""Deadline: an order that is not paid in time is cancelled once, and a late payment is refunded; never both.
 
 Run it: python examples/unpaid_order.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them
 nothing else is needed)
@@ -29,7 +29,7 @@ url = os.environ.get("REDIS_URL")
 store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/decisions.sqlite")
 unpaid = Deadline(
     "order-unpaid",
-    after=timedelta(seconds=1),  # in a shop: minutes=30
+    after=timedelta(seconds=1),  # in production: minutes=30
     signal=lambda key: CancelOrder(order_id=key),
     store=store,
 )

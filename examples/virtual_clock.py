@@ -1,4 +1,4 @@
-"""An hour passes in milliseconds: a broker in this process whose time a test moves."""
+"""Virtual clock: a broker in this process whose time the program advances by an hour in milliseconds."""
 
 import asyncio
 

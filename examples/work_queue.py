@@ -1,4 +1,4 @@
-"""Work queue: pages are rendered by two processes, the urgent ones first, and the others are not forgotten.
+"""Work queue with priorities: two processes render pages, urgent ones first, without starving the others.
 
 Run it: python examples/work_queue.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -18,10 +18,10 @@ async def main() -> None:
     done: list[int] = []
     all_done = asyncio.Event()
     async with publisher:
-        workers = [App(str(publisher.url)) for _ in range(2)]  # elsewhere each is a process: `app.run()`
+        workers = [App(str(publisher.url)) for _ in range(2)]  # in production each is a process: `app.run()`
         queues = []
         for app in workers:
-            # After at most 10 urgent pages one that waits has its turn.
+            # After at most 10 urgent pages, one of the others is rendered.
             work = WorkQueue("render", priorities=3, concurrency=1, bypass=10)
             app.include(work)
             queues.append(work)

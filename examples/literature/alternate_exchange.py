@@ -1,9 +1,9 @@
-"""Alternate exchange: what an exchange cannot route goes to another one.
+"""Alternate exchange: unroutable messages go to another exchange instead of being dropped.
 
-The original makes the alternate a direct exchange: the message keeps its routing key, which matches
-nothing there either, and it is lost without an error. It also says that `mandatory` has no effect any
-more: it has, when the alternate routes it to no queue. Here the alternate is a fanout, and somebody is
-told.
+The textbook version declares the alternate as a direct exchange: the message keeps its routing key, which
+matches no binding there either, and is lost without an error. It also claims that `mandatory` has no effect
+any more; it has, if the alternate exchange routes the message to no queue. Here the alternate is a fanout
+exchange with a queue and an alert.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ import asyncio
 from warren.patterns import CatchAll
 from warren.sdk import App, Delivery, Event
 
-told = asyncio.Event()
+alerted = asyncio.Event()
 
 
 async def tell(delivery: Delivery) -> None:
     print("kept, and told:", delivery.routing_key)
-    told.set()
+    alerted.set()
 
 
 normal = CatchAll("literature.normal", alert=tell)
@@ -35,13 +35,13 @@ class Unknown(Event, exchange=normal.exchange, key="unknown"):
 @app.handle(Known, queue="literature.known")
 async def known(message: Known) -> None:
     print("handled:", message.text)
-    await app.publish(Unknown(text="who takes this?"))  # returns: the alternate has it
+    await app.publish(Unknown(text="who takes this?"))  # succeeds: the alternate exchange routes it
 
 
 async def main() -> None:
     async with app:
         await app.publish(Known(text="hello"))
-        await told.wait()
+        await alerted.wait()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Confirms asynchronously: a window of messages is under way, and each hears of its own confirm.
+"""Asynchronous publisher confirms: a window of messages is in flight, and each has its own confirm.
 
-The original keeps the unconfirmed in a set that it fills after it published (the confirm may be there
-before), ignores `multiple`, publishes again what was nacked from within the callback, and never bounds how
-much is under way. Here a message is in the ordered set before its first byte is written, the window bounds
-it, and what a lost connection left open is published again with its id.
+The textbook version adds a message to the unconfirmed set after its publish (when the confirm may have
+arrived already), ignores `multiple`, republishes nacked messages within the callback, and does not limit the
+messages in flight. Here a message is in the set before its first byte is written, the window is limited, and
+unconfirmed messages of a lost connection are published again with their id.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ app.declare(Queue("literature.asynchronous"))
 
 async def main() -> None:
     async with app:
-        # One by one, with a future each ...
+        # One by one, with a future for each confirm ...
         confirms = [await app.submit(b"%d" % number, key="literature.asynchronous") for number in range(50)]
         await asyncio.gather(*confirms)
         # ... or all at once.

@@ -1,8 +1,8 @@
-"""Confirms in batches: one wait for many messages.
+"""Publisher confirms in batches: one wait for many messages.
 
-The original publishes the whole batch again when one message of it was not confirmed, and makes duplicates
-of all the others; or it never closes the last batch, which was not full. Here a report says what was not
-confirmed, and only that is published again.
+The textbook version republishes the whole batch if one message was not confirmed, which duplicates all
+others, or never completes the last, incomplete batch. Here a report lists the messages that were not
+confirmed, and only those are published again.
 """
 
 import asyncio

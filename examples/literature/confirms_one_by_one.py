@@ -1,9 +1,9 @@
-"""Confirms one by one: each message waits for the one before it.
+"""Publisher confirms one by one: each publish waits for its confirm before the next.
 
-The original calls `waitForConfirms` after each message and looks at its boolean only sometimes; a nack and
-a lost connection are forgotten. It takes the confirm for the proof that a queue has the message: it only
-says that the broker is done with it, an unroutable one is confirmed as well. Here each publish raises what
-became of it. Slow: a round trip and a sync of the disk a message.
+The textbook version calls `waitForConfirms` after each message and does not always check the result, so that
+a nack or a lost connection goes unnoticed. It takes the confirm for proof that a queue has the message; but
+the broker also confirms unroutable messages. Here each publish raises the error of its outcome. This is slow:
+a round trip and a disk sync for each message.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Dead letters: what is rejected, expires or does not fit goes to another exchange.
+"""Dead letters: rejected, expired and surplus messages go to another exchange.
 
-The original names a dead letter exchange and forgets the queue behind it, or its binding: the broker drops
-what it cannot route there, without a word. It rejects without a reason, so that nobody knows later why.
-And it dead-letters at most once: between the two queues a message may be lost. Here the dead letter queue
-is declared along, the copy says why, and quorum queues dead-letter at least once.
+The textbook version sets a dead letter exchange but forgets its queue or binding: the broker silently drops
+dead letters that it cannot route. It rejects without a reason, so that nobody can find the cause later. And
+it dead-letters at most once: a message may be lost between the two queues. Here the dead letter queue is
+declared with the queue, the copy carries the reason, and quorum queues dead-letter at least once.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ held = asyncio.Event()
 async def carry(parcel: Parcel) -> None:
     if parcel.weight > 30:
         raise DeadLetter("too heavy")
-    await held.wait()  # and while this one is carried, those that wait behind it grow old
+    await held.wait()  # meanwhile the messages behind this one expire
 
 
 async def main() -> None:

@@ -1,8 +1,8 @@
-"""Delay ladder: a message waits in the queue of its level, and is handled when its time has come.
+"""Delay ladder: a message waits in the queue of its delay, and is handled when the delay has passed.
 
-The original publishes all delays to one queue, each with an `expiration` of its own: a broker expires only
-at the head of a queue, so that five seconds behind an hour take an hour. Or it uses a queue a message.
-Here each level has one queue with one TTL.
+The textbook version publishes all delays to one queue, each with its own `expiration`: a broker expires
+messages only at the head of a queue, so that five seconds behind an hour take an hour. Or it declares a queue
+for each message. Here each delay has one queue with one TTL.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ class Check(Message):
 
 
 app = App()
-ladder = DelayLadder("literature.ladder", "100ms", "500ms", "1s")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
+ladder = DelayLadder("literature.ladder", "100ms", "500ms", "1s")  # usually 5 s, 10 s, 30 s, 1 min ... 1 h
 app.include(ladder)
 checked: list[str] = []
 done = asyncio.Event()
@@ -33,7 +33,7 @@ for step in ladder.steps:
 
 async def main() -> None:
     async with app:
-        # The longest first, and it holds up nobody.
+        # The longest delay first: it does not hold up the others.
         await asyncio.gather(
             *(ladder.publish(Check(what=f"{level} ms"), f"{level}ms") for level in (1000, 500, 100))
         )

@@ -1,9 +1,9 @@
-"""Fibonacci by remote call.
+"""Remote call: Fibonacci numbers.
 
-The original waits for its reply for ever, hangs when nobody serves, makes a queue for each call, answers
-an error with silence, lets one call in flight at a time, and believes every reply whose correlation id it
-does not know. Here a call has a deadline, fails at once without a server, carries errors with their type,
-and many are in flight over one reply queue.
+The textbook version waits for its reply for ever, hangs without a server, declares a queue for each call,
+sends no reply after an error, has one call in flight at a time, and accepts replies with any correlation id.
+Here a call has a timeout, fails at once without a server, and raises the server's error with its type; many
+calls share one reply queue.
 """
 
 import asyncio

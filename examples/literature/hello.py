@@ -1,9 +1,9 @@
 """Hello: one message through one queue.
 
-The original publishes to an undeclared or transient queue, without confirm and without `mandatory`, and
-consumes with automatic acknowledgement: a message is lost wherever one of the two processes or the broker
-stops. Here the queue is durable, the message persistent, its arrival confirmed, and it is acknowledged
-after it was handled.
+The textbook version publishes to an undeclared or transient queue, without confirms and without `mandatory`,
+and consumes with automatic acknowledgement: a message is lost wherever one of the processes or the broker
+stops. Here the queue is durable, the message is persistent and confirmed, and it is acknowledged after its
+handler returned.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Lazy queue: what waits is on the disk, and memory holds next to nothing of it.
+"""Lazy queue: messages wait on disk, and take hardly any memory.
 
-Plain aio-pika: the SDK's queues page out what does not fit by themselves. The original makes every queue
-lazy, or by an argument that no policy can change later; since RabbitMQ 3.12 classic queues are always as
-good as lazy, and 4.3 refuses the argument. Persistent messages are not what it is about: a lazy queue
-writes transient ones to the disk as well, which does not make them survive.
+This program uses aio-pika, because the SDK's queues page out by themselves. The textbook version makes every
+queue lazy, or does so by an argument that no policy can change later. Since RabbitMQ 3.12 classic queues
+always behave like lazy queues, and 4.3 refuses the argument. Lazy does not mean durable: a lazy queue writes
+transient messages to disk as well, but they do not survive a restart.
 """
 
 import asyncio

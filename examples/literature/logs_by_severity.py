@@ -1,8 +1,7 @@
-"""Logs by severity: a direct exchange, and queues that are bound by the severities that they want.
+"""Logs by severity: a direct exchange, and queues that are bound by severity.
 
-The original binds in a loop over the command line and publishes without `mandatory`: a severity that
-nobody bound, or a typing error in one, is dropped and nobody hears of it. Here it comes back as
-`Unroutable`.
+The textbook version binds in a loop over the command line and publishes without `mandatory`: a severity
+without a binding, or a misspelled one, is silently dropped. Here its publish raises `Unroutable`.
 """
 
 import asyncio

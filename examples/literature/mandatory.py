@@ -1,9 +1,9 @@
-"""Mandatory: what no queue takes comes back to its publisher.
+"""Mandatory: unroutable messages are returned to their publisher.
 
-The original registers a return listener and then loses the connection between the return and the message
-that it belongs to: the listener gets bytes, while the code that published goes on as if all were well. It
-also takes the confirm for success: an unroutable message is confirmed, too, after its return. Here each
-publish ends in its own return.
+The textbook version registers a return listener, but does not relate a return to the publish that it belongs
+to: the listener gets bytes, while the publisher continues as if the publish had succeeded. It also takes the
+confirm for success; but the broker confirms an unroutable message too, after its return. Here each publish
+raises its own return.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Prefetch 3 for each consumer and 5 for their channel, both at once: the consumers get 3 and 2.
+"""Prefetch of 3 for each consumer and 5 for their channel: the two consumers get 3 and 2 messages.
 
-Plain aio-pika: the SDK has one consumer a channel, where the two mean the same. The original believes that
-`global=true` counts for the connection, as the AMQP specification has it: in RabbitMQ it counts for the
-channel, and `global=false` for each consumer that is started afterwards (RabbitMQ, "Consumer Prefetch").
-RabbitMQ 4.3 refuses `global=true`.
+This program uses aio-pika, because the SDK has one consumer per channel, where both limits mean the same.
+Textbooks claim that `global=true` applies to the connection, as in the AMQP specification. In RabbitMQ it
+applies to the channel, and `global=false` to each consumer that starts afterwards (RabbitMQ, "Consumer
+Prefetch"). RabbitMQ 4.3 refuses `global=true`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def show(url: str) -> None:
         for queue in queues:
             await queue.consume(take)
         await five.wait()
-        # Nothing more comes before one is acknowledged: a round trip later there are still five.
+        # No more deliveries arrive without an acknowledgement: after a round trip there are still five.
         await channel.declare_queue(exclusive=True)
         print("held:", sorted(Counter(held).values(), reverse=True))
 

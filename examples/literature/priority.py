@@ -1,10 +1,10 @@
-"""Priority: what is urgent overtakes what waits.
+"""Priority queue: urgent messages overtake those that wait.
 
-The original publishes with priorities to a queue that was declared without `x-max-priority`, where they
-mean nothing; or while a consumer with an unlimited prefetch empties the queue as fast as it fills: what a
-consumer holds is not sorted any more. It declares 255 levels, each of which costs memory. And it says that
-the broker balances them: it is strict, what is less urgent may wait for ever (`WorkQueue` does not let
-it).
+The textbook version publishes with priorities to a queue that was declared without `x-max-priority`, where
+they have no effect; or while a consumer with unlimited prefetch empties the queue, and prefetched messages
+are not sorted any more. It declares 255 priorities, each of which costs memory. And it claims that the broker
+balances priorities; in fact the order is strict, and less urgent messages may starve (`WorkQueue` prevents
+that).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ async def main() -> None:
         await publisher.publish(Job(name="whenever"))
         await publisher.publish(Job(name="soon"), priority=5)
         await publisher.publish(Job(name="also soon"), priority=5)
-        await publisher.publish(Job(name="now"), priority=99)  # above the maximum is the maximum
+        await publisher.publish(Job(name="now"), priority=99)  # is treated as the queue's maximum
 
         worker = App(str(publisher.url))
 

@@ -1,8 +1,8 @@
-"""Publish and subscribe: every log line goes to all who listen.
+"""Publish/subscribe: each log line goes to all subscribers.
 
-The original gives each listener an exclusive queue with a name of the broker's: while a listener restarts,
-nothing is kept for it. Here each listener has a durable queue with a name, which the event names as its
-audience, so that also what is published before the listener's first start reaches it.
+In the textbook version each subscriber has an exclusive queue with a name that the broker generates: messages
+that are published while it restarts are lost. Here each subscriber has a durable queue, which the event lists
+as its audience, so that it also gets messages that were published before its first start.
 """
 
 import asyncio

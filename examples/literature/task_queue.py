@@ -1,9 +1,9 @@
-"""Task queue: work is shared between workers, and none is lost when a worker dies over it.
+"""Task queue: workers share the work, and no task is lost if a worker dies.
 
-The original forgets one of four things, and each loses work: a durable queue, persistent messages, the
-acknowledgement after the work (not before), and a prefetch, without which the first worker takes the whole
-backlog. It requeues what fails, for ever. Here all four are the default, a failed task is tried again, and
-then parked with the reason in `literature.tasks.dead`.
+The textbook version forgets one of four things, each of which loses work: a durable queue, persistent
+messages, acknowledgement after the work, and a prefetch limit, without which the first worker takes the whole
+backlog. It requeues failed tasks for ever. Here all four are the default; a failed task is retried and then
+parked with the reason in `literature.tasks.dead`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ async def main() -> None:
         for number in range(20):
             await publisher.publish(Task(dots="." * (number % 5)))
 
-        workers = [App(str(publisher.url)) for _ in range(2)]  # elsewhere each is a process: `app.run()`
+        workers = [App(str(publisher.url)) for _ in range(2)]  # in production each is a process: `app.run()`
         for worker in workers:
 
             @worker.handle(Task, concurrency=1, retry=Retry(3))  # one at a time, at most two prefetched

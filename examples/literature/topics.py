@@ -1,8 +1,8 @@
-"""Topics: `*` stands for one word of the routing key, `#` for any number of them.
+"""Topic exchange: `*` matches one word of the routing key, `#` any number of words.
 
-The original takes the patterns for regular expressions of the text (`lazy*`), or shows `#` alone and with
-it a fanout; a key that no pattern matches is dropped. Here the words are words, one animal has two queues
-that want it, and one has none.
+The textbook version takes the patterns for regular expressions (`lazy*`), or shows `#` alone, which makes the
+exchange a fanout; a key that no pattern matches is dropped. Here one animal matches the bindings of two
+queues, and one matches none.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def main() -> None:
         await app.publish(Animal(name="sloth"), key="lazy.brown.old.sloth")
         await app.publish(
             Animal(name="pink rabbit"), key="lazy.pink.rabbit"
-        )  # two bindings of one queue: once
+        )  # matches two bindings of the queue, delivered once
         try:
             await app.publish(Animal(name="fox"), key="quick.brown.fox")
         except Unroutable:

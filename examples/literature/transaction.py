@@ -1,10 +1,10 @@
-"""Transaction: with a rollback, and in a loop.
+"""Transactions: an error that rolls back, and transactions in a loop.
 
-The original selects transaction mode once and forgets that everything on the channel belongs to it from
-then on; it rolls back in `except` and goes on with a message half done; and it publishes one message a
-transaction in a loop, which waits for the disk each time. A commit whose answer is lost is tried again,
-and doubles what it did. Here the block is the transaction, a commit whose outcome is not known raises
-`TransactionUnknown`, and for single messages a confirm does the same for a fraction of the cost.
+The textbook version selects transaction mode once and forgets that it applies to everything on the channel
+from then on. It rolls back in `except` and continues with a message that is half published. It publishes one
+message per transaction in a loop, which waits for the disk each time. It repeats a commit whose answer is
+lost, which publishes everything twice. Here the block is the transaction, a commit with an unknown outcome
+raises `TransactionUnknown`, and a confirm does the same for single messages at a fraction of the cost.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Time to live: of one message, of all messages of a queue, and of a queue.
+"""Time to live: of a message, of all messages of a queue, and of a queue.
 
-The original takes them for the same. A TTL of a queue lets messages leave at the head at once; a TTL of a
-message is judged only when it comes to the head: a short one behind a long one waits as long as that (and
-so is no delay). What expires is gone, unless the queue has a dead letter exchange. `x-expires` deletes the
-queue itself when nobody uses it, with all that is in it, and dead-letters nothing.
+Textbooks often take the three for the same. A queue's message TTL expires messages at the head at once. A
+message's own TTL is checked only when the message reaches the head: a short TTL behind a long one waits as
+long, and so is no delay. Expired messages are dropped unless the queue has a dead letter exchange.
+`x-expires` deletes a queue that nobody uses, with its messages, and dead-letters nothing.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ app.declare(
 
 
 async def expired(queue: str, count: int) -> list[str]:
-    """What has left it for its dead letter queue, as soon as there is so much."""
+    """Wait until `count` messages of the queue are dead-lettered; return their bodies and reasons."""
     while True:
         async with ParkingLot(str(app.url), f"{queue}.dead") as lot:
             if lot.size >= count:
@@ -31,7 +31,7 @@ async def expired(queue: str, count: int) -> list[str]:
 
 
 async def deleted(queue: str) -> bool:
-    """Whether the queue is gone, sooner or later. To publish is no use of a queue; to declare it again would be one."""
+    """Wait until the queue is deleted. A publish does not count as use of the queue; a declaration would."""
     while True:
         try:
             await app.publish(b"lost with the queue", key=queue)
@@ -53,7 +53,7 @@ async def main() -> None:
 
         print("the queue itself:", await deleted("literature.unused"))
 
-        # Its time has passed, and nobody has looked at it yet: it is not at the head.
+        # Its TTL has passed, but the message is not at the head of the queue yet.
         print("behind a longer one:", len(await expired("literature.mixed", 1)) == 1)
 
 

@@ -139,8 +139,8 @@ async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: s
         await comes(first, lambda: len(first.handled(Ping)) == 10)
         assert second.handled(Ping) == []
         for warren in (first, second):
-            relay = warren._stage._relay  # type: ignore[attr-defined]
-            names += [*relay._queues]
+            proxy = warren._environment._proxy  # type: ignore[attr-defined]
+            names += [*proxy._queues]
     assert all(re.search(r"\.t[0-9a-f]{8}$", name) for name in names)
     assert len(names) == len(set(names)) >= 6
     async with await aio_pika.connect(amqp_url) as connection:

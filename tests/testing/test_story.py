@@ -324,6 +324,6 @@ async def test_wrong_use_is_said(warren: Warren) -> None:
             async with warren.running(App()):
                 raise AssertionError
     async with App() as running:
-        with pytest.raises(ConfigError, match="rehearse"):
+        with pytest.raises(ConfigError, match="override it for a test"):
             async with warren.running(running):
                 raise AssertionError

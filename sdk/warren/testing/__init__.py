@@ -1,6 +1,6 @@
-"""Tests that read like the story: Apps on a broker in this process, on a clock that the test moves.
+"""Test support: run Apps on a broker in the test's process, on a virtual clock.
 
-The pytest plugin brings the fixture `warren`; nothing of Warren is imported before a test asks for it.
+The pytest plugin provides the fixture `warren`. It imports the rest of Warren when a test first uses the fixture.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DeadLettered", "Warren"]
 
 
 def __getattr__(name: str) -> object:
-    # pytest imports this package at its start, for everybody; what costs time waits for who needs it.
+    # pytest imports this package in every test run of the environment; the expensive imports wait until they are needed.
     if name == "Warren":
         from warren.testing.harness import Warren
 

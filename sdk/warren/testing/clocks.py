@@ -1,4 +1,4 @@
-"""The time of a test as its Apps have it: it knows which handlers wait for it."""
+"""Clock of the Apps under test, which counts the handlers that sleep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.sdk import Clock, Delivery, Timer, current_delivery
 
 
 class HandlerClock:
-    """The stage's clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
+    """The environment's clock for Apps. A handler that sleeps by it waits for the test to advance the time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class HandlerClock:
             await self._clock.sleep(seconds)
 
     def asleep(self) -> Counter[str]:
-        """How many deliveries are with a handler that sleeps, by their queue."""
+        """Return the number of deliveries whose handler sleeps, by queue."""
         return Counter(delivery.queue for delivery in self._asleep)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What died in a test, whoever buried it: a copy of all that reaches the dead letter exchange."""
+"""Dead letters of a test: copies of all messages that reach the dead letter exchange."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Content = TypeVar("Content", bound=Message)
 class DeadLettered:
     """A message that was dead-lettered.
 
-    :ivar queue: where it died.
-    :ivar reason: the SDK's (`failed`, `rejected`, `undecodable`, `unknown_type`) or the broker's (`expired`, `maxlen`,
-        `delivery_limit`, `rejected`).
-    :ivar error: type and text of the error, if the SDK buried it.
-    :ivar message_type: the message's name on the wire, if it has one.
-    :ivar delivery: the copy as it came, with all its headers.
+    :ivar queue: queue in which the message was dead-lettered.
+    :ivar reason: the SDK's reason (`failed`, `rejected`, `undecodable`, `unknown_type`) or the broker's (`expired`,
+        `maxlen`, `delivery_limit`, `rejected`).
+    :ivar error: type and text of the handler's error; None if the broker dead-lettered the message.
+    :ivar message_type: the message's name on the wire, or None.
+    :ivar delivery: the dead letter with all its headers.
     """
 
     queue: str
@@ -35,6 +35,7 @@ class DeadLettered:
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeadLettered:
+        """Read a dead letter's headers."""
         try:
             headers = delivery.headers
         except TableError:
@@ -51,28 +52,34 @@ class DeadLettered:
         )
 
     def read(self, kind: type[Content]) -> Content:
-        """:raises ValueError: if it is no such message."""
+        """Decode the message.
+
+        :raises ValueError: if it is not a message of this class.
+        """
         message: Content = decode(kind, self.delivery)
         return message
 
 
 class DeadLetters:
-    """Hears of the dead letters of every queue that the Apps declare with the dead letter exchange of the SDK."""
+    """Collects the dead letters of all queues that the Apps declare with the SDK's dead letter exchange.
+
+    :ivar received: in the order of arrival.
+    """
 
     def __init__(self) -> None:
-        self.heard: list[DeadLettered] = []
+        self.received: list[DeadLettered] = []
         self._queue = Queue(f"warren.testing.dead.{uuid4().hex}", type="classic", dead_letter_exchange=None)
         self._keys: set[str] = set()
 
-    def listen(self, app: App) -> None:
-        """Consume the copies with this App, which does not run yet."""
+    def consume_with(self, app: App) -> None:
+        """Consume the dead letters with this App, which must not run yet."""
 
         @app.handle(bytes, queue=self._queue, concurrency=1)
-        async def hear(body: bytes, delivery: Delivery) -> None:
-            self.heard.append(DeadLettered.of(delivery))
+        async def collect(body: bytes, delivery: Delivery) -> None:
+            self.received.append(DeadLettered.of(delivery))
 
     async def follow(self, app: App, topology: Iterable[Declarable]) -> None:
-        """Hear also of the queues in this topology, as far as they are new."""
+        """Bind also the dead letters of those queues in this topology that are new."""
         new = [key for key in _keys(topology) if key not in self._keys]
         if new:
             exchange = Exchange(DEAD_LETTER_EXCHANGE, type="direct")
@@ -82,6 +89,7 @@ class DeadLetters:
 
 
 def _keys(topology: Iterable[Declarable]) -> Iterator[str]:
+    """Yield the dead letter routing key of each queue."""
     for item in topology:
         if (
             isinstance(item, Queue)

@@ -1,4 +1,4 @@
-"""Where a test plays: on a broker of its own whose time stands still, or on a live one whose time runs faster."""
+"""Test environments: a broker in this process on a virtual clock, or a live broker with scaled time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from warren.testing.name_rewriting import NameRewriter
 from warren.testing.proxy import RewritingProxy
 
 QUIET_SECONDS: Final = 0.15
-"""On a live broker all is done when nothing has moved for so long: it says nothing of what it does inside."""
+"""A live broker counts as idle after this time without a frame: its internal work cannot be observed."""
 POLL_SECONDS: Final = 0.01
 
 
 class TestEnvironment(Protocol):
-    """A broker, its time, and how to wait until all is done.
+    """A broker, its clock, and the wait until all work is done.
 
-    :ivar patience: seconds of real time that what was started has to end.
+    :ivar patience: seconds of real time that handlers and publishes may take before `settle` fails.
     """
 
     patience: float
@@ -32,20 +32,25 @@ class TestEnvironment(Protocol):
     def clock(self) -> Clock: ...
 
     def now(self) -> float:
-        """How far the story is, in seconds since 1970."""
+        """Return the test's time, in seconds since 1970."""
         ...
 
     def open(self, probe: Probe) -> AbstractAsyncContextManager[str]:
-        """Start; the URL for clients.
+        """Start the broker for as long as the context lasts; it yields the URL for clients.
 
-        :param probe: says what clients are working on.
+        :param probe: returns a description of the clients' current work, empty if they are idle.
         """
         ...
 
-    async def advance(self, seconds: float) -> None: ...
+    async def advance(self, seconds: float) -> None:
+        """Let the test's time pass, and settle."""
+        ...
 
     async def settle(self) -> None:
-        """:raises Unsettled: if something is not done in time."""
+        """Wait until all work that is due has been done.
+
+        :raises Unsettled: if it takes longer than `patience`.
+        """
         ...
 
 
@@ -88,19 +93,21 @@ class VirtualEnvironment:
 
 
 class LiveEnvironment:
-    """A live broker behind a relay that gives the test names of its own and divides its waiting times.
+    """A live broker behind a proxy that rewrites names, to isolate the test, and divides TTLs and delays by the scale.
 
-    The broker's time runs on while nothing happens, the story's does not: it is where the last thing happened, or what
-    `advance` went to. `advance` counts from there, so that finding out that all is done costs the story no time.
+    The broker's time passes while nothing happens; the test's time does not. It is the time of the last activity, or the
+    time that `advance` went to. `advance` counts from there, so that waiting for idleness does not consume the test's time.
+
+    :param scale: how many times faster than real time the test's time passes.
     """
 
     def __init__(self, url: str, scale: float) -> None:
         self._url = url
         self._clock = ScaledClock(scale)
         self._scale = scale
-        self._relay: RewritingProxy | None = None
+        self._proxy: RewritingProxy | None = None
         self._probe: Probe = str
-        self._told = self._clock.now()
+        self._test_time = self._clock.now()
         self.patience: float = 15.0
 
     @property
@@ -108,38 +115,38 @@ class LiveEnvironment:
         return self._clock
 
     def now(self) -> float:
-        return self._told
+        return self._test_time
 
     @asynccontextmanager
     async def open(self, probe: Probe) -> AsyncIterator[str]:
         self._probe = probe
-        async with RewritingProxy(self._url, NameRewriter(f".t{uuid4().hex[:8]}", self._scale)) as relay:
-            self._relay = relay
-            yield relay.url
+        async with RewritingProxy(self._url, NameRewriter(f".t{uuid4().hex[:8]}", self._scale)) as proxy:
+            self._proxy = proxy
+            yield proxy.url
 
     async def advance(self, seconds: float) -> None:
         await self.settle()
-        self._told += seconds
-        await self._clock.sleep(self._told - self._clock.now())
+        self._test_time += seconds
+        await self._clock.sleep(self._test_time - self._clock.now())
         await self.settle()
 
     async def settle(self) -> None:
         loop = asyncio.get_running_loop()
-        assert self._relay is not None
+        assert self._proxy is not None
         began = quiet = loop.time()
         while loop.time() < quiet + QUIET_SECONDS:
             await asyncio.sleep(POLL_SECONDS)
             busy = self._probe()
-            quiet = loop.time() if busy else max(quiet, self._relay.moved)
+            quiet = loop.time() if busy else max(quiet, self._proxy.last_frame_at)
             if busy and loop.time() > began + self.patience:
                 raise Unsettled(f"after {self.patience:g} s of real time there is still {busy}")
-        happened = self._clock.now() - (loop.time() - quiet) * self._scale
+        last_activity = self._clock.now() - (loop.time() - quiet) * self._scale
         if quiet > began:
-            self._told = max(self._told, happened)
+            self._test_time = max(self._test_time, last_activity)
 
 
 class ScaledClock:
-    """Time that runs `scale` times as fast as the real one, from now on."""
+    """A clock that starts at the current time and runs `scale` times as fast as real time."""
 
     def __init__(self, scale: float) -> None:
         self._scale = scale

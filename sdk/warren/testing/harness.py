@@ -1,4 +1,4 @@
-"""A test as a story: Apps run, messages are published, time passes, and what was handled can be asked."""
+"""Test harness: run Apps, publish, advance the time, and check what was handled and published."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ Sent = TypeVar("Sent", bound=Message)
 Answer = TypeVar("Answer")
 
 GRACE_SECONDS = 0.2
-"""What still runs when a test is over waits for nothing that would come."""
+"""Seconds for handlers that still run at the end of a test: nothing that they wait for will happen."""
 STEP_SECONDS = 0.05
+"""Steps in which time passes for a handler that sleeps during `call`."""
 
 
 class Warren:
-    """Apps on a broker and its time: an hour passes as soon as all in it is done.
+    """Apps under test on a broker with a clock that the test controls: an hour takes as long as its work.
 
-    Handlers, delays, deadlines, leases and TTLs go by that time; the timeouts of `publish` and `call`, heartbeats and
-    sockets by real time.
+    Handlers, delays, deadlines, leases and TTLs use the test's clock. The timeouts of `publish` and `call`, heartbeats and
+    sockets use real time.
 
-    :param url: a live broker; by default one in this process, whose time stands still until `advance` moves it.
-    :param scale: how many times as fast the time passes on a live broker.
+    :param url: URL of a live broker; by default the broker runs in this process, and its time passes only by `advance`.
+    :param scale: how many times faster than real time the time passes on a live broker.
     """
 
     def __init__(self, url: str | None = None, scale: float = 1.0) -> None:
-        self._stage: TestEnvironment = VirtualEnvironment() if url is None else LiveEnvironment(url, scale)
-        self._clock = HandlerClock(self._stage.clock)
+        self._environment: TestEnvironment = (
+            VirtualEnvironment() if url is None else LiveEnvironment(url, scale)
+        )
+        self._clock = HandlerClock(self._environment.clock)
         self._apps: tuple[App, ...] = ()
         self._own: App | None = None
         self._url: str | None = None
@@ -44,24 +47,24 @@ class Warren:
         self._published: list[Outgoing] = []
         self._dead_letters = DeadLetters()
 
-    # The stage
+    # Environment
 
     @asynccontextmanager
     async def running(self, *apps: App) -> AsyncIterator[Warren]:
-        """Run the Apps on the test's broker, by the test's clock, until the block ends.
+        """Run the Apps on the test's broker and clock until the block ends.
 
-        They must not run yet, and may be run again afterwards. What Apps are given of their own (URL, clock) comes back.
+        They must not run yet, and may run again afterwards. At the end they get back their own URL and clock.
         """
         if self._url is not None:
             raise RuntimeError("this test runs its Apps already: warren.running(first, second)")
         async with AsyncExitStack() as stack:
-            self._url = url = await stack.enter_async_context(self._stage.open(self._unfinished))
-            stack.callback(self._leave)
+            self._url = url = await stack.enter_async_context(self._environment.open(self._pending_work))
+            stack.callback(self._reset)
             self._dead_letters = DeadLetters()
             self._handled.clear()
             self._published.clear()
             own = App(url, name="test", clock=self._clock)
-            self._dead_letters.listen(own)
+            self._dead_letters.consume_with(own)
             self._own = await stack.enter_async_context(own)
             for app in apps:
                 stack.enter_context(
@@ -70,7 +73,7 @@ class Warren:
                         url=url,
                         clock=self._clock,
                         grace=GRACE_SECONDS,
-                        handled=self._hear,
+                        handled=self._record_handled,
                         published=self._published.append,
                     )
                 )
@@ -82,7 +85,7 @@ class Warren:
 
     @property
     def url(self) -> str:
-        """The broker's, for clients that are no App.
+        """URL of the broker, for clients that are not Apps.
 
         :raises RuntimeError: outside of `running`.
         """
@@ -92,24 +95,24 @@ class Warren:
 
     @property
     def clock(self) -> Clock:
-        """The test's time, for stores and services that take a clock."""
+        """The test's clock, for stores and services that take one."""
         return self._clock
 
     @property
     def patience(self) -> float:
-        """Seconds of real time that what was started has to end: 5, and 15 on a live broker."""
-        return self._stage.patience
+        """Seconds of real time that pending work may take: 5 by default, 15 on a live broker."""
+        return self._environment.patience
 
     @patience.setter
     def patience(self, seconds: float) -> None:
-        self._stage.patience = seconds
+        self._environment.patience = seconds
 
     @property
     def now(self) -> datetime:
-        """The test's time; it begins with the real one."""
-        return datetime.fromtimestamp(self._stage.now(), UTC)
+        """The test's time. It starts at the real time."""
+        return datetime.fromtimestamp(self._environment.now(), UTC)
 
-    # The story
+    # Actions
 
     async def publish(
         self,
@@ -119,27 +122,27 @@ class Warren:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """`app.publish` from outside of the Apps, and all that follows from it now.
+        """Publish as a client outside of the Apps, and wait until all that follows now is done; parameters as `app.publish`.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
-        player = self._player()
+        client = self._client()
         if isinstance(message, Message):
-            await self._dead_letters.follow(player, type(message).required_topology())
-        await player.publish(message, timeout=timeout, reliability=reliability, **options)
+            await self._dead_letters.follow(client, type(message).required_topology())
+        await client.publish(message, timeout=timeout, reliability=reliability, **options)
         await self.settle()
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
-        """`app.call` from outside of the Apps; time passes for as long as the handlers that it comes to sleep."""
-        player = self._player()
-        calling = asyncio.ensure_future(player.call(request, timeout=timeout, message_id=message_id))
+        """Call as a client outside of the Apps; parameters as `app.call`. Time passes while a handler of the call sleeps."""
+        client = self._client()
+        calling = asyncio.ensure_future(client.call(request, timeout=timeout, message_id=message_id))
         try:
             while not calling.done():
                 await self.settle()
                 if self._clock.asleep():
-                    await self._stage.advance(STEP_SECONDS)
+                    await self._environment.advance(STEP_SECONDS)
                 else:
                     await asyncio.wait((calling,), timeout=STEP_SECONDS)
         finally:
@@ -156,31 +159,31 @@ class Warren:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Let time pass: what falls due on the way happens at its time, in order, each with all that follows from it.
+        """Let time pass. All that falls due meanwhile happens at its time and in order, each with all that follows from it.
 
-        :raises Unsettled: if something takes more than `patience` seconds of real time: a handler that waits for what
-            is outside.
+        :raises Unsettled: if something takes more than `patience` seconds of real time, such as a handler that waits for an
+            external service.
         """
         duration += timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
         await self._follow()
-        await self._stage.advance(duration.total_seconds())
+        await self._environment.advance(duration.total_seconds())
 
     async def settle(self) -> None:
-        """Wait until all that is due now has been done: published, handled, acknowledged.
+        """Wait until all work that is due now is done: published, handled, acknowledged.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
         await self._follow()
-        await self._stage.settle()
+        await self._environment.settle()
 
-    # What came of it
+    # Results
 
     def handled(self, kind: type[Content]) -> list[Content]:
-        """The messages of this class (or of a subclass) whose handlers returned, in that order.
+        """Return the messages of this class (or of a subclass) whose handlers returned, in that order.
 
-        A message that several queues handle counts once for each.
+        A message that several queues handle is listed once for each.
         """
         return [
             message
@@ -190,47 +193,47 @@ class Warren:
         ]
 
     def published(self, kind: type[Sent]) -> list[Sent]:
-        """The messages of this class (or of a subclass) that the Apps published, in the order of their confirms.
+        """Return the messages of this class (or of a subclass) that the Apps published, in the order of their confirms.
 
-        What the test publishes is not among them.
+        Messages that the test published are not included.
         """
-        # Of two classes of one name on the wire, the one that is asked for comes first.
+        # If two classes have the same name on the wire, the requested class takes precedence.
         kinds = {each.wire_type: each for each in reversed(list(_family(kind)))}
         return [
-            decode(kinds[str(sent.properties["type"])], _arrived(sent))
+            decode(kinds[str(sent.properties["type"])], _as_delivery(sent))
             for sent in self._published
             if sent.properties.get("type") in kinds
         ]
 
     @property
     def dead_letters(self) -> list[DeadLettered]:
-        """What died in the Apps' queues, in that order, whether a handler, the SDK or the broker gave it up."""
-        return list(self._dead_letters.heard)
+        """Dead letters of the Apps' queues in the order of arrival, from handlers, the SDK and the broker."""
+        return list(self._dead_letters.received)
 
-    # Inside
+    # Internals
 
-    def _player(self) -> App:
+    def _client(self) -> App:
         if self._own is None:
             raise RuntimeError("there is no broker yet: async with warren.running(app): ...")
         return self._own
 
     async def _follow(self) -> None:
-        """Queues that were declared meanwhile may hold dead letters as well."""
-        own = self._player()
+        """Collect also the dead letters of queues that were declared meanwhile."""
+        own = self._client()
         for app in self._apps:
             await self._dead_letters.follow(own, app.topology)
 
-    def _hear(self, kind: Any, message: Any) -> None:
+    def _record_handled(self, kind: Any, message: Any) -> None:
         self._handled.append((kind, message))
 
-    def _leave(self) -> None:
+    def _reset(self) -> None:
         self._own = self._url = None
         self._apps = ()
 
-    def _unfinished(self) -> str:
-        """What the Apps are working on; empty if nothing."""
+    def _pending_work(self) -> str:
+        """Return a description of the Apps' current work, empty if they are idle."""
         running, calls = Counter[str](), 0
-        for app in (self._player(), *self._apps):
+        for app in (self._client(), *self._apps):
             if app.state is State.CLOSED:
                 continue
             statistics = app.statistics()
@@ -241,16 +244,17 @@ class Warren:
             calls += statistics.calls.in_flight
             for queue, subscription in statistics.subscriptions.items():
                 gathering = statistics.handlers[queue].gathering if queue in statistics.handlers else 0
-                # What waits for the rest of its batch waits for the time.
+                # Messages that wait for the rest of their batch wait for the clock.
                 running[queue] += subscription.running - gathering
         asleep = self._clock.asleep()
         awake = running - asleep
         if asleep and awake.total() <= calls:
-            return ""  # They wait for the answers of those that sleep.
+            return ""  # They wait for replies of handlers that sleep.
         return f"a handler of queue {min(awake)}" if awake else ""
 
 
-def _arrived(sent: Outgoing) -> Delivery:
+def _as_delivery(sent: Outgoing) -> Delivery:
+    """Return a published message as its consumer would receive it."""
     return Delivery(
         sent.body, sent.exchange, sent.routing_key, "", False, headers=None, properties=sent.properties
     )

@@ -1,4 +1,4 @@
-"""The names and times of one test on a broker that others use: each name gets a suffix, each waiting time is divided."""
+"""Rewriting of names and times: isolates a test on a shared broker by a suffix, and scales its TTLs and delays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME_BYTES: Final = 255
 TIMES: Final = frozenset(
     {"x-message-ttl", "x-expires", "x-delay", "x-delayed-retry-min", "x-delayed-retry-max"}
 )
-"""Arguments and headers in milliseconds that are divided; timeouts of what works in real time are not among them."""
+"""Arguments and headers in milliseconds that are divided by the scale. Timeouts in real time are not included."""
 
 _QUEUE = ("queue",)
 _EXCHANGE = ("exchange",)
@@ -37,25 +37,26 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "basic.get-ok": ("exchange", "routing_key"),
     "basic.return": ("exchange", "routing_key"),
 }
-"""The fields that hold names of queues and exchanges, or what may be one."""
+"""Fields of each method that contain, or may contain, the name of a queue or exchange."""
 TEXTS: Final = frozenset({"channel.close", "connection.close"})
+"""Methods whose reply text may contain names."""
 
 
 class NameRewriter:
-    """Changes what clients send to a broker and what it answers, so that neither sees the other's names and times.
+    """Rewrites names and times in the frames between clients and a broker.
 
-    :param suffix: of every name but the broker's own (`amq.`) and the default exchange's.
-    :param scale: how many times as fast the time passes.
+    :param suffix: appended to every name except predeclared ones (`amq.`) and the default exchange's.
+    :param scale: divisor of times.
     """
 
     def __init__(self, suffix: str, scale: float) -> None:
         self._suffix = suffix.encode()
         self._scale = scale
 
-    def hidden(self, name: bytes) -> bytes:
-        """The name on the broker.
+    def to_broker(self, name: bytes) -> bytes:
+        """Return the name on the broker.
 
-        :raises ValueError: if it has no room for the suffix.
+        :raises ValueError: if the name would be longer than 255 bytes.
         """
         if not name or name.startswith(b"amq."):
             return name
@@ -63,41 +64,41 @@ class NameRewriter:
             raise ValueError(f"the name {name.decode(errors='replace')} is too long to be tested: shorten it")
         return name + self._suffix
 
-    def shown(self, name: bytes) -> bytes:
-        """The name in the test."""
+    def to_client(self, name: bytes) -> bytes:
+        """Return the name in the test."""
         return name.removesuffix(self._suffix)
 
-    def outward(self, payload: bytes) -> tuple[bytes, Method | None, Arguments]:
-        """A client's method as the broker gets it; what it is, if it names something, and its fields as they leave."""
+    def rewrite_request(self, payload: bytes) -> tuple[bytes, Method | None, Arguments]:
+        """Rewrite a method from a client; return the payload, and the method with its new fields if it contains names."""
         method = _method(payload)
         if method is None:
             return payload, None, Arguments()
         fields = methods.decode(method, payload)
         to_default = method.name == "basic.publish" and not fields["exchange"]
         for name in NAMES.get(method.name, ()):
-            fields[name] = self.hidden(fields.data(name))
+            fields[name] = self.to_broker(fields.data(name))
         if to_default:  # The routing key is a queue's name (AMQP 0-9-1 section 3.1.3.1).
-            fields["routing_key"] = self.hidden(fields.data("routing_key"))
+            fields["routing_key"] = self.to_broker(fields.data("routing_key"))
         if fields.get("arguments"):
             fields["arguments"] = self._arguments(fields.data("arguments"))
         return _encoded(method, fields), method, fields
 
-    def inward(self, payload: bytes) -> bytes:
-        """A method of the broker as the client gets it."""
+    def rewrite_response(self, payload: bytes) -> bytes:
+        """Rewrite a method from the broker."""
         method = _method(payload)
         if method is None or self._suffix not in payload:
             return payload
         fields = methods.decode(method, payload)
         for name in NAMES.get(method.name, ()):
-            fields[name] = self.shown(fields.data(name))
+            fields[name] = self.to_client(fields.data(name))
         if method.name in TEXTS:
             fields["reply_text"] = fields.data("reply_text").replace(self._suffix, b"")
         return _encoded(method, fields)
 
-    def header_outward(self, payload: bytes) -> bytes:
-        """A content header on its way to the broker.
+    def rewrite_request_header(self, payload: bytes) -> bytes:
+        """Rewrite a content header from a client.
 
-        The expiration of a request is left alone: it goes by the caller's timeout, in real time.
+        The expiration of a request stays, because it is the caller's timeout in real time.
         """
         held = properties.decode(payload)
         expiration, headers = held.data("expiration"), held.headers
@@ -110,8 +111,8 @@ class NameRewriter:
             held["headers"] = {**headers, **{name: self._time(headers[name]) for name in times}}
         return properties.encode(held, int.from_bytes(payload[4:12]))
 
-    def header_inward(self, payload: bytes) -> bytes:
-        """A content header on its way to the client: queues and exchanges in `x-death` are shown by their names."""
+    def rewrite_response_header(self, payload: bytes) -> bytes:
+        """Rewrite a content header from the broker: the names in `x-death`."""
         if self._suffix not in payload:
             return payload
         held = properties.decode(payload)
@@ -137,7 +138,7 @@ class NameRewriter:
     def _name(self, field: Field) -> Field:
         if not isinstance(field.value, str):
             return field
-        return field_tables.field_of(self.hidden(field.value.encode()).decode())
+        return field_tables.field_of(self.to_broker(field.value.encode()).decode())
 
     def _time(self, field: Field) -> Field:
         if not isinstance(field.value, int):
@@ -145,12 +146,12 @@ class NameRewriter:
         return field_tables.field_of(self._divided(field.value))
 
     def _divided(self, milliseconds: int) -> int:
-        """Rounded up: nothing comes too early."""
+        """Divide by the scale, rounded up so that nothing expires too early."""
         return -int(-milliseconds // self._scale)
 
 
 def _method(payload: bytes) -> Method | None:
-    """The method, if it names something."""
+    """Return the method, if it contains names."""
     method = methods.BY_ID.get(int.from_bytes(payload[:4]))
     return method if method is not None and (method.name in NAMES or method.name in TEXTS) else None
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `warren`, and the options that send the same tests to a live broker."""
+"""Pytest plugin: the fixture `warren`, and the options that run the tests on a live broker."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def warren_url(pytestconfig: pytest.Config) -> str | None:
-    """The live broker that `--amqp-url` names, or None; a conftest.py may say other."""
+    """URL of the live broker from `--amqp-url`, or None. A conftest.py may override this fixture."""
     url: str | None = pytestconfig.getoption("--amqp-url")
     return url
 
 
 @pytest.fixture
 def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
-    """Apps under test, the broker that they run on, and its time: `async with warren.running(app):`."""
+    """Harness for Apps under test: `async with warren.running(app):`; see `Warren`."""
     from warren.testing.harness import Warren
 
     return Warren(warren_url, pytestconfig.getoption("--time-scale"))

@@ -1,4 +1,4 @@
-"""Stands between the clients of a test and a live broker, disguises what passes, and removes what was declared."""
+"""Proxy between the clients of a test and a live broker: rewrites names and times, and deletes what the test declared."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ PREFACE_BYTES: Final = 8
 
 
 class RewritingProxy:
-    """`async with RewritingProxy(url, disguise) as relay:` then connect to `relay.url`.
+    """Proxy for a live broker: `async with RewritingProxy(url, rewriter) as proxy:`, then connect to `proxy.url`.
 
-    :param target: the live broker; with `amqps` its certificate is checked against the system's authorities.
+    :param target: URL of the broker; with `amqps`, its certificate is verified with the system's authorities.
+    :ivar last_frame_at: event loop time of the last frame that is no heartbeat, in seconds.
     """
 
-    def __init__(self, target: str, disguise: NameRewriter) -> None:
+    def __init__(self, target: str, rewriter: NameRewriter) -> None:
         self._target = target
         self._to = parse_url(target)
-        self._disguise = disguise
+        self._rewriter = rewriter
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
-        self.moved: float = 0.0
-        """When the last frame passed, by the loop's time; heartbeats do not count."""
+        self.last_frame_at: float = 0.0
 
     @property
     def url(self) -> str:
@@ -52,7 +52,10 @@ class RewritingProxy:
         )
 
     async def __aenter__(self) -> RewritingProxy:
-        """:raises TransportUnavailable: if the broker cannot be reached, or does not let us in."""
+        """Start to listen.
+
+        :raises TransportUnavailable: if the broker cannot be reached or refuses the login.
+        """
         try:
             connection = await aiormq.connect(self._target)
             await connection.close()
@@ -72,9 +75,9 @@ class RewritingProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
-        await self._clean_up()
+        await self._delete_declared()
 
-    async def _clean_up(self) -> None:
+    async def _delete_declared(self) -> None:
         connection = await aiormq.connect(self._target)
         try:
             channel = await connection.channel()
@@ -102,10 +105,10 @@ class RewritingProxy:
             with suppress(OSError):
                 far_writer.write(await reader.readexactly(PREFACE_BYTES))
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pass(reader, far_writer, outward=True, ends=ends))
-                    both.create_task(self._pass(far_reader, writer, outward=False, ends=ends))
+                    both.create_task(self._pass(reader, far_writer, from_client=True, ends=ends))
+                    both.create_task(self._pass(far_reader, writer, from_client=False, ends=ends))
         except (asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # It never began, or the test is over.
+            pass  # The client sent no preface, or the test is over.
         finally:
             for end in ends:
                 end.transport.abort()
@@ -115,7 +118,7 @@ class RewritingProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        outward: bool,
+        from_client: bool,
         ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> None:
         try:
@@ -123,24 +126,24 @@ class RewritingProxy:
                 head = await reader.readexactly(7)
                 payload = (await reader.readexactly(int.from_bytes(head[3:7]) + 1))[:-1]
                 if head[0] != HEARTBEAT:
-                    self.moved = asyncio.get_running_loop().time()
-                payload = (self._outward if outward else self._inward)(head[0], payload)
+                    self.last_frame_at = asyncio.get_running_loop().time()
+                payload = (self._from_client if from_client else self._from_broker)(head[0], payload)
                 writer.write(head[:3] + len(payload).to_bytes(4) + payload + b"\xce")
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
         except ValueError as error:
             log.error("event=testing.connection_cut error=%s", error)
-        # What one end has ended, the other end must see; what is written already leaves first.
+        # Close both ends when one has closed; bytes that are written already are still sent.
         for end in ends:
             end.close()
 
-    def _outward(self, kind: int, payload: bytes) -> bytes:
+    def _from_client(self, kind: int, payload: bytes) -> bytes:
         if kind == HEADER:
-            return self._disguise.header_outward(payload)
+            return self._rewriter.rewrite_request_header(payload)
         if kind != METHOD:
             return payload
-        changed, method, fields = self._disguise.outward(payload)
+        changed, method, fields = self._rewriter.rewrite_request(payload)
         declared = {"queue.declare": self._queues, "exchange.declare": self._exchanges}
         if method is not None and method.name in declared and not fields.flag("passive"):
             name = fields.data(method.name.partition(".")[0]).decode()
@@ -148,7 +151,7 @@ class RewritingProxy:
                 declared[method.name].add(name)
         return changed
 
-    def _inward(self, kind: int, payload: bytes) -> bytes:
+    def _from_broker(self, kind: int, payload: bytes) -> bytes:
         if kind == HEADER:
-            return self._disguise.header_inward(payload)
-        return self._disguise.inward(payload) if kind == METHOD else payload
+            return self._rewriter.rewrite_response_header(payload)
+        return self._rewriter.rewrite_response(payload) if kind == METHOD else payload
