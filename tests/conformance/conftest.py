@@ -1,4 +1,4 @@
-"""Both brokers: Debian's RabbitMQ, which judges, and Warren in the version that it follows."""
+"""Fixtures: Warren in the version that follows RabbitMQ 3.10."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from warren.broker import BrokerConfig
 
 @pytest.fixture(scope="session")
 def warren() -> Iterator[InProcessBroker]:
-    """A Warren that does as RabbitMQ 3.10 does."""
+    """A Warren broker that behaves like RabbitMQ 3.10."""
     with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
         yield broker

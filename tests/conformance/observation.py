@@ -1,7 +1,7 @@
-"""What a step had for consequences: everything that a client, or another one, could see of it.
+"""Observable effects of a step on a broker, in a form that two brokers can be compared by.
 
-Only what is in an order by rule is compared in order: the answers of a channel, and the deliveries of one consumer.
-Confirms are compared as what they settle, however they are bundled.
+Only what the protocol orders is compared in order: the replies on a channel, and the deliveries of one consumer.
+Confirms are compared by what they settle, however they are combined.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from tests.support.frames import frame as raw_frame
 
 FLAGS_AT = 12
 CONTENT_TYPE, CONTENT_ENCODING, HEADERS = 0x8000, 0x4000, 0x2000
-SIZES = dict(zip(b"tbBsuIilfdTDV", (1, 1, 1, 2, 2, 4, 4, 8, 4, 8, 8, 5, 0), strict=True))
-"""How long a field's value is, by its type (https://www.rabbitmq.com/amqp-0-9-1-errata)."""
+FIELD_SIZES = dict(zip(b"tbBsuIilfdTDV", (1, 1, 1, 2, 2, 4, 4, 8, 4, 8, 8, 5, 0), strict=True))
+"""Length of a field's value by its type (https://www.rabbitmq.com/amqp-0-9-1-errata)."""
 
 
 @dataclass(frozen=True, order=True)
 class Content:
-    """A message as it came: the fields of its carrier, its header as `comparable` makes it, its body."""
+    """Received message: the fields of its method, its header as `comparable` returns it, and its body."""
 
-    said: str
+    texts: str
     header: bytes
     body: bytes
 
     def __str__(self) -> str:
-        return f"{self.said} {properties(self.header)} {self.body!r}"
+        return f"{self.texts} {properties(self.header)} {self.body!r}"
 
 
 @dataclass(frozen=True, order=True)
 class Delivery:
-    """A message that a consumer got, or that answered a basic.get."""
+    """Message that was delivered to a consumer, or returned by basic.get."""
 
-    who: int
+    client: int
     channel: int
     consumer: str
     content: Content
 
     def __str__(self) -> str:
-        return f"{self.who}.{self.channel} delivered to {self.consumer!r}: {self.content}"
+        return f"{self.client}.{self.channel} delivered to {self.consumer!r}: {self.content}"
 
 
 @dataclass
 class Observation:
-    """All that was seen between one step and the next."""
+    """All effects between one step and the next."""
 
     answers: dict[tuple[int, int], list[str]] = field(default_factory=dict)
-    """By connection and channel: replies, returns, closes, cancels, in order."""
+    """Replies, returns, closes and cancels in order, by client and channel."""
     deliveries: list[Delivery] = field(default_factory=list)
     tags: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    """The delivery tags that a channel has given, sorted."""
+    """Sorted delivery tags of each channel."""
     confirms: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
-    """By connection and channel: what became of a publish."""
+    """Confirms of publishes, by client and channel."""
     queues: dict[str, str] = field(default_factory=dict)
-    """By name: how many messages are ready, how many consumers there are; or why one cannot know."""
+    """Ready messages and consumers of each queue, or the reason why they are unknown."""
     exchanges: dict[str, str] = field(default_factory=dict)
 
-    def exceeds(self, other: Observation) -> bool:
-        """Whether there is something here that the other one has not, or has in another order: waiting mends nothing."""
+    def contradicts(self, other: Observation) -> bool:
+        """Return whether it has an effect that the other one lacks or has in another order, so that waiting is useless."""
         return (
-            any(other.answers.get(place, [])[: len(said)] != said for place, said in self.answers.items())
+            any(other.answers.get(place, [])[: len(texts)] != texts for place, texts in self.answers.items())
             or len(self.deliveries) > len(other.deliveries)
             or any(
                 other.confirms.get(place, {}).get(number) != outcome
@@ -74,31 +74,34 @@ class Observation:
         )
 
     def lines(self, before: Observation) -> list[str]:
-        """For a reader: what was said, and which queues and exchanges are not as they were."""
-        found = [f"{who}.{channel} {text}" for (who, channel), said in self.answers.items() for text in said]
+        """Describe the effects, and the queues and exchanges that changed."""
+        found = [
+            f"{client}.{channel} {text}"
+            for (client, channel), texts in self.answers.items()
+            for text in texts
+        ]
         found += map(str, self.deliveries)
-        found += [f"{who}.{channel} tags {tags}" for (who, channel), tags in self.tags.items()]
-        found += [f"{who}.{channel} confirmed {said}" for (who, channel), said in self.confirms.items()]
+        found += [f"{client}.{channel} tags {tags}" for (client, channel), tags in self.tags.items()]
+        found += [
+            f"{client}.{channel} confirmed {texts}" for (client, channel), texts in self.confirms.items()
+        ]
         for kind, now, then in (
             ("queue", self.queues, before.queues),
             ("exchange", self.exchanges, before.exchanges),
         ):
-            found += [f"{kind} {name}: {said}" for name, said in now.items() if then.get(name) != said]
+            found += [f"{kind} {name}: {texts}" for name, texts in now.items() if then.get(name) != texts]
         return found
 
 
 def properties(header: bytes) -> dict[str, object]:
-    """The properties in the payload of a header frame, without those that are not set."""
+    """Return the properties in the payload of a header frame, without unset ones."""
     found = frame.unmarshal(raw_frame(HEADER, 1, header))[2]
     assert isinstance(found, ContentHeader)
     return {name: value for name, value in dict(found.properties).items() if value not in (None, "")}
 
 
 def comparable(header: bytes) -> bytes:
-    """The payload of a header frame with its headers in one order, and the times at which a message died masked.
-
-    Neither is anything that two brokers could agree on.
-    """
+    """Return the payload of a header frame with sorted headers and masked times of death, which two brokers cannot share."""
     (flags,) = struct.unpack_from(">H", header, FLAGS_AT)
     if not flags & HEADERS:
         return header
@@ -112,7 +115,7 @@ def comparable(header: bytes) -> bytes:
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    """What a 32-bit length announces, and where it ends."""
+    """Return the data after a 32-bit length, and its end."""
     end = at + 4 + int(struct.unpack_from(">I", data, at)[0])
     return data[at + 4 : end], end
 
@@ -132,7 +135,7 @@ def _ordered_table(table: bytes) -> bytes:
 
 
 def _value(data: bytes, at: int) -> tuple[bytes, int]:
-    """One field's type and value, with every table in it in order; and where it ends."""
+    """Return one field's type and value, with every table in it sorted, and its end."""
     kind = data[at : at + 1]
     if kind in b"SxAF":
         content, end = _sized(data, at + 1)
@@ -145,5 +148,5 @@ def _value(data: bytes, at: int) -> tuple[bytes, int]:
                 items += item
             content = items
         return kind + struct.pack(">I", len(content)) + content, end
-    end = at + 1 + SIZES[kind[0]]
+    end = at + 1 + FIELD_SIZES[kind[0]]
     return data[at:end], end

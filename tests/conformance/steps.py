@@ -1,4 +1,4 @@
-"""What a script consists of: steps that can be played on any broker, whatever names and tags it gives."""
+"""Steps of a script, which can run on any broker regardless of its generated names and tags."""
 
 from __future__ import annotations
 
@@ -10,50 +10,48 @@ from pamqp import base, commands
 
 
 @dataclass(frozen=True)
-class Say:
-    """A method on a channel of one of the two connections."""
+class CallMethod:
+    """Method on a channel of one of the two clients."""
 
-    who: int
+    client: int
     channel: int
     command: base.Frame
 
     def __str__(self) -> str:
-        said = {name: value for name, value in dict(self.command).items() if value not in (None, "", 0, {})}
-        return f"{self.who}.{self.channel} {self.command.name} {said}"
+        texts = {name: value for name, value in dict(self.command).items() if value not in (None, "", 0, {})}
+        return f"{self.client}.{self.channel} {self.command.name} {texts}"
 
 
 @dataclass(frozen=True)
 class Publish:
     """basic.publish with its content."""
 
-    who: int
+    client: int
     channel: int
     exchange: str
     key: str
     body: bytes
     properties: commands.Basic.Properties = field(default_factory=commands.Basic.Properties)
     mandatory: bool = False
-    then_pass: float = 0.0
-    """So many seconds pass before anybody looks: for what expires in less."""
+    wait_after: float = 0.0
+    """Seconds to wait before effects are observed, for messages that expire meanwhile."""
 
     def __str__(self) -> str:
-        said = {name: value for name, value in dict(self.properties).items() if value not in (None, "")}
+        texts = {name: value for name, value in dict(self.properties).items() if value not in (None, "")}
         flag = " mandatory" if self.mandatory else ""
-        return (
-            f"{self.who}.{self.channel} publish {self.body!r} to {self.exchange!r} {self.key!r}{flag} {said}"
-        )
+        return f"{self.client}.{self.channel} publish {self.body!r} to {self.exchange!r} {self.key!r}{flag} {texts}"
 
 
 @dataclass(frozen=True)
 class Settle:
-    """Ack, nack or reject one delivery of this script, or one that there never was (`delivery` -1)."""
+    """Ack, nack or reject of one delivery of the script, or of an unknown one (`delivery` -1)."""
 
-    who: int
+    client: int
     channel: int
     how: str
     """`ack`, `nack` or `reject`."""
     delivery: int
-    """Which one: deliveries are counted from 0, in the order of a script's observations."""
+    """Index of the delivery in the order of the script's observations, from 0."""
     multiple: bool = False
     requeue: bool = False
 
@@ -64,23 +62,23 @@ class Settle:
             *["multiple"] * self.multiple,
             *["requeue"] * self.requeue,
         ]
-        return f"{self.who}.{self.channel} {' '.join(words)}"
+        return f"{self.client}.{self.channel} {' '.join(words)}"
 
 
 @dataclass(frozen=True)
-class Leave:
-    """End a connection, with connection.close or by dropping the socket; the next step that needs it connects anew."""
+class CloseConnection:
+    """End of a connection, by connection.close or by dropping the socket; the next step that needs it reconnects."""
 
-    who: int
-    politely: bool = True
+    client: int
+    gracefully: bool = True
 
     def __str__(self) -> str:
-        return f"{self.who} {'closes its connection' if self.politely else 'drops its socket'}"
+        return f"{self.client} {'closes its connection' if self.gracefully else 'drops its socket'}"
 
 
 @dataclass(frozen=True)
-class Pass:
-    """So much time passes, in seconds."""
+class WaitSeconds:
+    """Passing of time, in seconds."""
 
     seconds: float
 
@@ -88,5 +86,5 @@ class Pass:
         return f"{self.seconds} s pass"
 
 
-Step: TypeAlias = Say | Publish | Settle | Leave | Pass
+Step: TypeAlias = CallMethod | Publish | Settle | CloseConnection | WaitSeconds
 Script: TypeAlias = Sequence[Step]

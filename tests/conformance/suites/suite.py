@@ -1,7 +1,4 @@
-"""A public client's own tests: where they come from, what they need, how they are run, and what is expected of them.
-
-Nothing of it is kept: sources and packages are obtained into a folder of the run.
-"""
+"""Test suites of public clients: source, requirements, how to run them, and expected failures."""
 
 from __future__ import annotations
 

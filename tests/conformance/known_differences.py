@@ -1,6 +1,7 @@
-"""Where Warren (`compat=3.10`) and RabbitMQ 3.10.8 differ: what each does, and why. The documentation shows this table.
+"""Known differences between Warren (`compat=3.10`) and RabbitMQ 3.10.8, with their reasons. The documentation shows this
+table.
 
-A row with a script is played on both brokers; one without names what shows it.
+A difference with a script is verified on both brokers; one without names the test that verifies it.
 """
 
 from __future__ import annotations
@@ -9,28 +10,28 @@ from dataclasses import dataclass
 
 from pamqp import commands
 
-from tests.conformance.scripts import get, publish, put, queue
 from tests.conformance.steps import Publish, Script, Settle
+from tests.conformance.written_scripts import get, publish, publish_to_queue, queue
 from warren.broker.model.compat_checks import PORTABILITY_RULES
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One of them."""
+    """One known difference."""
 
     what: str
     rabbitmq: str
     warren: str
     why: str
     script: Script = ()
-    """Its last step is answered differently."""
-    shows: tuple[str, str] = ("", "")
-    """What only RabbitMQ says then, and what only Warren says: parts of a line."""
-    held_by: str = ""
-    """Where there is no script: the test that shows it."""
+    """Script whose last step has different effects."""
+    distinguishing_texts: tuple[str, str] = ("", "")
+    """Text that only RabbitMQ's effects contain, and text that only Warren's contain."""
+    tested_by: str = ""
+    """Test that shows a difference without a script."""
 
 
-KNOWN = [
+KNOWN_DIFFERENCES = [
     Difference(
         "`x-death` in a message that a client publishes",
         "is taken for history: the next death is added to it",
@@ -39,7 +40,9 @@ KNOWN = [
         (
             queue("q1", dead_letter_exchange="", dead_letter_routing_key="q2"),
             queue("q2"),
-            put("q1", b"1", headers={"x-death": [{"queue": "somewhere", "reason": "expired", "count": 7}]}),
+            publish_to_queue(
+                "q1", b"1", headers={"x-death": [{"queue": "somewhere", "reason": "expired", "count": 7}]}
+            ),
             get("q1"),
             Settle(0, 2, "reject", 0),
             get("q2"),
@@ -73,7 +76,7 @@ KNOWN = [
         "RabbitMQ looks at the head only if the queue was empty (rabbit_amqqueue_process); an expiry in time harms nobody",
         (
             queue("q1", max_priority=3),
-            put("q1", b"1"),
+            publish_to_queue("q1", b"1"),
             Publish(0, 1, "", "q1", b"2", commands.Basic.Properties(priority=2, expiration="0")),
         ),
         ("q1: 2 ready", "q1: 1 ready"),
@@ -83,55 +86,55 @@ KNOWN = [
         "is read to its end, then refused (406); 128 MiB is the default",
         "is refused when its header announces it; 16 MiB is the default, as in RabbitMQ 4",
         "what will be refused need not be kept in memory",
-        held_by="tests/broker/test_frames.py",
+        tested_by="tests/broker/test_frames.py",
     ),
     Difference(
         "`immediate=true`",
         "540 when the message is complete",
         "540 when the method has come",
         "the same code and text, earlier",
-        held_by="tests/broker/test_publish.py",
+        tested_by="tests/broker/test_publish.py",
     ),
     Difference(
         "tune-ok outside the bounds",
         "the socket is closed after 3 s, without a word",
         "530 with the bound that was missed",
         "RabbitMQ 4 says it too; a client's author sees what is wrong",
-        held_by="tests/broker/test_handshake.py",
+        tested_by="tests/broker/test_handshake.py",
     ),
     Difference(
         "texts that are no UTF-8, and other input that makes RabbitMQ's reader or channel crash",
         "541, or a closed socket",
         "the code of the rule that is broken, or the bytes are taken as they are",
         "a crash is no rule",
-        held_by="tests/broker/test_frames.py",
+        tested_by="tests/broker/test_frames.py",
     ),
     Difference(
         "confirm of a persistent message",
         "when it has been handed to the operating system",
         "when it has been synced to the disk",
         "a confirmed message outlives a power cut",
-        held_by="tests/broker/test_kill.py",
+        tested_by="tests/broker/test_kill.py",
     ),
     Difference(
         "`product` and `version` of connection.start",
         "RabbitMQ 3.10.8",
         "Warren, with the RabbitMQ version that it follows",
         "clients decide by the version what they may use; the name says who speaks",
-        held_by="tests/broker/test_handshake.py",
+        tested_by="tests/broker/test_handshake.py",
     ),
 ]
 
 
-def as_markdown() -> str:
-    """The table of the documentation."""
+def differences_table() -> str:
+    """Return the table for the documentation."""
     lines = ["| What | RabbitMQ 3.10.8 | Warren | Why |", "|---|---|---|---|"]
-    lines += [f"| {one.what} | {one.rabbitmq} | {one.warren} | {one.why} |" for one in KNOWN]
+    lines += [f"| {item.what} | {item.rabbitmq} | {item.warren} | {item.why} |" for item in KNOWN_DIFFERENCES]
     return "\n".join(lines) + "\n"
 
 
-def portability_as_markdown() -> str:
-    """What `strict` refuses, for the documentation."""
+def portability_table() -> str:
+    """Return the table of what `strict` refuses, for the documentation."""
     lines = ["| What | RabbitMQ 4.3 | Text | Source | Instead |", "|---|---|---|---|---|"]
     for row in PORTABILITY_RULES.values():
         does = "takes it, without its meaning" if row.code is None else f"{int(row.code)} {row.code.name}"
@@ -141,4 +144,4 @@ def portability_as_markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(as_markdown(), portability_as_markdown(), sep="\n", end="")
+    print(differences_table(), portability_table(), sep="\n", end="")

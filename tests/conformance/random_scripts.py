@@ -1,7 +1,7 @@
-"""Random scripts: a state machine whose every rule is a step on both brokers.
+"""Random scripts: a state machine in which every rule is a step on both brokers.
 
-Scripts are made to run into one another's things: few names, two connections, all kinds of arguments that go together
-badly. What has to be left to chance at RabbitMQ is left out (see `docs/conformance.md`).
+Scripts are generated so that steps interact: few names, two clients, all kinds of conflicting arguments. Behaviour that
+is random at RabbitMQ is left out (see `docs/conformance.md`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pamqp import base, commands
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 
-from tests.conformance.duel import Duel
-from tests.conformance.steps import Leave, Publish, Say, Settle
+from tests.conformance.differential_run import DifferentialRun
+from tests.conformance.steps import CallMethod, CloseConnection, Publish, Settle
 from tests.support.raw_client import made
 
 QUEUES = ["q1", "q2", "q3", "q4"]
@@ -25,8 +25,8 @@ SOURCES = [*EXCHANGES, *EXCHANGES, "amq.direct", "amq.topic", "amq.fanout", "amq
 KEYS = ["", "a", "a.b", "#", "*", "a.*", "*.b", "a.#", "q1", "q2"]
 TYPES = ["direct", "topic", "fanout", "headers"]
 SHORT_MS = 40
-PASSED = 0.12
-"""Seconds after which what lives for `SHORT_MS` is gone."""
+EXPIRED_AFTER = 0.12
+"""Seconds after which anything with a lifetime of `SHORT_MS` has expired."""
 
 queues = st.sampled_from(QUEUES)
 exchanges = st.sampled_from(EXCHANGES)
@@ -42,7 +42,7 @@ def table(**values: object) -> dict[str, object]:
     return {f"x-{name.replace('_', '-')}": value for name, value in values.items()}
 
 
-LIMITED = [
+LIMIT_ARGUMENTS = [
     table(max_length=1),
     table(max_length=2, overflow="reject-publish"),
     table(max_length=2, overflow="reject-publish-dlx", dead_letter_exchange="x1"),
@@ -59,13 +59,13 @@ LIMITED = [
     table(dead_letter_exchange="", dead_letter_routing_key="q1", max_length=1),
     table(dead_letter_exchange="x3", max_length=1),
 ]
-EXPIRING = [
+EXPIRY_ARGUMENTS = [
     table(message_ttl=SHORT_MS),
     table(message_ttl=SHORT_MS, dead_letter_exchange="", dead_letter_routing_key="q2"),
     table(message_ttl=SHORT_MS, dead_letter_exchange="x1"),
     table(message_ttl=SHORT_MS, max_priority=2),
 ]
-REFUSED = [
+INVALID_ARGUMENTS = [
     table(max_length=-1),
     table(max_length="2"),
     table(overflow="bad"),
@@ -105,70 +105,70 @@ HEADERS: list[dict[str, Any] | None] = [
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
-class Conversation(RuleBasedStateMachine):
-    """One script. `make_duel` and `timed` are set by the tests."""
+class RandomScript(RuleBasedStateMachine):
+    """One script. The tests set `make_run` and `timed`."""
 
-    make_duel: Callable[[list[str], list[str]], Duel]
+    make_run: Callable[[list[str], list[str]], DifferentialRun]
     timed = False
-    """Whether messages may expire after a while: each publish then takes its time."""
+    """True if messages may expire after a while: each publish then waits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.duel = type(self).make_duel(QUEUES, EXCHANGES)
+        self.run = type(self).make_run(QUEUES, EXCHANGES)
         self.bodies = itertools.count()
         self.outstanding: dict[int, tuple[int, int]] = {}
-        """Deliveries of the script that may be settled, with their connection and channel."""
+        """Client and channel of the deliveries that can be settled."""
         self.consumers: dict[tuple[int, int], list[str]] = {}
         self.tags = itertools.count()
 
-    def say(self, who: int, channel: int, command: base.Frame) -> None:
-        self.play(Say(who, channel, command))
+    def call_method(self, client: int, channel: int, command: base.Frame) -> None:
+        self.play(CallMethod(client, channel, command))
 
-    def play(self, step: Say | Publish | Settle | Leave) -> None:
-        before = len(self.duel.judged.deliveries)
-        shown = self.duel.play(step)
-        for (who, channel), said in shown.answers.items():
-            if any("Close" in text for text in said):
-                self.forget(who, channel or None)
-        if isinstance(step, Leave):
-            self.forget(step.who, None)
-        for number, (_, who, channel, _) in enumerate(self.duel.judged.deliveries[before:], before):
-            self.outstanding[number] = (who, channel)
+    def play(self, step: CallMethod | Publish | Settle | CloseConnection) -> None:
+        before = len(self.run.subject.deliveries)
+        observed = self.run.play(step)
+        for (client, channel), texts in observed.answers.items():
+            if any("Close" in text for text in texts):
+                self.forget(client, channel or None)
+        if isinstance(step, CloseConnection):
+            self.forget(step.client, None)
+        for number, (_, client, channel, _) in enumerate(self.run.subject.deliveries[before:], before):
+            self.outstanding[number] = (client, channel)
 
-    def forget(self, who: int, channel: int | None) -> None:
-        """A channel, or all of a connection, ended."""
-        gone = [place for place in [(who, 1), (who, 2)] if channel in (None, place[1])]
+    def forget(self, client: int, channel: int | None) -> None:
+        """Remove the state of a closed channel, or of all channels of a connection."""
+        gone = [place for place in [(client, 1), (client, 2)] if channel in (None, place[1])]
         self.outstanding = {number: place for number, place in self.outstanding.items() if place not in gone}
         for place in gone:
             self.consumers.pop(place, None)
 
     def teardown(self) -> None:
-        self.duel.end()
+        self.run.end()
 
     # -- topology
 
     @initialize(data=st.data())
-    def furnish(self, data: st.DataObject) -> None:
-        """Something to begin with, so that short scripts are about messages."""
+    def set_up_topology(self, data: st.DataObject) -> None:
+        """Declare initial queues and an exchange, so that short scripts contain messages."""
         for queue in ("q1", "q2"):
             arguments = data.draw(self.arguments(valid=True))
-            self.say(0, 1, made(Queue.Declare, queue=queue, arguments=arguments))
+            self.call_method(0, 1, made(Queue.Declare, queue=queue, arguments=arguments))
         kind = data.draw(st.sampled_from(TYPES))
-        self.say(0, 1, made(Exchange.Declare, exchange="x1", exchange_type=kind))
+        self.call_method(0, 1, made(Exchange.Declare, exchange="x1", exchange_type=kind))
         for queue in ("q1", "q2"):
             key = data.draw(keys)
-            self.say(0, 1, made(Queue.Bind, queue=queue, exchange="x1", routing_key=key))
+            self.call_method(0, 1, made(Queue.Bind, queue=queue, exchange="x1", routing_key=key))
         if data.draw(often):
-            self.say(0, 1, Confirm.Select())
+            self.call_method(0, 1, Confirm.Select())
 
     def arguments(self, *, valid: bool) -> st.SearchStrategy[dict[str, object]]:
-        known: list[dict[str, object]] = [{}, {}, {}, *LIMITED]
+        known: list[dict[str, object]] = [{}, {}, {}, *LIMIT_ARGUMENTS]
         if self.timed:
-            known += EXPIRING
-        return st.sampled_from(known if valid else known + REFUSED)
+            known += EXPIRY_ARGUMENTS
+        return st.sampled_from(known if valid else known + INVALID_ARGUMENTS)
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         queue=queues,
         durable=seldom,
@@ -177,12 +177,14 @@ class Conversation(RuleBasedStateMachine):
         passive=seldom,
         data=st.data(),
     )
-    def declare_queue(self, who: int, channel: int, queue: str, data: st.DataObject, **flags: bool) -> None:
+    def declare_queue(
+        self, client: int, channel: int, queue: str, data: st.DataObject, **flags: bool
+    ) -> None:
         arguments = data.draw(self.arguments(valid=False))
-        self.say(who, channel, made(Queue.Declare, queue=queue, arguments=arguments, **flags))
+        self.call_method(client, channel, made(Queue.Declare, queue=queue, arguments=arguments, **flags))
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         exchange=sources,
         kind=st.sampled_from(TYPES),
@@ -193,14 +195,14 @@ class Conversation(RuleBasedStateMachine):
         passive=seldom,
     )
     def declare_exchange(
-        self, who: int, channel: int, exchange: str, kind: str, alternate: object, **flags: bool
+        self, client: int, channel: int, exchange: str, kind: str, alternate: object, **flags: bool
     ) -> None:
         arguments = {} if alternate is None else {"alternate-exchange": alternate}
         command = made(Exchange.Declare, exchange=exchange, exchange_type=kind, arguments=arguments, **flags)
-        self.say(who, channel, command)
+        self.call_method(client, channel, command)
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         queue=queues,
         exchange=sources,
@@ -208,11 +210,11 @@ class Conversation(RuleBasedStateMachine):
         arguments=st.sampled_from(MATCHES),
         undone=seldom,
     )
-    def bind_queue(self, who: int, channel: int, undone: bool, **fields: object) -> None:
-        self.say(who, channel, made(Queue.Unbind if undone else Queue.Bind, **fields))
+    def bind_queue(self, client: int, channel: int, undone: bool, **fields: object) -> None:
+        self.call_method(client, channel, made(Queue.Unbind if undone else Queue.Bind, **fields))
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         destination=st.sampled_from([*EXCHANGES, "amq.fanout", ""]),
         source=sources,
@@ -220,25 +222,25 @@ class Conversation(RuleBasedStateMachine):
         arguments=st.sampled_from(MATCHES),
         undone=seldom,
     )
-    def bind_exchange(self, who: int, channel: int, undone: bool, **fields: object) -> None:
-        self.say(who, channel, made(Exchange.Unbind if undone else Exchange.Bind, **fields))
+    def bind_exchange(self, client: int, channel: int, undone: bool, **fields: object) -> None:
+        self.call_method(client, channel, made(Exchange.Unbind if undone else Exchange.Bind, **fields))
 
-    @rule(who=connections, channel=channels, queue=queues, if_unused=seldom, if_empty=seldom)
-    def delete_queue(self, who: int, channel: int, **fields: object) -> None:
-        self.say(who, channel, made(Queue.Delete, **fields))
+    @rule(client=connections, channel=channels, queue=queues, if_unused=seldom, if_empty=seldom)
+    def delete_queue(self, client: int, channel: int, **fields: object) -> None:
+        self.call_method(client, channel, made(Queue.Delete, **fields))
 
-    @rule(who=connections, channel=channels, exchange=sources, if_unused=often)
-    def delete_exchange(self, who: int, channel: int, **fields: object) -> None:
-        self.say(who, channel, made(Exchange.Delete, **fields))
+    @rule(client=connections, channel=channels, exchange=sources, if_unused=often)
+    def delete_exchange(self, client: int, channel: int, **fields: object) -> None:
+        self.call_method(client, channel, made(Exchange.Delete, **fields))
 
-    @rule(who=connections, channel=channels, queue=queues)
-    def purge(self, who: int, channel: int, queue: str) -> None:
-        self.say(who, channel, made(Queue.Purge, queue=queue))
+    @rule(client=connections, channel=channels, queue=queues)
+    def purge(self, client: int, channel: int, queue: str) -> None:
+        self.call_method(client, channel, made(Queue.Purge, queue=queue))
 
     # -- publishing
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         exchange=st.one_of(sources, st.just("x1"), st.just("")),
         key=st.one_of(keys, queues, queues),
@@ -251,7 +253,7 @@ class Conversation(RuleBasedStateMachine):
     )
     def publish(
         self,
-        who: int,
+        client: int,
         channel: int,
         exchange: str,
         key: str,
@@ -272,28 +274,31 @@ class Conversation(RuleBasedStateMachine):
         )
         for _ in range(times):
             body = b"m%d" % next(self.bodies)
-            pause = PASSED if self.timed else 0.0
-            self.play(Publish(who, channel, exchange, key, body, properties, mandatory, pause))
+            pause = EXPIRED_AFTER if self.timed else 0.0
+            self.play(Publish(client, channel, exchange, key, body, properties, mandatory, pause))
 
-    @rule(who=connections, channel=channels)
-    def select_confirms(self, who: int, channel: int) -> None:
-        self.say(who, channel, Confirm.Select())
+    @rule(client=connections, channel=channels)
+    def select_confirms(self, client: int, channel: int) -> None:
+        self.call_method(client, channel, Confirm.Select())
 
-    @rule(who=connections, method=st.sampled_from([Tx.Select, Tx.Select, Tx.Commit, Tx.Commit, Tx.Rollback]))
-    def transact(self, who: int, method: type[base.Frame]) -> None:
-        self.say(who, 2, method())
+    @rule(
+        client=connections,
+        method=st.sampled_from([Tx.Select, Tx.Select, Tx.Commit, Tx.Commit, Tx.Rollback]),
+    )
+    def transact(self, client: int, method: type[base.Frame]) -> None:
+        self.call_method(client, 2, method())
 
     # -- consuming
 
-    @rule(who=connections, channel=channels, queue=queues, no_ack=seldom)
-    def get(self, who: int, channel: int, queue: str, no_ack: bool) -> None:
-        before = len(self.duel.judged.deliveries)
-        self.say(who, channel, made(Basic.Get, queue=queue, no_ack=no_ack))
+    @rule(client=connections, channel=channels, queue=queues, no_ack=seldom)
+    def get(self, client: int, channel: int, queue: str, no_ack: bool) -> None:
+        before = len(self.run.subject.deliveries)
+        self.call_method(client, channel, made(Basic.Get, queue=queue, no_ack=no_ack))
         if no_ack:
             self.outstanding.pop(before, None)
 
     @rule(
-        who=connections,
+        client=connections,
         channel=channels,
         queue=queues,
         no_ack=seldom,
@@ -302,24 +307,32 @@ class Conversation(RuleBasedStateMachine):
         again=seldom,
     )
     def consume(
-        self, who: int, channel: int, queue: str, priority: int | None, again: bool, **flags: bool
+        self,
+        client: int,
+        channel: int,
+        queue: str,
+        priority: int | None,
+        again: bool,
+        **flags: bool,
     ) -> None:
-        mine = self.consumers.setdefault((who, channel), [])
+        mine = self.consumers.setdefault((client, channel), [])
         tag = mine[-1] if again and mine else f"c{next(self.tags)}"
         arguments = {} if priority is None else {"x-priority": priority}
         mine.append(tag)
-        self.say(
-            who, channel, made(Basic.Consume, queue=queue, consumer_tag=tag, arguments=arguments, **flags)
+        self.call_method(
+            client,
+            channel,
+            made(Basic.Consume, queue=queue, consumer_tag=tag, arguments=arguments, **flags),
         )
 
-    @rule(who=connections, channel=channels)
-    def cancel(self, who: int, channel: int) -> None:
-        mine = self.consumers.get((who, channel)) or ["nobody"]
-        self.say(who, channel, made(Basic.Cancel, consumer_tag=mine.pop(0)))
+    @rule(client=connections, channel=channels)
+    def cancel(self, client: int, channel: int) -> None:
+        mine = self.consumers.get((client, channel)) or ["nobody"]
+        self.call_method(client, channel, made(Basic.Cancel, consumer_tag=mine.pop(0)))
 
-    @rule(who=connections, channel=channels, count=st.sampled_from([0, 1, 2, 3]), shared=seldom)
-    def qos(self, who: int, channel: int, count: int, shared: bool) -> None:
-        self.say(who, channel, Basic.Qos(prefetch_count=count, global_=shared))
+    @rule(client=connections, channel=channels, count=st.sampled_from([0, 1, 2, 3]), shared=seldom)
+    def qos(self, client: int, channel: int, count: int, shared: bool) -> None:
+        self.call_method(client, channel, Basic.Qos(prefetch_count=count, global_=shared))
 
     @precondition(lambda self: self.outstanding)
     @rule(
@@ -331,27 +344,27 @@ class Conversation(RuleBasedStateMachine):
     )
     def settle(self, data: st.DataObject, how: str, multiple: bool, requeue: bool, stale: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.outstanding)))
-        who, channel = self.outstanding[number]
+        client, channel = self.outstanding[number]
         multiple = multiple and how != "reject"
         if not stale:
             self.outstanding.pop(number)
-        self.play(Settle(who, channel, how, number, multiple, requeue))
+        self.play(Settle(client, channel, how, number, multiple, requeue))
 
-    @rule(who=connections, channel=channels)
-    def settle_unknown(self, who: int, channel: int) -> None:
-        self.play(Settle(who, channel, "ack", -1))
+    @rule(client=connections, channel=channels)
+    def settle_unknown(self, client: int, channel: int) -> None:
+        self.play(Settle(client, channel, "ack", -1))
 
-    @rule(who=connections, channel=channels)
-    def recover(self, who: int, channel: int) -> None:
-        self.say(who, channel, Basic.Recover(requeue=True))
+    @rule(client=connections, channel=channels)
+    def recover(self, client: int, channel: int) -> None:
+        self.call_method(client, channel, Basic.Recover(requeue=True))
 
     # -- ends
 
-    @rule(who=connections, channel=channels)
-    def close_channel(self, who: int, channel: int) -> None:
-        self.say(who, channel, commands.Channel.Close(200, "bye", 0, 0))
-        self.forget(who, channel)
+    @rule(client=connections, channel=channels)
+    def close_channel(self, client: int, channel: int) -> None:
+        self.call_method(client, channel, commands.Channel.Close(200, "bye", 0, 0))
+        self.forget(client, channel)
 
-    @rule(who=connections, politely=st.booleans())
-    def leave(self, who: int, politely: bool) -> None:
-        self.play(Leave(who, politely))
+    @rule(client=connections, gracefully=st.booleans())
+    def leave(self, client: int, gracefully: bool) -> None:
+        self.play(CloseConnection(client, gracefully))

@@ -1,4 +1,4 @@
-"""One connection of a script: it opens again what the broker has closed, and knows which publishes wait for a confirm."""
+"""One connection of a script: reconnects after the broker closed it, and tracks unconfirmed publishes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ CARRIERS = (commands.Basic.Deliver, commands.Basic.GetOk, commands.Basic.Return)
 
 @dataclass
 class Channel:
-    """What has to be remembered of an open channel."""
+    """State of an open channel."""
 
     confirming: bool = False
     published: int = 0
     unsettled: set[int] = field(default_factory=set)
     consumers: set[str] = field(default_factory=set)
 
-    def settles(self, tag: int, multiple: bool) -> list[int]:
-        """The publishes that a confirm is about."""
+    def settle(self, tag: int, multiple: bool) -> list[int]:
+        """Remove and return the publishes that a confirm settles."""
         found = [number for number in self.unsettled if number == tag or (multiple and number <= tag)]
         self.unsettled -= set(found)
         return sorted(found)
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A method, and what it carried."""
+class ReceivedMethod:
+    """Method with its content."""
 
     channel: int
     method: base.Frame
@@ -39,8 +39,8 @@ class Heard:
     body: bytes = b""
 
 
-class Line:
-    """A connection that is made when it is needed, and made again after its end."""
+class ScriptConnection:
+    """Connection that is opened when it is needed, and again after its end."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -57,11 +57,11 @@ class Line:
             self._peer = RawClient(self.url).connect()
         return self._peer
 
-    def waits(self, seconds: float = 0.0) -> bool:
+    def has_input(self, seconds: float = 0.0) -> bool:
         return self._peer is not None and self._peer.has_input(seconds)
 
-    def lost(self) -> None:
-        """The connection is at its end, and the broker knows it: what is looked at next is what came of that."""
+    def disconnect(self) -> None:
+        """Close the socket after the connection has ended and the broker has processed that."""
         if self._peer is not None:
             self._peer.finish()
         self._peer = None
@@ -80,15 +80,15 @@ class Line:
         data = encoded(method, channel) + content(message, properties, channel=channel)
         self.peer.send_bytes(data)
 
-    def hear(self) -> Heard:
-        """The next method, with its content.
+    def read_method(self) -> ReceivedMethod:
+        """Read the next method, with its content.
 
         :raises ConnectionError: if the broker has closed the socket
         """
         peer = self.peer
         channel, method = peer.read_method()
         if not isinstance(method, CARRIERS):
-            return Heard(channel, method)
+            return ReceivedMethod(channel, method)
         head = peer.read_bytes(7)
         kind, number, size = struct.unpack(">BHI", head)
         assert (kind, number) == (HEADER, channel)
@@ -100,4 +100,4 @@ class Line:
             _, piece = peer.read()
             assert isinstance(piece, body.ContentBody), piece
             received += piece.value or b""
-        return Heard(channel, method, payload[:-1], received)
+        return ReceivedMethod(channel, method, payload[:-1], received)

@@ -1,4 +1,4 @@
-"""Written scripts: what chance does not find, because it takes several things in the right order."""
+"""Written scripts for behaviour that needs several actions in the right order, which random scripts do not find."""
 
 from __future__ import annotations
 
@@ -7,70 +7,81 @@ from collections.abc import Mapping
 from pamqp import commands
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 
-from tests.conformance.steps import Leave, Pass, Publish, Say, Script, Settle
+from tests.conformance.steps import CallMethod, CloseConnection, Publish, Script, Settle, WaitSeconds
 from tests.support.raw_client import made
 
 
 def queue(
-    name: str, who: int = 0, *, durable: bool = False, exclusive: bool = False, **arguments: object
-) -> Say:
+    name: str,
+    client: int = 0,
+    *,
+    durable: bool = False,
+    exclusive: bool = False,
+    **arguments: object,
+) -> CallMethod:
     table = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     command = made(Queue.Declare, queue=name, durable=durable, exclusive=exclusive, arguments=table)
-    return Say(who, 1, command)
+    return CallMethod(client, 1, command)
 
 
-def exchange(name: str, kind: str = "fanout", **fields: object) -> Say:
-    return Say(0, 1, made(Exchange.Declare, exchange=name, exchange_type=kind, **fields))
+def exchange(name: str, kind: str = "fanout", **fields: object) -> CallMethod:
+    return CallMethod(0, 1, made(Exchange.Declare, exchange=name, exchange_type=kind, **fields))
 
 
-def bind(name: str, source: str, key: str = "", **arguments: object) -> Say:
+def bind(name: str, source: str, key: str = "", **arguments: object) -> CallMethod:
     table = {name.replace("_", "-"): value for name, value in arguments.items()}
-    return Say(0, 1, made(Queue.Bind, queue=name, exchange=source, routing_key=key, arguments=table))
+    return CallMethod(0, 1, made(Queue.Bind, queue=name, exchange=source, routing_key=key, arguments=table))
 
 
-def link(destination: str, source: str, key: str = "") -> Say:
-    return Say(0, 1, made(Exchange.Bind, destination=destination, source=source, routing_key=key))
+def bind_exchanges(destination: str, source: str, key: str = "") -> CallMethod:
+    return CallMethod(0, 1, made(Exchange.Bind, destination=destination, source=source, routing_key=key))
 
 
-def put(name: str, body: bytes, who: int = 0, channel: int = 1, **properties: object) -> Publish:
-    return publish("", name, body, who, channel, **properties)
+def publish_to_queue(
+    name: str, body: bytes, client: int = 0, channel: int = 1, **properties: object
+) -> Publish:
+    return publish("", name, body, client, channel, **properties)
 
 
 def publish(
-    source: str, key: str, body: bytes, who: int = 0, channel: int = 1, **properties: object
+    source: str, key: str, body: bytes, client: int = 0, channel: int = 1, **properties: object
 ) -> Publish:
     fields = commands.Basic.Properties()
     for name, value in properties.items():
         setattr(fields, name, value)
-    return Publish(who, channel, source, key, body, fields, mandatory=True)
+    return Publish(client, channel, source, key, body, fields, mandatory=True)
 
 
 def consume(
     name: str,
     tag: str,
-    who: int = 1,
+    client: int = 1,
     channel: int = 1,
     *,
     no_ack: bool = False,
     exclusive: bool = False,
     **arguments: object,
-) -> Say:
+) -> CallMethod:
     table = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     fields = {"no_ack": no_ack, "exclusive": exclusive, "arguments": table}
-    return Say(who, channel, made(Basic.Consume, queue=name, consumer_tag=tag, **fields))
+    return CallMethod(client, channel, made(Basic.Consume, queue=name, consumer_tag=tag, **fields))
 
 
-def get(name: str, who: int = 0, channel: int = 2, *, no_ack: bool = False) -> Say:
-    return Say(who, channel, made(Basic.Get, queue=name, no_ack=no_ack))
+def get(name: str, client: int = 0, channel: int = 2, *, no_ack: bool = False) -> CallMethod:
+    return CallMethod(client, channel, made(Basic.Get, queue=name, no_ack=no_ack))
 
 
-def qos(count: int, who: int = 1, channel: int = 1, *, shared: bool = False) -> Say:
-    return Say(who, channel, Basic.Qos(prefetch_count=count, global_=shared))
+def qos(count: int, client: int = 1, channel: int = 1, *, shared: bool = False) -> CallMethod:
+    return CallMethod(client, channel, Basic.Qos(prefetch_count=count, global_=shared))
 
 
-CONFIRMS = Say(0, 1, Confirm.Select())
-SELECT, COMMIT, ROLLBACK = Say(0, 2, Tx.Select()), Say(0, 2, Tx.Commit()), Say(0, 2, Tx.Rollback())
-RECOVER = Say(1, 1, Basic.Recover(requeue=True))
+CONFIRMS = CallMethod(0, 1, Confirm.Select())
+SELECT, COMMIT, ROLLBACK = (
+    CallMethod(0, 2, Tx.Select()),
+    CallMethod(0, 2, Tx.Commit()),
+    CallMethod(0, 2, Tx.Rollback()),
+)
+RECOVER = CallMethod(1, 1, Basic.Recover(requeue=True))
 
 QUEUES = ["q1", "q2", "q3", "q4"]
 EXCHANGES = ["x1", "x2", "x3"]
@@ -80,13 +91,13 @@ SCRIPTS: Mapping[str, Script] = {
         queue("q1", dead_letter_exchange="", dead_letter_routing_key="q2"),
         queue("q2", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q1"),
         CONFIRMS,
-        put("q1", b"again", headers={"mine": 1}, message_id="m", delivery_mode=2),
+        publish_to_queue("q1", b"again", headers={"mine": 1}, message_id="m", delivery_mode=2),
         get("q1"),
         Settle(0, 2, "reject", 0),
-        Pass(0.2),
+        WaitSeconds(0.2),
         get("q1"),
         Settle(0, 2, "nack", 1),
-        Pass(0.2),
+        WaitSeconds(0.2),
         get("q1"),
         Settle(0, 2, "ack", 2),
     ],
@@ -95,8 +106,8 @@ SCRIPTS: Mapping[str, Script] = {
         queue("q2", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q3"),
         queue("q3", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q1"),
         CONFIRMS,
-        put("q1", b"circle"),
-        Pass(0.5),
+        publish_to_queue("q1", b"circle"),
+        WaitSeconds(0.5),
     ],
     "a dead letter keeps its keys, and loses BCC": [
         exchange("x1"),
@@ -124,7 +135,7 @@ SCRIPTS: Mapping[str, Script] = {
         bind("q2", "x3", ""),
         publish("x1", "k", b"second"),
         publish("x1", "other", b"third"),
-        Say(0, 1, made(Exchange.Delete, exchange="x3")),
+        CallMethod(0, 1, made(Exchange.Delete, exchange="x3")),
         publish("x1", "other", b"gone"),
         get("q1"),
         get("q2"),
@@ -133,9 +144,9 @@ SCRIPTS: Mapping[str, Script] = {
         exchange("x1", "topic"),
         exchange("x2", "fanout"),
         exchange("x3", "direct"),
-        link("x2", "x1", "a.#"),
-        link("x3", "x2"),
-        link("x1", "x3", "a.b"),
+        bind_exchanges("x2", "x1", "a.#"),
+        bind_exchanges("x3", "x2"),
+        bind_exchanges("x1", "x3", "a.b"),
         queue("q1"),
         bind("q1", "x3", "a.b"),
         bind("q1", "x1", "#.b"),
@@ -153,7 +164,7 @@ SCRIPTS: Mapping[str, Script] = {
         consume("q1", "a"),
         consume("q1", "b"),
         qos(5, shared=True),
-        *(put("q1", b"%d" % number) for number in range(8)),
+        *(publish_to_queue("q1", b"%d" % number) for number in range(8)),
         Settle(1, 1, "ack", 0),
         Settle(1, 1, "ack", 2, multiple=True),
         qos(0, shared=True),
@@ -164,30 +175,33 @@ SCRIPTS: Mapping[str, Script] = {
         qos(1),
         consume("q1", "low", priority=-5),
         consume("q1", "high", priority=5),
-        put("q1", b"1"),
-        put("q1", b"2"),
-        put("q1", b"3"),
-        Say(1, 1, Basic.Cancel("high")),
+        publish_to_queue("q1", b"1"),
+        publish_to_queue("q1", b"2"),
+        publish_to_queue("q1", b"3"),
+        CallMethod(1, 1, Basic.Cancel("high")),
         Settle(1, 1, "ack", 0),
         Settle(1, 1, "nack", 1, requeue=True),
-        Leave(1),
+        CloseConnection(1),
         get("q1"),
     ],
     "a single active consumer hands over": [
         queue("q1", single_active_consumer=True),
         consume("q1", "first", 0),
         consume("q1", "second", 1),
-        put("q1", b"1"),
-        put("q1", b"2"),
-        Say(0, 1, Basic.Cancel("first")),
-        put("q1", b"3"),
+        publish_to_queue("q1", b"1"),
+        publish_to_queue("q1", b"2"),
+        CallMethod(0, 1, Basic.Cancel("first")),
+        publish_to_queue("q1", b"3"),
         Settle(0, 1, "nack", 0, requeue=True),
-        Leave(0),
+        CloseConnection(0),
     ],
     "priorities, each first in, first out": [
         queue("q1", max_priority=5, max_length=4, dead_letter_exchange="", dead_letter_routing_key="q2"),
         queue("q2"),
-        *(put("q1", b"%d" % number, priority=priority) for number, priority in enumerate((1, 9, 0, 5, 3, 1))),
+        *(
+            publish_to_queue("q1", b"%d" % number, priority=priority)
+            for number, priority in enumerate((1, 9, 0, 5, 3, 1))
+        ),
         get("q1"),
         Settle(0, 2, "reject", 0, requeue=True),
         get("q1"),
@@ -199,51 +213,51 @@ SCRIPTS: Mapping[str, Script] = {
     "a transaction of publishes and acknowledgements": [
         queue("q1"),
         queue("q2"),
-        put("q1", b"1"),
-        put("q1", b"2"),
+        publish_to_queue("q1", b"1"),
+        publish_to_queue("q1", b"2"),
         SELECT,
         get("q1"),
         Settle(0, 2, "ack", 0),
-        put("q2", b"kept", channel=2),
+        publish_to_queue("q2", b"kept", channel=2),
         publish("", "nobody", b"returned", channel=2),
         COMMIT,
         get("q1"),
         Settle(0, 2, "nack", 1, requeue=True),
-        put("q2", b"not kept", channel=2),
+        publish_to_queue("q2", b"not kept", channel=2),
         ROLLBACK,
         Settle(0, 2, "reject", 1, requeue=True),
         COMMIT,
         get("q1"),
         ROLLBACK,
-        Say(0, 2, commands.Channel.Close(200, "bye", 0, 0)),
+        CallMethod(0, 2, commands.Channel.Close(200, "bye", 0, 0)),
     ],
     "an exclusive queue and its owner": [
         queue("q1", exclusive=True),
-        get("q1", who=1),
-        consume("q1", "c", who=1),
-        queue("q1", who=1),
-        Say(1, 1, made(Queue.Delete, queue="q1")),
-        Say(1, 1, made(Queue.Purge, queue="q1")),
+        get("q1", client=1),
+        consume("q1", "c", client=1),
+        queue("q1", client=1),
+        CallMethod(1, 1, made(Queue.Delete, queue="q1")),
+        CallMethod(1, 1, made(Queue.Purge, queue="q1")),
         queue("q1"),
-        put("q1", b"from outside", who=1),
-        Leave(0, politely=False),
-        queue("q1", who=1),
+        publish_to_queue("q1", b"from outside", client=1),
+        CloseConnection(0, gracefully=False),
+        queue("q1", client=1),
     ],
     "queues and exchanges that go when nobody needs them": [
         exchange("x1", "direct", auto_delete=True),
-        Say(0, 1, made(Queue.Declare, queue="q1", auto_delete=True)),
+        CallMethod(0, 1, made(Queue.Declare, queue="q1", auto_delete=True)),
         bind("q1", "x1", "k"),
         get("q1"),
         consume("q1", "c"),
-        put("q1", b"1"),
-        Say(1, 1, Basic.Cancel("c")),
+        publish_to_queue("q1", b"1"),
+        CallMethod(1, 1, Basic.Cancel("c")),
         Settle(1, 1, "ack", 0),
         publish("x1", "k", b"nowhere"),
     ],
     "an unused queue expires, with its messages": [
         queue("q1", expires=60_000, dead_letter_exchange="", dead_letter_routing_key="q2"),
         queue("q2"),
-        put("q1", b"1"),
+        publish_to_queue("q1", b"1"),
         queue("q1", expires=60_000),
         queue("q1", expires=50_000),
         queue("q1"),
@@ -252,18 +266,18 @@ SCRIPTS: Mapping[str, Script] = {
         queue("q1", max_length_bytes=10, overflow="reject-publish"),
         queue("q2", max_length=2, overflow="drop-head"),
         CONFIRMS,
-        put("q1", b"12345678"),
-        put("q1", b"123"),
-        put("q1", b"12"),
+        publish_to_queue("q1", b"12345678"),
+        publish_to_queue("q1", b"123"),
+        publish_to_queue("q1", b"12"),
         get("q1"),
-        put("q1", b"1234567890"),
-        put("q2", b"1"),
-        put("q2", b"2"),
-        put("q2", b"3"),
+        publish_to_queue("q1", b"1234567890"),
+        publish_to_queue("q2", b"1"),
+        publish_to_queue("q2", b"2"),
+        publish_to_queue("q2", b"3"),
         consume("q2", "c"),
-        put("q2", b"4"),
+        publish_to_queue("q2", b"4"),
         RECOVER,
-        put("q2", b"5"),
+        publish_to_queue("q2", b"5"),
     ],
     "headers of every kind of match": [
         exchange("x1", "headers"),
@@ -284,7 +298,7 @@ SCRIPTS: Mapping[str, Script] = {
     ],
     "messages come back to where they were": [
         queue("q1"),
-        *(put("q1", b"%d" % number) for number in range(6)),
+        *(publish_to_queue("q1", b"%d" % number) for number in range(6)),
         get("q1"),
         get("q1"),
         get("q1"),
@@ -294,36 +308,36 @@ SCRIPTS: Mapping[str, Script] = {
         get("q1"),
         get("q1"),
         get("q1"),
-        Say(0, 2, commands.Channel.Close(200, "bye", 0, 0)),
+        CallMethod(0, 2, commands.Channel.Close(200, "bye", 0, 0)),
         get("q1", no_ack=True),
         get("q1", no_ack=True),
         consume("q1", "all", no_ack=True),
     ],
     "names that the server makes": [
-        Say(0, 1, made(Queue.Declare, queue="", exclusive=True)),
-        Say(0, 1, made(Queue.Bind, queue="", exchange="amq.topic", routing_key="a.*")),
+        CallMethod(0, 1, made(Queue.Declare, queue="", exclusive=True)),
+        CallMethod(0, 1, made(Queue.Bind, queue="", exchange="amq.topic", routing_key="a.*")),
         publish("amq.topic", "a.b", b"1"),
-        Say(0, 1, made(Basic.Get, queue="")),
-        Say(0, 1, made(Basic.Consume, queue="", consumer_tag="")),
+        CallMethod(0, 1, made(Basic.Get, queue="")),
+        CallMethod(0, 1, made(Basic.Consume, queue="", consumer_tag="")),
         publish("amq.topic", "a.b", b"2"),
-        Say(0, 2, made(Basic.Get, queue="")),
-        Say(0, 1, made(Queue.Declare, queue="amq.mine")),
-        Say(0, 1, made(Exchange.Declare, exchange="amq.mine", exchange_type="direct")),
-        Say(0, 1, made(Exchange.Declare, exchange="x1", exchange_type="x-nonsense")),
+        CallMethod(0, 2, made(Basic.Get, queue="")),
+        CallMethod(0, 1, made(Queue.Declare, queue="amq.mine")),
+        CallMethod(0, 1, made(Exchange.Declare, exchange="amq.mine", exchange_type="direct")),
+        CallMethod(0, 1, made(Exchange.Declare, exchange="x1", exchange_type="x-nonsense")),
     ],
     "a confirm channel and a transactional one": [
         CONFIRMS,
         CONFIRMS,
-        Say(0, 1, Tx.Select()),
+        CallMethod(0, 1, Tx.Select()),
         SELECT,
-        Say(0, 2, Confirm.Select()),
+        CallMethod(0, 2, Confirm.Select()),
         COMMIT,
         queue("q1"),
         CONFIRMS,
-        Say(0, 1, made(Queue.Delete, queue="q1", nowait=True)),
-        put("q1", b"1"),
+        CallMethod(0, 1, made(Queue.Delete, queue="q1", nowait=True)),
+        publish_to_queue("q1", b"1"),
         publish("x3", "k", b"2"),
-        put("q1", b"3"),
+        publish_to_queue("q1", b"3"),
     ],
     "the first of several arguments that differ": [
         queue("q1", single_active_consumer=True, expires=60_000),
@@ -350,7 +364,7 @@ SCRIPTS: Mapping[str, Script] = {
         queue("q3", queue_type="quorum"),
         queue("q3", durable=True, exclusive=True, queue_type="quorum"),
         queue("q3", durable=True, queue_type="quorum", max_priority=3),
-        Say(0, 1, made(Queue.Declare, queue="", durable=True, arguments={"x-queue-type": "quorum"})),
+        CallMethod(0, 1, made(Queue.Declare, queue="", durable=True, arguments={"x-queue-type": "quorum"})),
     ],
 }
 """By what they are about."""

@@ -1,6 +1,6 @@
-"""Random scripts, played on both brokers: the same replies, errors, deliveries, order, flags and counts.
+"""Random scripts on both brokers: equal replies, errors, deliveries, order, flags and counts.
 
-`SCRIPTS=N` plays N of each kind instead of a few; `SEEDS=N` plays N that nobody has played before.
+`SCRIPTS=N` runs N of each kind instead of a few; `SEEDS=N` runs N new ones.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.conformance.duel import Duel
-from tests.conformance.machine import Conversation
+from tests.conformance.differential_run import DifferentialRun
+from tests.conformance.random_scripts import RandomScript
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import RabbitMQ
 
@@ -27,17 +27,17 @@ STEPS = 40
 @pytest.mark.parametrize(
     ("timed", "share", "few"), [(False, 1, 8), (True, 4, 2)], ids=["lasting", "expiring"]
 )
-def test_both_say_the_same(
+def test_both_brokers_behave_the_same(
     rabbitmq: RabbitMQ, warren: InProcessBroker, timed: bool, share: int, few: int
 ) -> None:
-    class Script(Conversation):
+    class Script(RandomScript):
         pass
 
-    def duel(queues: list[str], exchanges: list[str]) -> Duel:
-        return Duel(rabbitmq.url, warren.url, queues, exchanges, warren.advance)
+    def run(queues: list[str], exchanges: list[str]) -> DifferentialRun:
+        return DifferentialRun(rabbitmq.url, warren.url, queues, exchanges, warren.advance)
 
     Script.timed = timed
-    Script.make_duel = staticmethod(duel)
+    Script.make_run = staticmethod(run)
     run_state_machine_as_test(
         Script,
         settings=settings(
