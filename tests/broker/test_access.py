@@ -1,4 +1,4 @@
-"""Logging in: who may come in with what (https://www.rabbitmq.com/docs/access-control)."""
+"""SASL authentication and password hashes (https://www.rabbitmq.com/docs/access-control)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_amqplain(access: Access) -> None:
         user(access, "AMQPLAIN", b"\x05LOGIN")
 
 
-def test_external_takes_the_name_of_the_certificate(access: Access) -> None:
+def test_external_logs_in_the_user_of_the_certificate(access: Access) -> None:
     mechanisms = ("PLAIN", "EXTERNAL")
     assert (
         user(access, "EXTERNAL", b"", PeerIdentity("10.0.0.1", "nopass"), mechanisms=mechanisms) == "nopass"
@@ -88,7 +88,7 @@ def test_external_takes_the_name_of_the_certificate(access: Access) -> None:
         user(access, "EXTERNAL", b"", HERE, mechanisms=mechanisms)
 
 
-def test_anonymous_is_whoever_the_configuration_says(access: Access) -> None:
+def test_anonymous_logs_in_the_configured_user(access: Access) -> None:
     login = LoginSettings(("PLAIN", "ANONYMOUS"), anonymous_user="nopass")
     assert offered_mechanisms(login, HERE) == ("PLAIN", "ANONYMOUS")
     assert authenticate(access, login, HERE, "ANONYMOUS", b"me").name == "nopass"
@@ -114,7 +114,7 @@ def test_anonymous_is_whoever_the_configuration_says(access: Access) -> None:
         ("localhost", False),
     ],
 )
-def test_guest_comes_from_this_machine_only(access: Access, peer: str, local: bool) -> None:
+def test_guest_may_connect_from_loopback_addresses_only(access: Access, peer: str, local: bool) -> None:
     """https://www.rabbitmq.com/docs/access-control#loopback-users"""
     assert is_loopback(peer) == local
     assert (user(access, "PLAIN", b"\0guest\0guest", PeerIdentity(peer)) == "guest") == local
@@ -122,7 +122,7 @@ def test_guest_comes_from_this_machine_only(access: Access, peer: str, local: bo
     assert user(access, "PLAIN", b"\0guest\0guest", PeerIdentity(peer), loopback_users=()) == "guest"
 
 
-def test_passwords_are_not_shown(access: Access) -> None:
+def test_passwords_do_not_appear_in_representations(access: Access) -> None:
     assert "p\u00e4ss" not in repr(access.users.all())
     stored = access.users.get(ANN).password
     assert repr(stored) not in repr(access.users.all())
@@ -134,7 +134,7 @@ HASHES = {
 }
 
 
-def test_a_hash_of_rabbitmq_is_understood(access: Access) -> None:
+def test_password_hashes_of_rabbitmq_are_accepted(access: Access) -> None:
     for algorithm, (password, password_hash) in HASHES.items():
         access.users.add(algorithm, password_hash=password_hash, algorithm=algorithm)
         assert access.users.authenticate(algorithm, password.encode()) is not None
@@ -150,7 +150,7 @@ def test_every_algorithm_hashes_with_a_new_salt_each_time(access: Access, algori
     assert access.users.authenticate("guest", b"guest") is None
 
 
-def test_what_is_no_hash_is_refused() -> None:
+def test_an_invalid_password_hash_is_refused() -> None:
     for password_hash, algorithm in (
         ("abc", "rabbit_password_hashing_sha256"),
         ("AAAA", "rabbit_password_hashing_sha256"),

@@ -1,4 +1,4 @@
-"""Users, permissions and virtual hosts that change while connections are open, and what of them is kept."""
+"""Changes of users, permissions and virtual hosts while connections are open, and after a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Owner:
-    """Whoever looks after a broker, in its own loop."""
+    """Operator of a broker, who makes changes on its event loop."""
 
     def __init__(self, inprocess: InProcessBroker) -> None:
         self.inprocess = inprocess
@@ -60,7 +60,7 @@ def ann(owner: Owner) -> Iterator[RawClient]:
         yield peer.connect().open()
 
 
-def test_a_permission_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
+def test_a_changed_permission_takes_effect_at_the_next_publish(owner: Owner, ann: RawClient) -> None:
     queue = ann.declare(exclusive=True)
     ann.publish("", queue)
     ann.sync()
@@ -74,7 +74,7 @@ def test_a_permission_counts_from_the_next_publish_on(owner: Owner, ann: RawClie
     assert ann.call(made(commands.Queue.Purge, queue=queue), 2, commands.Queue.PurgeOk).message_count == 2
 
 
-def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
+def test_a_changed_topic_permission_takes_effect_at_the_next_publish(owner: Owner, ann: RawClient) -> None:
     ann.publish("amq.topic", "a.b")
     ann.sync()
     owner.inprocess.call(
@@ -93,7 +93,7 @@ def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: R
     ann.sync(2)
 
 
-def test_the_variables_of_a_topic_permission_stand_for_themselves(owner: Owner) -> None:
+def test_variables_of_a_topic_permission_are_escaped(owner: Owner) -> None:
     def make() -> None:
         access = owner.broker.access
         access.users.add("a.n+", "secret")
@@ -109,7 +109,7 @@ def test_the_variables_of_a_topic_permission_stand_for_themselves(owner: Owner) 
         assert peer.refusal().code == 403
 
 
-def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, ann: RawClient) -> None:
+def test_a_new_secret_cancels_consumers_without_read_permission(owner: Owner, ann: RawClient) -> None:
     queue = ann.declare(exclusive=True)
     ann.call(made(commands.Basic.Consume, queue=queue, consumer_tag="t"), 1, commands.Basic.ConsumeOk)
     replies = made(commands.Basic.Consume, queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True)
@@ -135,7 +135,7 @@ def test_the_connections_of_a_deleted_user_are_closed(owner: Owner, ann: RawClie
     assert owner.access.permissions.all(user="ann") == []
 
 
-def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: RawClient) -> None:
+def test_a_changed_limit_takes_effect_at_the_next_channel(owner: Owner, ann: RawClient) -> None:
     owner.inprocess.call(
         lambda: owner.broker.access.users.set_limits("ann", max_connections=None, max_channels=1)
     )
@@ -146,7 +146,7 @@ def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: RawClient) -
     )
 
 
-def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
+def test_a_changed_tag_takes_effect_at_the_next_publish(owner: Owner, ann: RawClient) -> None:
     properties = commands.Basic.Properties(user_id="somebody")
     owner.inprocess.call(lambda: owner.broker.access.users.set_tags("ann", ["impersonator"]))
     ann.publish("amq.fanout", "", b"", properties)
@@ -156,7 +156,7 @@ def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> 
     assert ann.refusal().code == 406
 
 
-def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: RawClient) -> None:
+def test_a_changed_password_takes_effect_at_the_next_login(owner: Owner, ann: RawClient) -> None:
     owner.inprocess.call(lambda: owner.broker.access.users.change_password("ann", "new"))
     ann.sync()
     with owner.peer("ann", "secret") as peer:
@@ -167,7 +167,9 @@ def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: RawClien
         peer.connect().open()
 
 
-def test_a_virtual_host_comes_and_goes_with_all_that_is_in_it(owner: Owner, ann: RawClient) -> None:
+def test_deleting_a_virtual_host_deletes_its_contents_and_closes_its_connections(
+    owner: Owner, ann: RawClient
+) -> None:
     owner.inprocess.call(lambda: owner.broker.virtual_hosts.add("blue", description="sea", tags=("a", "b")))
     owner.permit("ann", ".*", ".*", ".*", vhost="blue")
     with owner.peer("ann", "secret", "blue") as peer:
@@ -224,7 +226,7 @@ def test_the_default_queue_type_of_a_virtual_host(owner: Owner) -> None:
         assert "inequivalent arg 'x-queue-type' for queue 'safe' in vhost 'q'" in found.text
 
 
-def test_all_of_it_is_kept(owner: Owner) -> None:
+def test_users_permissions_and_virtual_hosts_survive_a_restart(owner: Owner) -> None:
     def make() -> None:
         access, vhosts = owner.broker.access, owner.broker.virtual_hosts
         vhosts.add("blue", description="sea", tags=("a", "b"), default_queue_type="classic", protected=True)
@@ -254,7 +256,7 @@ def test_all_of_it_is_kept(owner: Owner) -> None:
     assert owner.inprocess.call(read) == before
 
 
-def test_what_cannot_be_done_is_refused_and_changes_nothing(owner: Owner) -> None:
+def test_invalid_changes_are_refused_and_change_nothing(owner: Owner) -> None:
     def attempt() -> None:
         users, permissions = owner.broker.access.users, owner.broker.access.permissions
         vhosts = owner.broker.virtual_hosts
@@ -283,7 +285,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(owner: Owner) -> Non
     owner.inprocess.call(attempt)
 
 
-def test_the_node_takes_so_many_connections() -> None:
+def test_the_number_of_connections_of_a_broker_is_limited() -> None:
     with InProcessBroker(config=BrokerConfig(max_connections=1)) as broker, RawClient(broker.url) as first:
         first.connect()
         with RawClient(broker.url) as second:

@@ -1,4 +1,4 @@
-"""How long a delivery may stay unacknowledged: exactly as long as the consumer, the queue or the broker says."""
+"""Acknowledgement timeouts, set by the consumer, the queue or the broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(channel: Channel, timeout: int) -> str:
 
 
 def ended(channel: Channel) -> Closed:
-    """The error that closes the channel."""
+    """Return the error that closes the channel."""
     error = channel.closed()
     del channel.connection.channels[channel.number]
     return error
@@ -34,7 +34,7 @@ def other(inprocess: InProcessBroker) -> Iterator[Channel]:
         yield connection.channel()
 
 
-def test_the_channel_is_closed_and_its_messages_return(
+def test_a_timeout_closes_the_channel_and_requeues_its_messages(
     timed: Channel, other: Channel, inprocess: InProcessBroker
 ) -> None:
     queue = timed.declare("q", x_consumer_timeout=1000)
@@ -51,7 +51,7 @@ def test_the_channel_is_closed_and_its_messages_return(
     assert (message.body, message.redelivered) == (b"x", True)
 
 
-def test_it_counts_from_each_delivery(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_the_timeout_starts_with_each_delivery(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag")
     tags = []
@@ -72,7 +72,7 @@ def test_it_counts_from_each_delivery(timed: Channel, inprocess: InProcessBroker
     assert ended(timed).code == 406
 
 
-def test_who_acknowledges_in_time_goes_on(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_acknowledging_in_time_keeps_the_channel_open(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag")
     for number in range(20):
@@ -85,7 +85,7 @@ def test_who_acknowledges_in_time_goes_on(timed: Channel, inprocess: InProcessBr
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_consumer_timeout": 0}])
-def test_by_default_there_is_none(
+def test_there_is_no_timeout_by_default(
     timed: Channel, inprocess: InProcessBroker, arguments: dict[str, Any]
 ) -> None:
     queue = timed.declare(exclusive=True, **arguments)
@@ -96,7 +96,7 @@ def test_by_default_there_is_none(
     assert timed.state(queue) == (0, 1)
 
 
-def test_automatic_acknowledgement_has_none(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_automatic_acknowledgement_has_no_timeout(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag", no_ack=True)
     timed.publish(queue, b"x")
@@ -104,7 +104,7 @@ def test_automatic_acknowledgement_has_none(timed: Channel, inprocess: InProcess
     assert timed.state(queue) == (0, 1)
 
 
-def test_get_has_one_too(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_basic_get_has_a_timeout(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare("q", x_consumer_timeout=1000)
     timed.publish(queue, b"x")
     assert timed.get(queue) is not None
@@ -112,7 +112,9 @@ def test_get_has_one_too(timed: Channel, inprocess: InProcessBroker) -> None:
     assert ended(timed).text == text(timed, 1000)
 
 
-def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: InProcessBroker) -> None:
+def test_a_consumer_may_set_its_own_timeout(
+    timed: Channel, other: Channel, inprocess: InProcessBroker
+) -> None:
     queue = timed.declare("q", x_consumer_timeout=60_000)
     consume = commands.Basic.Consume(queue=queue, consumer_tag="own", arguments={"x-consumer-timeout": 500})
     timed.call(consume, commands.Basic.ConsumeOk)
@@ -127,7 +129,7 @@ def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: 
         assert found.text == f"PRECONDITION_FAILED - {reason}"
 
 
-def test_the_broker_may_have_one() -> None:
+def test_the_broker_may_set_a_default_timeout() -> None:
     with (
         InProcessBroker(config=BrokerConfig(consumer_timeout=2000)) as broker,
         Connection(broker.url) as connection,
@@ -145,8 +147,8 @@ def test_the_broker_may_have_one() -> None:
         assert slow.state("slow") == (0, 1)
 
 
-def test_many_deliveries_take_little(timed: Channel, inprocess: InProcessBroker) -> None:
-    """Ten thousand times of delivery, of which all but the last have been acknowledged."""
+def test_many_deliveries_take_little_memory(timed: Channel, inprocess: InProcessBroker) -> None:
+    """Ten thousand deliveries at different times, of which all but the last are acknowledged."""
     queue = timed.declare(exclusive=True, x_consumer_timeout=3_600_000)
     timed.consume(queue, "tag")
     for number in range(3000):

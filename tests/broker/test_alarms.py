@@ -1,4 +1,4 @@
-"""Memory and disk alarms: publishers are blocked and told so, nobody else is; the same on RabbitMQ.
+"""Memory and disk alarms: publishers, and nobody else, are blocked and notified; the same on RabbitMQ.
 
 https://www.rabbitmq.com/docs/alarms, .../docs/connection-blocked
 """
@@ -28,7 +28,7 @@ from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory, rel
 
 
 class Switches(Protocol):
-    """A broker whose alarms a test raises and clears."""
+    """Switches that raise and clear the alarms of a broker."""
 
     url: str
 
@@ -98,7 +98,7 @@ def raised(switch: Callable[[bool], None]) -> Iterator[None]:
 
 
 def silent(peer: RawClient) -> bool:
-    """It has nothing to say, though it was asked something."""
+    """Return whether the broker leaves a request unanswered."""
     peer._socket.settimeout(0.3)
     try:
         peer.read_bytes(1)
@@ -118,7 +118,7 @@ def ask(peer: RawClient) -> None:
     peer.send(commands.Basic.Qos(prefetch_count=0))
 
 
-def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> None:
+def test_a_publisher_is_blocked_and_notified_during_an_alarm(alarms: Switches) -> None:
     with RawClient(alarms.url) as before, ExitStack() as connected:
         before.connect().open()
         queue = before.declare(exclusive=True)
@@ -154,7 +154,7 @@ def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> N
         before.sync()
 
 
-def test_both_alarms(alarms: Switches) -> None:
+def test_memory_and_disk_alarms_at_once(alarms: Switches) -> None:
     with RawClient(alarms.url) as first, RawClient(alarms.url) as second:
         first.connect().open()
         second.connect().open()
@@ -172,7 +172,7 @@ def test_both_alarms(alarms: Switches) -> None:
         first.expect(commands.Basic.QosOk)
 
 
-def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
+def test_a_consumer_continues_during_an_alarm(alarms: Switches) -> None:
     with RawClient(alarms.url) as peer:
         peer.connect().open()
         queue = peer.declare(exclusive=True)
@@ -187,8 +187,8 @@ def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
             peer.sync()
 
 
-def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
-    """Warren only: its heartbeat would be missed after two intervals."""
+def test_a_blocked_connection_is_not_dropped_for_missing_heartbeats() -> None:
+    """Warren only: a heartbeat is missed after two timeouts."""
     config = BrokerConfig(memory_alarm=True, memory_limit=MIN_MEMORY_LIMIT)
     with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         peer.connect(heartbeat=1000).open()
@@ -204,7 +204,7 @@ def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
         peer.sync()
 
 
-def test_what_this_process_has() -> None:
+def test_memory_of_this_process() -> None:
     release_memory()
     used = resident_memory()
     assert MIN_MEMORY_LIMIT < used < available_memory()
@@ -232,7 +232,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "4.5MB", "-1", "1 XB", "1MBps"])
-def test_what_is_no_size(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
@@ -246,7 +246,7 @@ def groups(folder: Path, lines: list[str], limits: dict[str, str]) -> int:
     return available_memory(folder, membership)
 
 
-def test_the_smallest_limit_of_the_control_groups_counts(tmp_path: Path) -> None:
+def test_the_smallest_limit_of_the_control_groups_applies(tmp_path: Path) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert groups(tmp_path / "", ["0::/"], {}) == total
     v2 = tmp_path / "v2"
@@ -274,11 +274,11 @@ def test_a_memory_limit(limit: int | float | str, size: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1.5, 0.0, "1.5", "lots", "", -1, "1kB"])
-def test_a_memory_limit_that_is_none(limit: int | float | str) -> None:
+def test_an_invalid_memory_limit_is_refused(limit: int | float | str) -> None:
     with pytest.raises(ValueError, match="memory_limit is"):
         BrokerConfig(memory_limit=limit)
 
 
-def test_a_disk_limit_that_is_none() -> None:
+def test_an_invalid_disk_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="disk_free_limit"):
         BrokerConfig(disk_free_limit="lots")

@@ -1,4 +1,4 @@
-"""Publisher confirms: every publish ends in exactly one ack or nack, in order, and not before the disk has it."""
+"""Publisher confirms: one ack or nack for every publish, in order, and not before the message is on the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_publish_is_confirmed_once(channel: Channel) -> None:
     assert channel.settled(1000) == [True] * 1000
 
 
-def test_numbers_start_with_confirm_select(channel: Channel) -> None:
+def test_sequence_numbers_start_with_confirm_select(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.publish(queue, b"before")
     channel.confirm()
@@ -37,7 +37,7 @@ def test_numbers_start_with_confirm_select(channel: Channel) -> None:
     assert (found.delivery_tag, found.multiple) == (1, False)
 
 
-def test_confirm_select_twice_goes_on_counting(channel: Channel) -> None:
+def test_a_second_confirm_select_keeps_the_sequence_numbers(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.confirm()
     channel.publish(queue)
@@ -63,14 +63,14 @@ def test_a_burst_is_confirmed_with_few_frames(inprocess: InProcessBroker) -> Non
         assert acks <= 10
 
 
-def test_the_unroutable_is_confirmed(channel: Channel, name: str) -> None:
+def test_an_unroutable_message_is_confirmed(channel: Channel, name: str) -> None:
     channel.confirm()
     for _ in range(10):
         channel.publish(name, b"to nobody")
     assert channel.settled(10) == [True] * 10
 
 
-def test_the_return_comes_before_its_confirm(channel: Channel, name: str) -> None:
+def test_a_return_precedes_its_confirm(channel: Channel, name: str) -> None:
     queue = channel.declare(exclusive=True)
     channel.confirm()
     channel.publish(queue, b"one", mandatory=True)
@@ -97,7 +97,7 @@ def test_the_return_comes_before_its_confirm(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_full_queue_refuses_exactly_what_does_not_fit(channel: Channel, name: str, durable: bool) -> None:
+def test_a_full_queue_rejects_exactly_what_does_not_fit(channel: Channel, name: str, durable: bool) -> None:
     channel.declare(name, durable=durable, x_max_length=3, x_overflow="reject-publish")
     channel.confirm()
     for number in range(1, 7):
@@ -112,8 +112,8 @@ def test_a_full_queue_refuses_exactly_what_does_not_fit(channel: Channel, name: 
     channel.delete(name)
 
 
-def test_refused_and_taken_in_turn(channel: Channel, name: str) -> None:
-    """Disk, memory and refusal between each other: none takes another's confirm."""
+def test_confirms_of_alternating_outcomes_keep_their_order(channel: Channel, name: str) -> None:
+    """Persistent, transient and rejected messages in turn: each gets its own confirm."""
     full = channel.declare(exclusive=True, x_max_length=0, x_overflow="reject-publish")
     memory = channel.declare(exclusive=True)
     disk = channel.declare(name, durable=True)
@@ -125,7 +125,7 @@ def test_refused_and_taken_in_turn(channel: Channel, name: str) -> None:
     channel.delete(name)
 
 
-def test_a_fan_out_is_one_unit(channel: Channel, name: str) -> None:
+def test_a_fan_out_is_confirmed_once(channel: Channel, name: str) -> None:
     channel.declare_exchange(name)
     full = channel.declare(exclusive=True, x_max_length=1, x_overflow="reject-publish")
     durable = channel.declare(name, durable=True)
@@ -144,7 +144,7 @@ def test_a_fan_out_is_one_unit(channel: Channel, name: str) -> None:
     channel.delete_exchange(name)
 
 
-def test_each_channel_counts_for_itself(connect: Connect) -> None:
+def test_each_channel_has_its_own_sequence_numbers(connect: Connect) -> None:
     connection = connect()
     channels = [connection.channel() for _ in range(3)]
     queue = channels[0].declare(exclusive=True)
@@ -157,7 +157,7 @@ def test_each_channel_counts_for_itself(connect: Connect) -> None:
         assert channel.settled(50) == [True] * 50
 
 
-def test_no_confirm_follows_the_close_of_its_channel(connect: Connect, name: str) -> None:
+def test_no_confirm_follows_channel_close(connect: Connect, name: str) -> None:
     connection = connect()
     channel = connection.channel()
     queue = channel.declare(name, durable=True)
@@ -178,7 +178,7 @@ def test_no_confirm_follows_the_close_of_its_channel(connect: Connect, name: str
     again.delete(queue)
 
 
-def test_no_confirm_follows_an_error_of_its_channel(connect: Connect, name: str) -> None:
+def test_no_confirm_follows_a_channel_error(connect: Connect, name: str) -> None:
     connection = connect()
     channel = connection.channel()
     queue = channel.declare(name, durable=True)
@@ -195,7 +195,7 @@ def test_no_confirm_follows_an_error_of_its_channel(connect: Connect, name: str)
 
 
 class SlowFiles(OsFiles):
-    """A disk whose syncs wait until they are let go."""
+    """File system whose syncs can be held."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -203,7 +203,7 @@ class SlowFiles(OsFiles):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No sync comes to its end while the block lasts."""
+        """Hold all syncs while the block lasts."""
         self.go_on.clear()
         try:
             yield
@@ -220,7 +220,7 @@ def files() -> SlowFiles:
     return SlowFiles()
 
 
-def test_the_persistent_waits_for_the_disk_and_the_transient_does_not(
+def test_confirms_of_persistent_messages_wait_for_the_disk_and_of_transient_ones_do_not(
     tmp_path: Path, files: SlowFiles
 ) -> None:
     with InProcessBroker(tmp_path / "data", files=files) as broker, Connection(broker.url) as connection:

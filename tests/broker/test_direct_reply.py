@@ -1,4 +1,4 @@
-"""Direct reply-to: answers without a reply queue, at most once, and RabbitMQ's refusals around it."""
+"""Direct reply-to: replies without a reply queue, at most once, and RabbitMQ's refusals around it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 
 @pytest.fixture
 def server_channel(connect: Connect) -> Channel:
-    """Of who answers."""
+    """Channel of the server that replies."""
     return connect().channel()
 
 
 def asked(channel: Channel, server: Channel, body: bytes = b"question", **properties: Any) -> Message:
-    """A question, as who is to answer it gets it."""
+    """Publish a request, and return it as the server gets it."""
     queue = server.declare(auto_delete=True)
     channel.publish(queue, body, reply_to=REPLY_TO, **properties)
     server.consume(queue, "server", no_ack=True)
@@ -43,7 +43,7 @@ def refused(code: int, text: str, method: tuple[int, int]) -> Refusal:
     return Refusal("channel", code, text, method)
 
 
-def test_an_answer_comes_to_who_asked(channel: Channel, server_channel: Channel) -> None:
+def test_a_reply_reaches_the_requester(channel: Channel, server_channel: Channel) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
     question = asked(channel, server_channel, correlation_id="7", headers={"a": 1}, message_id="m")
     name = reply_to(question)
@@ -59,7 +59,7 @@ def test_an_answer_comes_to_who_asked(channel: Channel, server_channel: Channel)
     assert answers[0].properties.correlation_id == "7"
 
 
-def test_each_channel_has_its_own(connect: Connect, server_channel: Channel) -> None:
+def test_each_channel_has_its_own_reply_address(connect: Connect, server_channel: Channel) -> None:
     connection = connect()
     channels = [connection.channel() for _ in range(3)]
     names = []
@@ -72,7 +72,7 @@ def test_each_channel_has_its_own(connect: Connect, server_channel: Channel) -> 
     assert [channel.deliveries(1)[0].body for channel in channels] == [b"0", b"1", b"2"]
 
 
-def test_a_body_of_several_frames(channel: Channel, server_channel: Channel) -> None:
+def test_a_reply_of_several_frames(channel: Channel, server_channel: Channel) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
     body = bytes(300_000)
     question = asked(channel, server_channel, body)
@@ -81,7 +81,7 @@ def test_a_body_of_several_frames(channel: Channel, server_channel: Channel) -> 
     assert channel.deliveries(1)[0].body == body
 
 
-def test_other_addresses_are_left_alone(channel: Channel) -> None:
+def test_other_reply_addresses_are_kept(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.publish(queue, b"x", reply_to="elsewhere")
     message = channel.get(queue)
@@ -89,7 +89,7 @@ def test_other_addresses_are_left_alone(channel: Channel) -> None:
     assert reply_to(message) == "elsewhere"
 
 
-def test_an_answer_to_who_is_gone_is_unroutable(
+def test_a_reply_to_a_closed_channel_is_unroutable(
     connect: Connect, server_channel: Channel, server: Behaviour
 ) -> None:
     channel = connect().channel()
@@ -105,7 +105,9 @@ def test_an_answer_to_who_is_gone_is_unroutable(
     assert [message.body for message in returned] == [b"too late"]
 
 
-def test_who_cancels_gets_no_more(channel: Channel, server_channel: Channel, server: Behaviour) -> None:
+def test_a_cancelled_reply_consumer_gets_no_more_replies(
+    channel: Channel, server_channel: Channel, server: Behaviour
+) -> None:
     if not server.is_warren:
         pytest.skip("RabbitMQ 3.10 goes on delivering")
     channel.consume(REPLY_TO, "answers", no_ack=True)
@@ -122,7 +124,7 @@ def consume(tag: str, *, no_ack: bool = True) -> commands.Basic.Consume:
     return made(commands.Basic.Consume, queue=REPLY_TO, consumer_tag=tag, no_ack=no_ack)
 
 
-def test_what_a_consumer_of_answers_cannot_do(peer: RawClient) -> None:
+def test_invalid_reply_consumers_are_refused(peer: RawClient) -> None:
     failed = "PRECONDITION_FAILED - reply consumer"
     assert peer.refused(consume("a", no_ack=False)) == refused(406, f"{failed} cannot acknowledge", (60, 20))
     peer.open()
@@ -130,13 +132,13 @@ def test_what_a_consumer_of_answers_cannot_do(peer: RawClient) -> None:
     assert peer.refused(consume("b")) == refused(406, f"{failed} already set", (60, 20))
 
 
-def test_who_consumes_no_answers_cannot_ask(peer: RawClient) -> None:
+def test_a_request_without_a_reply_consumer_is_refused(peer: RawClient) -> None:
     peer.publish("", "anywhere", b"x", commands.Basic.Properties(reply_to=REPLY_TO))
     text = "PRECONDITION_FAILED - fast reply consumer does not exist"
     assert peer.refusal() == refused(406, text, (60, 40))
 
 
-def test_declaring_looks_only(
+def test_declaring_the_pseudo_queue_checks_for_existence(
     peer: RawClient, channel: Channel, server_channel: Channel, server: Behaviour
 ) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
@@ -159,7 +161,9 @@ def test_declaring_looks_only(
     assert peer.refused(made(commands.Queue.Declare, queue=name)).code == 404
 
 
-def test_it_is_no_queue(talk: Talk, channel: Channel, server_channel: Channel, server: Behaviour) -> None:
+def test_the_pseudo_queue_cannot_be_used_as_a_queue(
+    talk: Talk, channel: Channel, server_channel: Channel, server: Behaviour
+) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
     name = reply_to(asked(channel, server_channel))
     for command in (
@@ -182,8 +186,8 @@ def test_it_is_no_queue(talk: Talk, channel: Channel, server_channel: Channel, s
     assert talk().connect().open().call(deleted, 1, commands.Queue.DeleteOk).message_count == 0
 
 
-async def test_a_client_library_asks_and_is_answered(amqp_url: str) -> None:
-    """aio-pika, as its users write it; a hundred questions at a time."""
+async def test_requests_with_aio_pika(amqp_url: str) -> None:
+    """aio-pika as its users write it, with a hundred requests at a time."""
     connection = await aio_pika.connect(amqp_url)
     async with connection:
         channel, serving = await connection.channel(), await connection.channel()

@@ -1,4 +1,4 @@
-"""Frames that break the protocol: which code, which words, and who is hurt.
+"""Frames that violate the protocol: reply codes, texts, and what they close.
 
 AMQP 0-9-1 section 4.2; the texts are RabbitMQ's.
 """
@@ -117,7 +117,7 @@ def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int =
         (encoded(commands.Basic.Recover(False)), 540, "NOT_IMPLEMENTED - requeue=false", (60, 110)),
     ],
 )  # fmt: skip
-def test_who_breaks_the_protocol_loses_the_connection(
+def test_a_protocol_violation_closes_the_connection(
     peer: RawClient, sent: bytes, code: int, text: str, failed: tuple[int, int]
 ) -> None:
     assert peer.cut_off(sent) == Refusal("connection", code, text, failed)
@@ -167,7 +167,7 @@ def test_who_breaks_the_protocol_loses_the_connection(
     ],
     ids=["method", "class", "table", "table-type", "properties", "more-properties", "flags", "headers"],
 )
-def test_what_crashes_rabbitmq_is_refused_with_a_reason(
+def test_frames_that_crash_rabbitmq_are_refused_with_an_error(
     peer: RawClient, server: Behaviour, sent: bytes, code: int, text: str, failed: tuple[int, int]
 ) -> None:
     if server.explains_crashes:
@@ -181,7 +181,7 @@ def test_what_crashes_rabbitmq_is_refused_with_a_reason(
     assert (found.scope, found.code) == ("connection", 541)
 
 
-def test_a_message_may_be_too_large(peer: RawClient, server: Behaviour) -> None:
+def test_a_message_that_is_too_large_is_refused(peer: RawClient, server: Behaviour) -> None:
     if not server.judges_headers_early:
         pytest.skip("this broker waits for the whole body first")
     for size in (16 * 1024 * 1024 + 1, 2**64 - 1):
@@ -192,7 +192,7 @@ def test_a_message_may_be_too_large(peer: RawClient, server: Behaviour) -> None:
         peer.open()
 
 
-def test_a_body_may_be_longer_than_announced(peer: RawClient, server: Behaviour) -> None:
+def test_a_body_longer_than_announced_is_refused(peer: RawClient, server: Behaviour) -> None:
     if not server.judges_headers_early:
         pytest.skip("this broker waits for ever")
     text = "FRAME_ERROR - content body frame exceeds remaining content size"
@@ -201,7 +201,7 @@ def test_a_body_may_be_longer_than_announced(peer: RawClient, server: Behaviour)
     )
 
 
-def test_a_body_may_come_in_any_pieces(peer: RawClient, name: str) -> None:
+def test_a_body_may_arrive_in_any_pieces(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.send_bytes(encoded(made(commands.Basic.Publish, routing_key=name)) + HEADER)
     for piece in (b"", b"h", b"el", b"", b"lo"):
@@ -210,7 +210,7 @@ def test_a_body_may_come_in_any_pieces(peer: RawClient, name: str) -> None:
     assert peer.receive_message(commands.Basic.GetOk).body == b"hello"
 
 
-def test_channels_may_send_their_contents_interleaved(peer: RawClient, name: str) -> None:
+def test_contents_of_several_channels_may_interleave(peer: RawClient, name: str) -> None:
     peer.open(2)
     peer.declare(name, exclusive=True)
     first, second = (
@@ -235,7 +235,7 @@ def test_channels_may_send_their_contents_interleaved(peer: RawClient, name: str
 # -- a closed channel
 
 
-def test_a_channel_error_hurts_nothing_else(talk: Talk, peer: RawClient, name: str) -> None:
+def test_a_channel_error_leaves_other_channels_alone(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     peer.open(2)
     assert peer.refused(made(commands.Basic.Get, queue=name)).scope == "channel"
@@ -245,14 +245,14 @@ def test_a_channel_error_hurts_nothing_else(talk: Talk, peer: RawClient, name: s
     peer.sync(1)
 
 
-def test_a_connection_error_hurts_no_other_connection(talk: Talk, peer: RawClient, name: str) -> None:
+def test_a_connection_error_leaves_other_connections_alone(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     queue = other.declare(name, exclusive=True)
     peer.cut_off(raw_frame(7, 1, b""))
     assert other.purge(queue) == 0
 
 
-def test_a_closed_channel_discards_all_but_its_close(peer: RawClient, name: str) -> None:
+def test_a_closing_channel_discards_all_frames_but_its_close(peer: RawClient, name: str) -> None:
     peer.send(made(commands.Basic.Ack, delivery_tag=7))
     peer.send(made(commands.Queue.Declare, queue=name))
     peer.publish("", name, b"x" * 10)
@@ -282,7 +282,7 @@ def test_a_channel_number_may_be_used_again(peer: RawClient, name: str) -> None:
     assert dict(peer.receive_message(commands.Basic.Deliver).carrier)["delivery_tag"] == 1
 
 
-def test_channels_are_counted(talk: Talk) -> None:
+def test_the_number_of_channels_is_limited(talk: Talk) -> None:
     peer = talk().connect(channel_max=2).open(1).open(2)
     found = peer.refused(commands.Channel.Open(), 3)
     text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)"
@@ -293,7 +293,7 @@ def test_channels_are_counted(talk: Talk) -> None:
 
 
 def close_behind_other_frames(peer: RawClient, name: str) -> None:
-    """What a publisher had on its way when it was closed does not keep its close-ok from being understood."""
+    """Send close-ok behind frames that were under way when the connection was closed."""
     peer.send(commands.Basic.Qos(prefetch_size=1))
     for _ in range(50):
         peer.publish("", name, b"x" * 3000)
@@ -301,22 +301,22 @@ def close_behind_other_frames(peer: RawClient, name: str) -> None:
     assert peer.at_end()
 
 
-def test_a_closing_connection_still_hears_the_answer_behind_other_frames(peer: RawClient, name: str) -> None:
+def test_a_closing_connection_finds_close_ok_behind_other_frames(peer: RawClient, name: str) -> None:
     start = time.monotonic()
     close_behind_other_frames(peer, name)
     # Less than RabbitMQ waits for an answer, which are 30 seconds.
     assert time.monotonic() - start < 28
 
 
-def test_it_is_the_answer_that_ends_a_closing_connection(inprocess: InProcessBroker, name: str) -> None:
-    """Warren waits a few seconds for it; here they do not pass."""
+def test_close_ok_ends_a_closing_connection(inprocess: InProcessBroker, name: str) -> None:
+    """Warren waits a few seconds for close-ok; the test ends before they have passed."""
     with RawClient(inprocess.url) as peer:
         peer.connect().open()
         stop_time(inprocess)
         close_behind_other_frames(peer, name)
 
 
-def test_closing_twice_gets_an_answer(peer: RawClient, server: Behaviour) -> None:
+def test_a_second_close_is_answered(peer: RawClient, server: Behaviour) -> None:
     if not server.is_warren:
         pytest.skip("this broker answers the second only after its own was answered")
     peer.send_bytes(
@@ -327,8 +327,8 @@ def test_closing_twice_gets_an_answer(peer: RawClient, server: Behaviour) -> Non
     assert peer.at_end()
 
 
-def test_nowait_methods_have_no_answer(peer: RawClient, name: str) -> None:
-    """Each kind of them, then one that is answered: its answer is the first that comes."""
+def test_nowait_methods_have_no_reply(peer: RawClient, name: str) -> None:
+    """Send each of them, then a method with a reply: that reply must be the first."""
     exchange, other = f"{name}-x", f"{name}-y"
     before: list[Method] = [
         made(commands.Exchange.Declare, exchange=exchange, exchange_type="fanout", nowait=True),
@@ -369,7 +369,7 @@ def test_an_error_text_is_cut_to_a_short_string(peer: RawClient) -> None:
 def test_an_argument_of_any_length_and_bytes_can_be_quoted(
     peer: RawClient, name: str, server: Behaviour
 ) -> None:
-    """The text quotes what differs, cut to what fits, whatever bytes it is of."""
+    """The text quotes the differing value, cut to what fits, whatever its bytes."""
     if not server.is_warren:
         pytest.skip("RabbitMQ's connection crashes on texts that are no UTF-8")
     peer.declare(name, exclusive=True)
@@ -389,6 +389,6 @@ def test_an_argument_of_any_length_and_bytes_can_be_quoted(
 
 
 def test_frame_types_are_those_of_pamqp() -> None:
-    """The hand-made frames above are what pamqp makes of the same values."""
+    """The hand-made frames above equal those that pamqp encodes."""
     assert HEADER + raw_frame(3, 1, b"hello") == content(b"hello")
     assert frame.marshal(commands.Basic.Publish(), 1) == PUBLISH

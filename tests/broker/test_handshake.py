@@ -1,4 +1,4 @@
-"""From the protocol header to connection.open-ok: what is refused, with which words, and what happens over time.
+"""Handshake, from the protocol header to connection.open-ok: refusals and their texts, timeouts, heartbeats.
 
 AMQP 0-9-1 sections 2.2.4 and 4.2.2; what RabbitMQ adds stands in https://www.rabbitmq.com/docs/connections.
 """
@@ -29,7 +29,9 @@ REFUSED = (
     [b"GET / HT", b"AMQP\x00\x00\x09\x02", b"AMQP\x03\x01\x00\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01"],
     ids=["http", "0-9-2", "1.0-sasl", "tls"],
 )
-def test_another_protocol_is_told_ours_and_let_go(talk: Talk, header: bytes) -> None:
+def test_a_wrong_protocol_header_is_answered_with_the_right_one_and_a_close(
+    talk: Talk, header: bytes
+) -> None:
     peer = talk()
     peer.send_bytes(header)
     assert peer.read_bytes(8) == PROTOCOL_HEADER
@@ -46,7 +48,7 @@ def test_both_headers_of_the_protocol_start_a_connection(talk: Talk, header: byt
     assert start.locales == "en_US"
 
 
-def test_the_server_says_what_it_can(talk: Talk) -> None:
+def test_the_server_announces_its_properties_and_capabilities(talk: Talk) -> None:
     peer = talk()
     peer.greet()
     capabilities = peer.server["capabilities"]
@@ -65,7 +67,7 @@ def test_the_server_says_what_it_can(talk: Talk) -> None:
         assert capabilities[name] is True
 
 
-def test_bytes_may_come_one_by_one(talk: Talk, name: str) -> None:
+def test_a_handshake_may_arrive_byte_by_byte(talk: Talk, name: str) -> None:
     peer = talk()
     for part in (
         PROTOCOL_HEADER,
@@ -87,7 +89,7 @@ def test_bytes_may_come_one_by_one(talk: Talk, name: str) -> None:
         peer.expect(kind)
 
 
-def test_the_whole_handshake_may_come_at_once(talk: Talk) -> None:
+def test_a_handshake_may_arrive_in_one_piece(talk: Talk) -> None:
     peer = talk()
     peer.send_bytes(
         PROTOCOL_HEADER
@@ -109,7 +111,7 @@ def test_the_whole_handshake_may_come_at_once(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("response", ["\0guest\0wrong", "\0nobody\0guest", "\0guest\0"])
-def test_a_wrong_login_is_named_to_who_can_take_it(talk: Talk, response: str) -> None:
+def test_a_refused_login_is_explained_to_a_client_with_the_capability(talk: Talk, response: str) -> None:
     peer = talk()
     peer.greet()
     peer.send(peer.start_ok(response=response), 0)
@@ -118,8 +120,8 @@ def test_a_wrong_login_is_named_to_who_can_take_it(talk: Talk, response: str) ->
     assert peer.at_end()
 
 
-def test_amqplain_is_a_login(talk: Talk) -> None:
-    """A field table with LOGIN and PASSWORD: what AMQP 0-8 called PLAIN."""
+def test_login_with_amqplain(talk: Talk) -> None:
+    """The response is a field table with LOGIN and PASSWORD, which AMQP 0-8 called PLAIN."""
     for password, answer in (("guest", commands.Connection.Tune), ("wrong", commands.Connection.Close)):
         peer = talk()
         assert "AMQPLAIN" in peer.greet().mechanisms.split()
@@ -132,7 +134,7 @@ def test_amqplain_is_a_login(talk: Talk) -> None:
         peer.expect(answer)
 
 
-def test_anonymous_is_a_login_where_somebody_is_named() -> None:
+def test_login_with_anonymous_needs_a_configured_user() -> None:
     config = BrokerConfig(mechanisms=("ANONYMOUS", "PLAIN"), anonymous_user="guest")
     with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         assert peer.greet().mechanisms == "ANONYMOUS PLAIN"
@@ -140,7 +142,7 @@ def test_anonymous_is_a_login_where_somebody_is_named() -> None:
         peer.expect(commands.Connection.Tune)
 
 
-def test_a_wrong_login_is_let_go_without_a_word_otherwise(talk: Talk) -> None:
+def test_a_refused_login_without_the_capability_closes_the_socket(talk: Talk) -> None:
     peer = talk()
     peer.greet()
     peer.send(peer.start_ok(response="\0guest\0wrong", properties={}), 0)
@@ -172,7 +174,7 @@ def test_a_wrong_login_is_let_go_without_a_word_otherwise(talk: Talk) -> None:
         "bad-end",
     ],
 )
-def test_who_has_not_logged_in_is_told_nothing(talk: Talk, answer: object) -> None:
+def test_errors_before_the_login_close_the_socket_without_explanation(talk: Talk, answer: object) -> None:
     assert callable(answer)
     peer = talk()
     peer.greet()
@@ -199,7 +201,7 @@ def test_who_has_not_logged_in_is_told_nothing(talk: Talk, answer: object) -> No
         ({"frame_max": 100}, "negotiated frame_max = 100 is lower than the minimum allowed value (4096)"),
     ],
 )
-def test_what_is_tuned_has_to_be_within_bounds(
+def test_negotiated_limits_must_be_within_those_offered(
     talk: Talk, server: Behaviour, tuned: dict[str, int], text: str
 ) -> None:
     peer = talk()
@@ -211,7 +213,7 @@ def test_what_is_tuned_has_to_be_within_bounds(
     assert peer.at_end()
 
 
-def test_a_virtual_host_has_to_be_there(talk: Talk) -> None:
+def test_a_missing_virtual_host_is_refused(talk: Talk) -> None:
     peer = talk()
     peer.log_in()
     peer.tune()
@@ -220,7 +222,7 @@ def test_a_virtual_host_has_to_be_there(talk: Talk) -> None:
     assert peer.at_end()
 
 
-def test_nothing_else_may_come_before_the_connection_is_open(talk: Talk) -> None:
+def test_channel_methods_before_connection_open_are_refused(talk: Talk) -> None:
     peer = talk()
     peer.log_in()
     peer.tune()
@@ -239,7 +241,7 @@ def test_nothing_else_may_come_before_the_connection_is_open(talk: Talk) -> None
 
 
 @pytest.mark.parametrize("frame_max", [4096, 131072])
-def test_a_frame_may_be_as_large_as_was_tuned(talk: Talk, name: str, frame_max: int) -> None:
+def test_a_frame_may_be_as_large_as_negotiated(talk: Talk, name: str, frame_max: int) -> None:
     peer = talk().connect(frame_max=frame_max).open()
     peer.declare(name, exclusive=True)
     # RabbitMQ takes 8 bytes more, for clients that forget the frame's own.
@@ -252,7 +254,7 @@ def test_a_frame_may_be_as_large_as_was_tuned(talk: Talk, name: str, frame_max: 
     assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {told}", (0, 0))
 
 
-def test_messages_leave_in_frames_that_the_client_takes(talk: Talk, name: str) -> None:
+def test_deliveries_are_split_into_frames_of_the_negotiated_size(talk: Talk, name: str) -> None:
     big = talk().connect().open()
     small = talk().connect(frame_max=4096).open()
     small.declare(name, exclusive=True)
@@ -274,7 +276,7 @@ def test_messages_leave_in_frames_that_the_client_takes(talk: Talk, name: str) -
 # -- time
 
 
-def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handshake_times_out(caplog: pytest.LogCaptureFixture) -> None:
     with InProcessBroker(config=BrokerConfig(handshake_timeout=3600)) as broker:
         silent, greeted, logged_in = RawClient(broker.url), RawClient(broker.url), RawClient(broker.url)
         greeted.greet()
@@ -292,8 +294,8 @@ def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
     ] * 3
 
 
-def test_heartbeats_go_both_ways(talk: Talk) -> None:
-    """With an interval of one second: two a second come, and after two silent seconds the client is gone."""
+def test_heartbeats_are_sent_and_expected(talk: Talk) -> None:
+    """With a timeout of one second, the broker sends two a second, and drops a client after two silent seconds."""
     start = time.monotonic()
     peer, alive = talk().connect(heartbeat=1), talk().connect(heartbeat=1).open()
     said, longest = start, 0.0
@@ -321,7 +323,7 @@ def test_heartbeats_go_both_ways(talk: Talk) -> None:
     assert time.monotonic() - start > 1.5
 
 
-def test_without_heartbeats_none_come(talk: Talk, peer: RawClient) -> None:
+def test_no_heartbeats_are_sent_if_none_are_negotiated(talk: Talk, peer: RawClient) -> None:
     beating = talk().connect(heartbeat=1)
     beating.read()
     peer.sync()
@@ -332,7 +334,7 @@ def test_without_heartbeats_none_come(talk: Talk, peer: RawClient) -> None:
 # -- closing
 
 
-def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: RawClient, name: str) -> None:
+def test_exclusive_queues_are_deleted_before_close_ok(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     other.declare(name, exclusive=True)
     other.send(commands.Connection.Close(200, "bye", 0, 0), 0)
@@ -340,7 +342,7 @@ def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: RawClient, 
     assert peer.declare(name, exclusive=True) == name
 
 
-def test_a_stopping_broker_gives_the_reason() -> None:
+def test_a_stopping_broker_closes_connections_with_a_reason() -> None:
     with InProcessBroker() as broker:
         peers = [RawClient(broker.url).connect() for _ in range(3)]
         unfinished = RawClient(broker.url)

@@ -1,4 +1,4 @@
-"""Routing by headers: headers exchanges, and the further keys in CC and BCC."""
+"""Routing by headers: headers exchanges, CC and BCC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bind(channel: Channel, queue: str, exchange: str, **arguments: Any) -> None:
 
 
 def taken(channel: Channel, queue: str, exchange: str, headers: dict[str, Any]) -> bool:
-    """Whether a message with these headers reaches the queue."""
+    """Return whether a message with these headers reaches the queue."""
     channel.publish("any", "x", exchange=exchange, headers=headers)
     return channel.drain(queue) == [b"x"]
 
@@ -79,7 +79,7 @@ def test_what_matches(
     assert taken(channel, queue, exchange, headers) is matches
 
 
-def test_the_same_key_goes_where_each_messages_headers_say(
+def test_messages_with_the_same_key_are_routed_by_their_own_headers(
     channel: Channel, connect: Connect, exchange: str
 ) -> None:
     one, two = channel.declare(exclusive=True), channel.declare(exclusive=True)
@@ -91,7 +91,7 @@ def test_the_same_key_goes_where_each_messages_headers_say(
     assert channel.drain(two) == [b"two"]
 
 
-def test_headers_decide_behind_another_exchange_and_as_alternate(
+def test_headers_exchanges_behind_another_exchange_and_as_alternate(
     channel: Channel, queue: str, exchange: str
 ) -> None:
     front = channel.declare_exchange(f"{exchange}-front")
@@ -104,7 +104,7 @@ def test_headers_decide_behind_another_exchange_and_as_alternate(
         channel.delete_exchange(through)
 
 
-def test_an_unbound_pattern_matches_no_more(channel: Channel, queue: str, exchange: str) -> None:
+def test_a_removed_binding_matches_no_more(channel: Channel, queue: str, exchange: str) -> None:
     bind(channel, queue, exchange, a=1)
     channel.call(Queue.Unbind(queue=queue, exchange=exchange, arguments={"a": 1}), Queue.UnbindOk)
     assert not taken(channel, queue, exchange, {"a": 1})
@@ -117,7 +117,7 @@ def test_an_unbound_pattern_matches_no_more(channel: Channel, queue: str, exchan
         (True, "Invalid x-match field type bool (value true); expected longstr"),
     ],
 )
-def test_an_x_match_that_is_none_is_refused(
+def test_an_invalid_x_match_is_refused(
     channel: Channel, connect: Connect, queue: str, exchange: str, value: Any, text: str
 ) -> None:
     other = connect().channel()
@@ -128,7 +128,7 @@ def test_an_x_match_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("name", ["amq.headers", "amq.match"])
-def test_the_predeclared_ones_are_there(channel: Channel, queue: str, name: str) -> None:
+def test_the_predeclared_headers_exchanges_exist(channel: Channel, queue: str, name: str) -> None:
     bind(channel, queue, name, here=name)
     assert taken(channel, queue, name, {"here": name})
 
@@ -136,7 +136,7 @@ def test_the_predeclared_ones_are_there(channel: Channel, queue: str, name: str)
 # -- CC and BCC
 
 
-def test_copies_go_to_the_further_keys_and_blind_ones_are_not_told(channel: Channel) -> None:
+def test_cc_and_bcc_are_routing_keys_and_bcc_is_removed(channel: Channel) -> None:
     to, cc, bcc = (channel.declare(exclusive=True) for _ in range(3))
     channel.publish(to, "x", headers={"CC": [cc], "BCC": [bcc], "kept": 1})
     for queue in (to, cc, bcc):
@@ -146,7 +146,7 @@ def test_copies_go_to_the_further_keys_and_blind_ones_are_not_told(channel: Chan
         assert message.headers == {"CC": [cc], "kept": 1}
 
 
-def test_a_queue_that_is_named_twice_gets_one(channel: Channel, queue: str) -> None:
+def test_a_queue_named_twice_gets_one_copy(channel: Channel, queue: str) -> None:
     channel.publish(queue, "x", headers={"CC": [queue], "BCC": [queue]})
     assert channel.drain(queue) == [b"x"]
 
@@ -158,21 +158,21 @@ def test_a_copy_alone_counts_as_routed(channel: Channel, queue: str, name: str) 
     assert channel.drain(queue) == [b"x"]
 
 
-def test_consumers_see_no_blind_copies_either(channel: Channel, queue: str) -> None:
+def test_consumers_do_not_get_the_header_bcc(channel: Channel, queue: str) -> None:
     channel.consume(queue)
     channel.publish("nowhere", "x", headers={"BCC": [queue]})
     (message,) = channel.deliveries(1)
     assert message.headers == {}
 
 
-def test_who_published_is_returned_no_blind_copies_either(channel: Channel, name: str) -> None:
+def test_returned_messages_do_not_have_the_header_bcc(channel: Channel, name: str) -> None:
     channel.publish(name, "x", mandatory=True, headers={"BCC": [f"{name}-2"], "kept": 1})
     (message,) = channel.deliveries(1)
     assert (message.body, message.headers) == (b"x", {"kept": 1})
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_what_is_no_text_in_a_list_of_keys_is_passed_over(
+def test_values_in_cc_that_are_no_text_are_ignored(
     channel: Channel, queue: str, name: str, header: str
 ) -> None:
     channel.publish(name, "x", headers={header: [1, queue, None]})
@@ -180,14 +180,14 @@ def test_what_is_no_text_in_a_list_of_keys_is_passed_over(
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_keys_that_are_no_list_are_refused(channel: Channel, queue: str, header: str) -> None:
+def test_cc_and_bcc_that_are_no_list_are_refused(channel: Channel, queue: str, header: str) -> None:
     channel.publish(queue, "x", headers={header: "text"})
     error = channel.closed()
     assert error.code == 406
     assert error.text.startswith("PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,")
 
 
-def test_a_dead_letter_goes_to_all_the_keys_it_was_published_with(channel: Channel, name: str) -> None:
+def test_a_dead_letter_is_routed_by_all_keys_it_was_published_with(channel: Channel, name: str) -> None:
     exchange = channel.declare_exchange(name, "direct")
     to, cc, bcc = (channel.declare(exclusive=True) for _ in range(3))
     for queue in (to, cc, bcc):

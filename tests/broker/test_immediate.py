@@ -1,4 +1,4 @@
-"""What a configuration adds to publishing: `immediate` honoured, and timestamps on what comes in."""
+"""Settings that change publishing: `immediate` honoured, and timestamps added."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_immediate_message_goes_to_consumers_only() -> None:
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("missing", True), ("always", False)])
-def test_what_comes_in_is_stamped(mode: str, kept: bool) -> None:
+def test_publishes_get_a_timestamp(mode: str, kept: bool) -> None:
     with (
         InProcessBroker(config=BrokerConfig(timestamps=mode)) as broker,
         Connection(broker.url) as connection,
@@ -92,6 +92,6 @@ def test_what_comes_in_is_stamped(mode: str, kept: bool) -> None:
         ("timestamps", "never", "timestamps is 'never'; it must be one of off, missing, always"),
     ],
 )
-def test_wrong_words(option: str, value: str, reason: str) -> None:
+def test_invalid_settings_are_refused(option: str, value: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         BrokerConfig(**{option: value})  # type: ignore[arg-type]

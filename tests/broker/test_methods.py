@@ -1,4 +1,4 @@
-"""The methods, and the forms of methods, that few clients use: RabbitMQ's answers to them."""
+"""Rarely used methods and arguments: the broker replies as RabbitMQ does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_client_of_amqp_0_8_gets_its_ticket(peer: RawClient) -> None:
     ],
     ids=["recover", "recover-async", "flow", "qos"],
 )
-def test_what_rabbitmq_does_not_implement(
+def test_methods_that_rabbitmq_does_not_implement_are_refused(
     peer: RawClient, name: tuple[int, int], arguments: bytes, text: str
 ) -> None:
     peer.send_bytes(method(1, name, arguments))
@@ -46,14 +46,14 @@ def test_immediate_is_refused(peer: RawClient, name: str) -> None:
     assert found == Refusal("connection", 540, "NOT_IMPLEMENTED - immediate=true", (60, 40))
 
 
-def test_recovering_and_flow_go_on(peer: RawClient) -> None:
+def test_recover_and_flow_keep_the_channel_open(peer: RawClient) -> None:
     peer.call(commands.Basic.Recover(True), 1, commands.Basic.RecoverOk)
     peer.send_bytes(method(1, (60, 100), b"\1"))  # recover-async has no answer
     assert peer.call(commands.Channel.Flow(True), 1, commands.Channel.FlowOk).active is True
 
 
-def test_a_consumer_tag_is_used_once(talk: Talk, name: str) -> None:
-    """Which is found out before the queue is looked for."""
+def test_a_consumer_tag_in_use_is_refused(talk: Talk, name: str) -> None:
+    """The tag is checked before the queue."""
     for queue in (name, "missing"):
         peer = talk().connect().open()
         peer.declare(name, exclusive=True)
@@ -66,26 +66,26 @@ def test_a_consumer_tag_is_used_once(talk: Talk, name: str) -> None:
         name += "-"
 
 
-def test_with_a_single_active_consumer_none_is_exclusive(peer: RawClient, name: str) -> None:
+def test_an_exclusive_consumer_is_refused_with_a_single_active_consumer(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True, arguments={"x-single-active-consumer": True})
     found = peer.refused(made(commands.Basic.Consume, queue=name, exclusive=True))
     text = f"ACCESS_REFUSED - queue '{name}' in vhost '/' in exclusive use"
     assert found == Refusal("channel", 403, text, (60, 20))
 
 
-def test_an_offset_is_for_streams(peer: RawClient, name: str) -> None:
+def test_a_stream_offset_is_refused_for_queues(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     found = peer.refused(made(commands.Basic.Consume, queue=name, arguments={"x-stream-offset": "first"}))
     text = f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '/' of queue type rabbit_classic_queue"
     assert found == failed(406, text)._replace(method=(60, 20))
 
 
-def test_cancelling_who_is_not_there(peer: RawClient) -> None:
+def test_cancelling_an_unknown_consumer_succeeds(peer: RawClient) -> None:
     command = made(commands.Basic.Cancel, consumer_tag="nobody")
     assert peer.call(command, 1, commands.Basic.CancelOk).consumer_tag == "nobody"
 
 
-def test_the_name_that_the_server_makes_begins_as_asked(peer: RawClient, server: Behaviour) -> None:
+def test_a_generated_queue_name_has_the_requested_prefix(peer: RawClient, server: Behaviour) -> None:
     if not server.is_warren:
         pytest.skip("of a RabbitMQ that is yet to come")
     assert peer.declare(exclusive=True).startswith("amq.gen-")
@@ -96,7 +96,7 @@ def test_the_name_that_the_server_makes_begins_as_asked(peer: RawClient, server:
     assert peer.refused(long) == failed(406, f"Queue name prefix '{'o' * 65}' exceeds the 64-byte limit")
 
 
-def test_a_transaction_has_its_bounds(channel: Channel, server: Behaviour) -> None:
+def test_the_size_of_a_transaction_is_limited(channel: Channel, server: Behaviour) -> None:
     if not server.is_warren:
         pytest.skip("RabbitMQ keeps what fits into its memory")
     queue = channel.declare(exclusive=True)

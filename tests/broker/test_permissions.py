@@ -1,4 +1,4 @@
-"""What users may do, on which method: the same on Warren and on RabbitMQ.
+"""Permissions that each method needs: the same on Warren and on RabbitMQ.
 
 https://www.rabbitmq.com/docs/access-control
 """
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def told(url: str) -> Told:
-    """A refusal of a permission as this broker words it."""
+    """Return the text of a refused permission for this broker."""
     with RawClient(url) as peer:
         peer.greet()
         names = behaviour(peer.server).names_the_permission
@@ -75,7 +75,7 @@ def told(url: str) -> Told:
 
 @pytest.fixture
 def login(url: str) -> Iterator[As]:
-    """Logs in as a user, with channel 1 open."""
+    """Return a function that logs in as a user and opens channel 1."""
     opened: list[RawClient] = []
 
     def login(user: str, vhost: str = "/", password: str | None = None) -> RawClient:
@@ -166,13 +166,15 @@ def exchange(name: str, **arguments: object) -> base.Frame:
     ],
     ids=lambda value: value.name if isinstance(value, base.Frame) else "",
 )
-def test_what_a_method_needs(ann: RawClient, told: Told, command: base.Frame, refusal: Refusal) -> None:
+def test_a_method_without_its_permission_is_refused(
+    ann: RawClient, told: Told, command: base.Frame, refusal: Refusal
+) -> None:
     assert ann.refused(command) == told(refusal)
     # Its channel is closed, and nothing else.
     ann.open(2).sync(2)
 
 
-def test_what_is_allowed_works(ann: RawClient) -> None:
+def test_methods_with_their_permissions_succeed(ann: RawClient) -> None:
     assert ann.declare("c-readable", exclusive=True, arguments=args(x_dead_letter_exchange="w-exchange"))
     assert ann.declare("", exclusive=True).startswith("amq.gen-")
     ann.declare_exchange("c-readable", arguments=args(alternate_exchange="w-exchange"))
@@ -190,7 +192,7 @@ def test_what_is_allowed_works(ann: RawClient) -> None:
     ann.call(made(Exchange.Delete, exchange="c-readable"), 1, Exchange.DeleteOk)
 
 
-def test_a_name_that_the_server_makes_is_looked_at(login: As, told: Told) -> None:
+def test_a_generated_queue_name_is_checked(login: As, told: Told) -> None:
     peer = entered(login, "ann", "small").open()
     found = peer.refused(queue(""))
     made_up = re.sub("amq.gen-[^']+", "amq.gen-x", found.text)
@@ -200,12 +202,12 @@ def test_a_name_that_the_server_makes_is_looked_at(login: As, told: Told) -> Non
 
 @pytest.mark.parametrize("name", ["exchange", "missing"])
 def test_publishing_needs_write(ann: RawClient, told: Told, name: str) -> None:
-    """Whether the exchange is there is said only to who may write to it."""
+    """Only a user with write permission learns whether the exchange exists."""
     ann.publish(name, "k")
     assert ann.refusal() == told(refused("write", "exchange", name, (60, 40)))
 
 
-def test_the_default_exchange_has_a_name_for_permissions(login: As, told: Told) -> None:
+def test_permissions_for_the_default_exchange_use_the_name_amq_default(login: As, told: Told) -> None:
     peer = entered(login, "ann", "small").open()
     peer.publish("", "k")
     text = "write access to exchange 'amq.default' in vhost 'small' refused for user 'ann'"
@@ -233,7 +235,7 @@ def test_topics(login: As, told: Told) -> None:
     assert peer.refused(bind, 2) == told(topic_refused("read", "closed.#", (50, 20)))
 
 
-def test_a_user_id_is_the_users_own_or_anybodys_to_an_impersonator(login: As) -> None:
+def test_a_user_id_must_be_the_users_own_unless_it_may_impersonate(login: As) -> None:
     properties = commands.Basic.Properties(user_id="mask")
     mask = login("mask").connect().open()
     mask.publish("amq.fanout", "", b"", properties)
@@ -263,14 +265,14 @@ def open_refused(peer: RawClient) -> Refusal:
         ("barred", "/", "connection refused for user 'barred': user connection limit (0) is reached"),
     ],
 )
-def test_who_is_not_let_in(login: As, user: str, vhost: str, text: str) -> None:
+def test_opening_a_virtual_host_is_refused(login: As, user: str, vhost: str, text: str) -> None:
     peer = login(user, vhost)
     assert open_refused(peer) == Refusal("connection", 530, f"NOT_ALLOWED - {text}", (10, 40))
     assert peer.at_end()
 
 
 def entered(login: As, user: str, vhost: str = "/") -> RawClient:
-    """Let in, though RabbitMQ may count connections of tests before that have ended, for a moment."""
+    """Open a connection; retry, because RabbitMQ may briefly count the ended connections of earlier tests."""
     found: list[RawClient] = []
 
     def let_in() -> bool:
@@ -291,7 +293,7 @@ def entered(login: As, user: str, vhost: str = "/") -> RawClient:
     return found[0]
 
 
-def test_the_connections_of_a_virtual_host(login: As) -> None:
+def test_the_number_of_connections_of_a_virtual_host_is_limited(login: As) -> None:
     peers = [entered(login, "guest", "small").open() for _ in range(2)]
     text = "NOT_ALLOWED - access to vhost 'small' refused for user 'guest': connection limit (2) is reached"
     assert open_refused(login("guest", "small")).text == text
@@ -299,7 +301,7 @@ def test_the_connections_of_a_virtual_host(login: As) -> None:
         peer.close()
 
 
-def test_the_queues_of_a_virtual_host(login: As) -> None:
+def test_the_number_of_queues_of_a_virtual_host_is_limited(login: As) -> None:
     peer = entered(login, "guest", "small").open()
     peer.declare("one", exclusive=True)
     peer.declare("one", exclusive=True)
@@ -309,7 +311,7 @@ def test_the_queues_of_a_virtual_host(login: As) -> None:
     peer.close()
 
 
-def test_the_connections_and_channels_of_a_user(login: As) -> None:
+def test_the_number_of_connections_and_channels_of_a_user_is_limited(login: As) -> None:
     first, second = login("capped").connect(), login("capped").connect()
     text = "NOT_ALLOWED - connection refused for user 'capped': user connection limit (2) is reached"
     assert open_refused(login("capped")).text == text
@@ -324,8 +326,8 @@ def test_the_connections_and_channels_of_a_user(login: As) -> None:
 # -- old and rare methods
 
 
-def test_a_new_secret_is_taken(login: As) -> None:
-    """A password does not expire, so the new one changes nothing."""
+def test_a_new_secret_is_accepted(login: As) -> None:
+    """A password does not expire, so a new secret changes nothing."""
     peer = login("ann").connect().open()
     peer.send(made(commands.Connection.UpdateSecret, new_secret="new", reason="rotation"), 0)
     peer.expect(commands.Connection.UpdateSecretOk)
@@ -333,8 +335,8 @@ def test_a_new_secret_is_taken(login: As) -> None:
     peer.sync()
 
 
-def test_an_access_ticket_is_given(ann: RawClient) -> None:
-    """access.request of AMQP 0-8: a realm and five bits, answered with a ticket that means nothing."""
+def test_an_access_ticket_is_granted(ann: RawClient) -> None:
+    """AMQP 0-8's access.request has a realm and five bits; the reply is a ticket without a meaning."""
     ann.send_bytes(frame(1, 1, struct.pack(">HH", 30, 10) + b"\x05/data" + b"\x1f"))
     head = ann.read_bytes(7)
     payload = ann.read_bytes(struct.unpack(">BHI", head)[2] + 1)

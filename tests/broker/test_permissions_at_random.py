@@ -1,4 +1,4 @@
-"""Random users try random methods under random permissions: RabbitMQ is the judge of every answer."""
+"""Random methods of random users under random permissions, compared with RabbitMQ's replies."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def some_command(chance: random.Random) -> base.Frame:
 
 
 def play(url: str, script: list[tuple[str, base.Frame]]) -> list[Answer]:
-    """What each user is answered; its channel is new each time."""
+    """Return the reply to each user; its channel is new each time."""
     parts = urlsplit(url)
     peers: dict[str, RawClient] = {}
     answers = []
@@ -132,7 +132,7 @@ def answer(peer: RawClient) -> Answer:
     return found.name, 0, "", 0, 0
 
 
-def test_random_users_are_answered_as_rabbitmq_answers_them() -> None:
+def test_random_users_get_the_replies_that_rabbitmq_gives() -> None:
     if not installed():
         pytest.skip("rabbitmq-server is not installed")
     chance = random.Random(3)

@@ -1,4 +1,4 @@
-"""The PROXY protocol: what a load balancer says of a client counts, and nobody gets in without it.
+"""PROXY protocol: the client's address is taken from the header, and connections without one are closed.
 
 https://www.rabbitmq.com/docs/networking#proxy-protocol
 """
@@ -65,8 +65,8 @@ def test_a_client_behind_a_proxy(url: str, header: bytes) -> None:
 
 
 @pytest.mark.parametrize("header", [AWAY, tcp4("10.1.2.3"), tcp6("2001:db8::1")], ids=["v1", "v2", "v2-6"])
-def test_the_address_of_the_client_is_what_counts(url: str, header: bytes) -> None:
-    """`guest` may come from this machine only, wherever its proxy stands; RabbitMQ 3.10 looks at the proxy's."""
+def test_loopback_users_are_checked_by_the_address_in_the_header(url: str, header: bytes) -> None:
+    """`guest` may connect from loopback addresses only, wherever the proxy is; RabbitMQ 3.10 checks the proxy's address."""
     with RawClient(url) as peer:
         peer.send_bytes(header)
         peer.greet()
@@ -87,7 +87,7 @@ def test_the_address_of_the_client_is_what_counts(url: str, header: bytes) -> No
     ],
     ids=["none", "v1-short", "v1-address", "v1-protocol", "v1-endless", "v2-version", "v2-short"],
 )
-def test_who_sends_no_header_is_let_go(header: bytes) -> None:
+def test_a_connection_without_a_valid_header_is_closed(header: bytes) -> None:
     with InProcessBroker(config=BrokerConfig(proxy_protocol=True)) as broker:
         with RawClient(broker.url) as peer:
             peer.send_bytes(header)
@@ -97,14 +97,14 @@ def test_who_sends_no_header_is_let_go(header: bytes) -> None:
             peer.connect()
 
 
-def test_whoever_never_ends_its_header_is_let_go() -> None:
+def test_an_unfinished_header_times_out() -> None:
     config = BrokerConfig(proxy_protocol=True, handshake_timeout=0.2)
     with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         peer.send_bytes(b"PROXY TCP4 127.0")
         assert peer.at_end()
 
 
-def test_a_stop_waits_for_nobody_who_has_sent_no_header() -> None:
+def test_a_stop_does_not_wait_for_a_header() -> None:
     with InProcessBroker(config=BrokerConfig(proxy_protocol=True)) as broker:
         peer = RawClient(broker.url)
     assert peer.at_end()
@@ -112,7 +112,7 @@ def test_a_stop_waits_for_nobody_who_has_sent_no_header() -> None:
 
 
 @pytest.mark.processes
-def test_the_header_stands_before_tls(tmp_path: Path) -> None:
+def test_the_header_precedes_the_tls_handshake(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "/CN=localhost")
     tls = TlsConfig(listeners=("0",), certificate=certificate, key=key)

@@ -1,4 +1,4 @@
-"""What a publish is answered when it cannot be carried out. Confirms have their own tests."""
+"""Publishes that cannot be carried out. Confirms have their own tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.raw_client import RawClient, Refusal, made
 # -- returns
 
 
-def test_what_goes_nowhere_comes_back_if_it_must_not(peer: RawClient, name: str) -> None:
+def test_an_unroutable_mandatory_message_is_returned(peer: RawClient, name: str) -> None:
     properties = commands.Basic.Properties(message_id="m1", headers={"n": 1}, delivery_mode=2)
     for body in (b"", b"x", b"y" * 300_000):
         peer.publish("amq.topic", name, body, properties, mandatory=True)
@@ -33,7 +33,7 @@ def test_what_goes_nowhere_comes_back_if_it_must_not(peer: RawClient, name: str)
 # -- refusals
 
 
-def test_an_exchange_has_to_be_there(peer: RawClient, name: str) -> None:
+def test_a_publish_to_a_missing_exchange_is_refused(peer: RawClient, name: str) -> None:
     peer.publish(name, "k", b"x")
     expected = Refusal("channel", 404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (60, 40))
     assert peer.refusal() == expected
@@ -43,7 +43,7 @@ def test_an_exchange_has_to_be_there(peer: RawClient, name: str) -> None:
     assert peer.refusal()[:2] == ("channel", 404)
 
 
-def test_an_internal_exchange_takes_nothing_from_clients(peer: RawClient, name: str) -> None:
+def test_a_publish_to_an_internal_exchange_is_refused(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, "fanout", internal=True)
     peer.declare_exchange(f"{name}-source", "fanout", auto_delete=True)
@@ -58,7 +58,7 @@ def test_an_internal_exchange_takes_nothing_from_clients(peer: RawClient, name: 
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_a_user_id_is_the_publishers_own(peer: RawClient, name: str) -> None:
+def test_a_user_id_must_be_the_publishers_own(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.publish("", name, b"x", commands.Basic.Properties(user_id="guest"))
     assert peer.purge(name) == 1

@@ -1,4 +1,4 @@
-"""A consumer that does not read holds up nobody else, and does not fill the broker's memory."""
+"""Consumers that do not read: others go on, and the broker's memory stays bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes import wait_until
 SIZE = 65536
 COUNT = 400
 IN_BUFFERS = 200
-"""What the broker and both sockets' buffers may hold of it: a quarter of that is the broker's own bound, 1 MiB."""
+"""Bytes that the broker and both socket buffers may hold; a quarter of it is the broker's own limit of 1 MiB."""
 
 
 def publish(channel: Channel, queue: str, first: int, last: int) -> None:
@@ -32,7 +32,7 @@ def numbers(channel: Channel, count: int) -> list[int]:
 
 @pytest.fixture
 def amqp_url(inprocess: InProcessBroker) -> str:
-    """Warren's broker only: RabbitMQ lets a client have far more in its buffers."""
+    """URL of Warren's broker only: RabbitMQ buffers far more for a client."""
     return inprocess.url
 
 
@@ -42,7 +42,7 @@ def queue(channel: Channel, name: str) -> str:
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
-def test_who_does_not_read_is_sent_no_more(
+def test_deliveries_pause_for_a_consumer_that_does_not_read(
     connect: Connect, channel: Channel, queue: str, no_ack: bool
 ) -> None:
     slow = connect().channel()
@@ -58,7 +58,9 @@ def test_who_does_not_read_is_sent_no_more(
     assert numbers(slow, COUNT - left) == list(range(1, COUNT - left + 1))
 
 
-def test_all_arrives_when_it_reads_at_last(connect: Connect, channel: Channel, queue: str) -> None:
+def test_all_messages_arrive_when_the_consumer_reads_again(
+    connect: Connect, channel: Channel, queue: str
+) -> None:
     slow = connect().channel()
     slow.consume(queue, "a")
     slow.consume(queue, "b", no_ack=True)
@@ -67,7 +69,9 @@ def test_all_arrives_when_it_reads_at_last(connect: Connect, channel: Channel, q
     assert numbers(slow, COUNT) == list(range(1, COUNT + 1))
 
 
-def test_who_asks_and_does_not_read_has_to_wait(connect: Connect, channel: Channel, queue: str) -> None:
+def test_a_client_that_requests_without_reading_is_paused(
+    connect: Connect, channel: Channel, queue: str
+) -> None:
     size, count = 1024 * 1024, 64
     for number in range(count):
         channel.publish(queue, b"%06d" % number + bytes(size - 6))
@@ -83,7 +87,7 @@ def test_who_asks_and_does_not_read_has_to_wait(connect: Connect, channel: Chann
     assert slow.drain(queue) == [b"x"]
 
 
-def test_who_is_sent_returns_and_does_not_read_has_to_wait(amqp_url: str, name: str) -> None:
+def test_a_publisher_that_does_not_read_its_returns_is_paused(amqp_url: str, name: str) -> None:
     # All of it has to be sent within the time that one write may take.
     with Connection(amqp_url, timeout=120) as connection:
         slow = connection.channel()
@@ -97,7 +101,7 @@ def test_who_is_sent_returns_and_does_not_read_has_to_wait(amqp_url: str, name: 
         sending.join()
 
 
-def test_its_other_consumers_wait_and_those_of_others_do_not(
+def test_all_consumers_of_a_slow_connection_pause_and_those_of_others_do_not(
     connect: Connect, channel: Channel, queue: str, name: str
 ) -> None:
     slow = connect().channel()

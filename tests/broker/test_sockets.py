@@ -1,4 +1,4 @@
-"""Sockets are read and written past the event loop's transports; their rules hold all the same."""
+"""Sockets read and written without the event loop's transports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from warren.broker.configuration.config import BrokerConfig
 
 SIZE = 65536
 COUNT = 200
-"""So much of it that sockets and the broker's buffers are full."""
+"""Bytes that fill the sockets and the broker's buffers."""
 
 
 @pytest.fixture
 def amqp_url(inprocess: InProcessBroker) -> str:
-    """The other tests' server may be RabbitMQ, or on a loop that knows nothing of this."""
+    """URL of a broker that reads sockets directly, as the other tests' server may not."""
     return inprocess.url
 
 
-def test_answers_come_in_order_behind_a_full_socket(connect: Connect, channel: Channel, name: str) -> None:
-    """What is written while the socket takes nothing waits; what is written when it takes some again comes after that."""
+def test_replies_keep_their_order_behind_a_full_socket(connect: Connect, channel: Channel, name: str) -> None:
+    """Output written while the socket is full precedes output written when it has room again."""
     queue = channel.declare(name, auto_delete=True)
     slow = connect().channel()
     slow.consume(queue, no_ack=True)
@@ -42,7 +42,7 @@ def test_answers_come_in_order_behind_a_full_socket(connect: Connect, channel: C
 
 
 def arrive_whole(url: str, frame_max: int) -> None:
-    """Bodies around every size at which reading or writing goes another way, cut into pieces that know nothing of frames."""
+    """Send bodies of sizes around every threshold of reading and writing, in pieces that ignore frame boundaries."""
     sizes = [0, 1, 4000, 16_000, 16_500, 65_000, 65_536, frame_max - 8, frame_max - 7, 300_000, 3, 1_000_000]
     sent = [random.Random(number).randbytes(size) for number, size in enumerate(sizes * 3)]
     random.Random(7).shuffle(sent)
@@ -74,7 +74,7 @@ def test_bodies_arrive_whole_in_larger_frames() -> None:
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "end of stream"])
-def test_who_is_gone_gives_back_what_was_not_acknowledged(
+def test_unacknowledged_messages_of_a_lost_connection_are_requeued(
     connect: Connect, channel: Channel, name: str, reset: bool
 ) -> None:
     queue = channel.declare(name)
@@ -93,7 +93,7 @@ def test_who_is_gone_gives_back_what_was_not_acknowledged(
     assert (again.body, again.redelivered) == (b"back", True)
 
 
-def test_an_error_in_one_write_ends_that_connection_alone(
+def test_an_error_in_a_write_ends_only_its_connection(
     connect: Connect,
     channel: Channel,
     name: str,

@@ -1,4 +1,4 @@
-"""What is left of a broker that has stopped in a process that goes on: nothing that acts."""
+"""A broker that has stopped leaves nothing active in a process that goes on."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_stopped_broker_does_not_retry_its_dead_letters(tmp_path: Path) -> Non
         assert broker.clock.timers == 0
 
 
-def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcessBroker) -> None:
-    """Its unread output, and the socket, would else stay for ever."""
+def test_a_client_that_never_reads_is_dropped_after_its_close(inprocess: InProcessBroker) -> None:
+    """Otherwise its unread output and its socket would stay for ever."""
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
         queue = channel.declare(exclusive=True)
@@ -68,8 +68,8 @@ def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcessBroker) 
             wait_until(lambda: len(listener._transports) == 1, "the other socket is gone")
 
 
-def test_who_is_publishing_reads_why_it_ends() -> None:
-    """A socket that is closed with something unread in it is reset, and takes the reason along."""
+def test_a_publisher_reads_the_reason_of_a_stop() -> None:
+    """A socket that is closed with unread input is reset, and the client never reads the reason."""
     with InProcessBroker() as broker, RawClient(broker.url) as peer:
         peer.connect().open()
         # Who is silent for a moment is let go, and threads that write and read may be given no time for that long.

@@ -1,4 +1,4 @@
-"""TLS and mutual TLS, on several listeners; logging in by certificate is the same on RabbitMQ.
+"""TLS and mutual TLS on several listeners; login with a certificate is compared with RabbitMQ.
 
 https://www.rabbitmq.com/docs/ssl, and rabbitmq_auth_mechanism_ssl
 """
@@ -45,7 +45,7 @@ class Certificates(NamedTuple):
     server: tuple[Path, Path]
     client: tuple[Path, Path]
     stranger: tuple[Path, Path]
-    """Of an authority that nobody knows."""
+    """Issued by an unknown authority."""
 
     def config(self, **changes: object) -> TlsConfig:
         tls = TlsConfig(
@@ -58,7 +58,7 @@ class Certificates(NamedTuple):
         return replace(tls, **changes)  # type: ignore[arg-type]
 
     def by_certificate(self, identity: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """What a client trusts and shows."""
+        """Return the context of a client: the authorities that it trusts, and its certificate."""
         return self.authority.client(identity)
 
 
@@ -79,7 +79,7 @@ Start = Callable[..., InProcessBroker]
 
 @pytest.fixture
 def start(certificates: Certificates) -> Iterator[Start]:
-    """Starts a broker of the test's own with TLS."""
+    """Return a function that starts a broker with TLS for one test."""
     started: list[InProcessBroker] = []
 
     def start(*, mechanisms: tuple[str, ...] = ("PLAIN", "EXTERNAL"), **changes: object) -> InProcessBroker:
@@ -102,7 +102,7 @@ def log_in_by_certificate(peer: RawClient) -> RawClient:
 
 
 @pytest.mark.parametrize("kind", ["warren", "rabbitmq"])
-def test_a_certificate_is_a_login(certificates: Certificates, start: Start, kind: str) -> None:
+def test_login_with_a_certificate(certificates: Certificates, start: Start, kind: str) -> None:
     if kind == "warren":
         talk_by_certificate(start().url, certificates)
         return
@@ -166,7 +166,7 @@ def test_the_common_name_may_be_the_user(certificates: Certificates, start: Star
 
 
 @pytest.mark.parametrize("identity", ["none", "stranger"])
-def test_who_has_no_good_certificate_is_let_go_in_the_handshake(
+def test_an_invalid_certificate_fails_the_tls_handshake(
     certificates: Certificates, start: Start, identity: str
 ) -> None:
     broker = start(verify="required")
@@ -207,7 +207,7 @@ def test_several_listeners(certificates: Certificates) -> None:
                 peer.connect().open().sync()
 
 
-def test_only_the_versions_that_are_configured(certificates: Certificates, start: Start) -> None:
+def test_only_configured_versions_are_accepted(certificates: Certificates, start: Start) -> None:
     broker = start(versions=("1.2",), ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
     context = certificates.by_certificate()
     parts = urlsplit(broker.url)
@@ -221,7 +221,7 @@ def test_only_the_versions_that_are_configured(certificates: Certificates, start
         pass
 
 
-def test_whoever_speaks_no_tls_harms_nobody(certificates: Certificates, start: Start) -> None:
+def test_a_client_without_tls_does_not_disturb_others(certificates: Certificates, start: Start) -> None:
     broker = start()
     parts = urlsplit(broker.url)
     with RawClient(broker.url, tls=certificates.by_certificate()) as peer:
@@ -277,7 +277,7 @@ def test_pika_over_tls_by_certificate(certificates: Certificates, start: Start) 
 
 
 @pytest.mark.processes
-def test_a_renewed_certificate_counts_from_the_next_connection_on(
+def test_a_renewed_certificate_is_used_for_the_next_connection(
     certificates: Certificates, start: Start, tmp_path: Path
 ) -> None:
     authority = certificates.authority
@@ -333,18 +333,20 @@ def test_a_key_may_have_a_password(certificates: Certificates, start: Start) -> 
         ({"ciphers": "NOPE"}, "tls_ciphers is 'NOPE'"),
     ],
 )
-def test_what_cannot_be_used(certificates: Certificates, changes: dict[str, object], text: str) -> None:
+def test_unusable_tls_settings_are_refused(
+    certificates: Certificates, changes: dict[str, object], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         certificates.config(**changes).context()
 
 
 @pytest.mark.parametrize("listeners", [("x",), ("1:2:x",), ("127.0.0.1:70000",), ("host:",)])
-def test_what_is_no_address(listeners: tuple[str, ...]) -> None:
+def test_invalid_addresses_are_refused(listeners: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="an address is host:port"):
         BrokerConfig(listeners=listeners)
 
 
-def test_nobody_could_connect() -> None:
+def test_a_configuration_without_listeners_is_refused() -> None:
     with pytest.raises(ValueError, match="nobody could connect"):
         BrokerConfig(listeners=())
 

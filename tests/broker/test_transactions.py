@@ -1,4 +1,4 @@
-"""Transactions: publishes and acknowledgements that count at the commit, all of them or none."""
+"""Transactions: publishes and acknowledgements take effect at the commit, all of them or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def queue(channel: Channel) -> str:
 
 @pytest.fixture
 def tx(channel: Channel) -> Channel:
-    """The channel, in a transaction."""
+    """Return the channel in transaction mode."""
     channel.call(Tx.Select(), Tx.SelectOk)
     return channel
 
@@ -41,7 +41,7 @@ def taken(channel: Channel, queue: str) -> Message:
     return message
 
 
-def test_publishes_arrive_at_the_commit_and_in_order(tx: Channel, queue: str) -> None:
+def test_publishes_are_enqueued_in_order_at_the_commit(tx: Channel, queue: str) -> None:
     for letter in "abc":
         tx.publish(queue, letter)
     assert tx.ready(queue) == 0
@@ -49,9 +49,7 @@ def test_publishes_arrive_at_the_commit_and_in_order(tx: Channel, queue: str) ->
     assert tx.drain(queue) == [b"a", b"b", b"c"]
 
 
-def test_a_rollback_forgets_the_publishes_and_the_next_commit_does_not_find_them(
-    tx: Channel, queue: str
-) -> None:
+def test_a_rollback_discards_the_publishes(tx: Channel, queue: str) -> None:
     tx.publish(queue, "forgotten")
     rollback(tx)
     tx.publish(queue, "kept")
@@ -59,7 +57,7 @@ def test_a_rollback_forgets_the_publishes_and_the_next_commit_does_not_find_them
     assert tx.drain(queue) == [b"kept"]
 
 
-def test_acknowledgements_count_at_the_commit(tx: Channel, queue: str) -> None:
+def test_acknowledgements_take_effect_at_the_commit(tx: Channel, queue: str) -> None:
     tx.publish(queue, "a")
     commit(tx)
     message = taken(tx, queue)
@@ -71,9 +69,7 @@ def test_acknowledgements_count_at_the_commit(tx: Channel, queue: str) -> None:
     assert tx.ready(queue) == 0
 
 
-def test_a_message_acknowledged_in_a_transaction_that_never_commits_comes_back(
-    tx: Channel, queue: str
-) -> None:
+def test_an_acknowledgement_without_a_commit_has_no_effect(tx: Channel, queue: str) -> None:
     tx.publish(queue, "a")
     commit(tx)
     tx.ack(taken(tx, queue).tag)
@@ -95,7 +91,9 @@ def test_a_channel_that_closes_rolls_back(connect: Connect, tx: Channel, queue: 
 
 
 @pytest.mark.parametrize(("requeue", "left"), [(True, [b"a", b"b"]), (False, [b"b"])])
-def test_rejections_count_at_the_commit(tx: Channel, queue: str, requeue: bool, left: list[bytes]) -> None:
+def test_rejections_take_effect_at_the_commit(
+    tx: Channel, queue: str, requeue: bool, left: list[bytes]
+) -> None:
     tx.publish(queue, "a")
     tx.publish(queue, "b")
     commit(tx)
@@ -119,9 +117,7 @@ def test_several_are_acknowledged_at_once(tx: Channel, queue: str) -> None:
     assert tx.drain(queue) == [b"c"]
 
 
-def test_an_unroutable_mandatory_message_is_returned_at_the_commit_before_its_answer(
-    tx: Channel, name: str
-) -> None:
+def test_an_unroutable_mandatory_message_is_returned_before_commit_ok(tx: Channel, name: str) -> None:
     tx.publish(name, "nobody", mandatory=True)
     tx.send(Tx.Commit())
     returned = tx.next()
@@ -131,7 +127,7 @@ def test_an_unroutable_mandatory_message_is_returned_at_the_commit_before_its_an
     assert isinstance(tx.next(), Tx.CommitOk)
 
 
-def test_where_a_message_goes_is_settled_when_it_is_published(tx: Channel, queue: str, name: str) -> None:
+def test_a_message_is_routed_when_it_is_published(tx: Channel, queue: str, name: str) -> None:
     exchange = tx.declare_exchange(name)
     tx.publish("", "before", exchange=exchange)
     tx.bind(queue, exchange)
@@ -141,7 +137,7 @@ def test_where_a_message_goes_is_settled_when_it_is_published(tx: Channel, queue
     tx.delete_exchange(exchange)
 
 
-def test_a_missing_exchange_is_an_error_at_once(tx: Channel, name: str) -> None:
+def test_a_missing_exchange_is_refused_before_the_commit(tx: Channel, name: str) -> None:
     tx.publish("", "x", exchange=name)
     assert tx.closed().code == 404
 
@@ -183,7 +179,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def test_what_is_committed_survives_a_kill_and_what_is_not_leaves_nothing(broker: BrokerProcess) -> None:
+def test_only_committed_transactions_survive_a_kill(broker: BrokerProcess) -> None:
     connection = Connection(broker.url)
     channel = connection.channel()
     queue, dead = (channel.declare(name, durable=True) for name in ("queue", "dead"))
@@ -205,10 +201,10 @@ def test_what_is_committed_survives_a_kill_and_what_is_not_leaves_nothing(broker
 
 
 @pytest.mark.parametrize("requeue", [None, True, False])
-def test_a_commit_of_what_ended_with_its_queue_is_answered(
+def test_a_commit_is_answered_when_its_queue_was_deleted(
     session: RestartableSession, requeue: bool | None
 ) -> None:
-    """Nothing of it goes to the disk any more, so that there is nothing to wait for."""
+    """Nothing of it goes to the disk, so there is nothing to wait for."""
     channel = session.connection.channel()
     queue = channel.declare("gone", durable=True)
     session.publish(queue, b"x")

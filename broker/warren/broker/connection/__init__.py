@@ -2,7 +2,8 @@
 
 - accepting: `listener`, `listen_address`, `proxy_protocol`, `tls`
 - reading and writing: `socket_reader`, `event_loop`, `connection`
-- life of a connection: `connection_phases`, `lifecycle`, `handshake`, `heartbeats`, `connection_limits`, `connection_settings`
+- life of a connection: `connection_phases`, `lifecycle`, `handshake`, `heartbeats`, `connection_limits`,
+  `connection_settings`
 - shared by all connections: `broker_node`, `flow_control`
 
 Routing is no concern of this package; see `warren.broker.channel` and `warren.broker.model`.

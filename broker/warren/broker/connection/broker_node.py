@@ -1,4 +1,4 @@
-"""Broker-wide state that all connections share: virtual hosts, users, settings, output to flush, replies awaiting the disk."""
+"""Broker-wide state that all connections share: virtual hosts, users, settings, pending output and replies."""
 
 from __future__ import annotations
 
