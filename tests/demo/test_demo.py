@@ -1,4 +1,4 @@
-"""The main job in small: every component, a killed broker, and each order accounted for."""
+"""Demo: a small run through every component, with a killed broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from warren.demo.main import work
+from warren.demo.main import run_demo
 from warren.demo.orders import sample
-from warren.demo.replay import Plan
+from warren.demo.replay import ReplayPlan
 from warren.demo.verdict import Verdict
 
 pytestmark = pytest.mark.slow
@@ -22,16 +22,16 @@ ORDERS = 300
 
 
 def run(folder: Path) -> Verdict:
-    plan = Plan(span=6.0, speed=600.0, timeout=timedelta(minutes=30))
-    return asyncio.run(work(sample(ORDERS), plan, True, folder, Console(stderr=True)))
+    plan = ReplayPlan(span=6.0, speed=600.0, timeout=timedelta(minutes=30))
+    return asyncio.run(run_demo(sample(ORDERS), plan, True, folder, Console(stderr=True)))
 
 
 @pytest.mark.timeout(600)
 def test_no_order_is_lost_or_decided_twice_when_the_broker_is_killed(tmp_path: Path) -> None:
-    # A process of its own: Spark allows one context in each, and other tests have theirs.
+    # A separate process, because Spark allows one context in each, and other tests have theirs.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         verdict = pool.submit(run, tmp_path).result()
     assert verdict.wrong == {}
     assert verdict.right > 0
-    assert verdict.right + verdict.left_out == ORDERS
+    assert verdict.right + verdict.unjudged == ORDERS
     assert (tmp_path / "report.html").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""The file of orders: what is read, and what is said of a file that is wrong."""
+"""Order file of the demo: valid files, errors, and the sample."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def test_reads_paid_and_unpaid_orders_in_the_order_of_the_file(tmp_path: Path) -
     [
         ("id,status,placed_at,paid_at\n", "line 1: column 'order_id' is missing"),
         ("", "line 1: column 'order_id' is missing"),
-        (HEAD, "holds no orders"),
-        (HEAD + "a,x,2018-01-01T00:00:00,\na,x,2018-01-01T00:00:00,\n", "line 3: order a is there twice"),
+        (HEAD, "has no orders"),
+        (HEAD + "a,x,2018-01-01T00:00:00,\na,x,2018-01-01T00:00:00,\n", "line 3: order a occurs twice"),
         (HEAD + "a,x,yesterday,\n", "line 2: placed_at is 'yesterday'"),
         (HEAD + "a,x,2018-01-01T00:00:00,soon\n", "line 2: paid_at is 'soon'"),
         (HEAD + "a,x,,\n", "line 2: placed_at is empty"),
         (HEAD + ",x,2018-01-01T00:00:00,\n", "line 2: order_id is empty"),
-        (HEAD + "a,x,2018-01-01T00:00:00\n", "line 2: it has not as many fields"),
-        (HEAD + "a,x,2018-01-01T00:00:00,,more\n", "line 2: it has not as many fields"),
+        (HEAD + "a,x,2018-01-01T00:00:00\n", "line 2: the number of fields differs"),
+        (HEAD + "a,x,2018-01-01T00:00:00,,more\n", "line 2: the number of fields differs"),
         (
             HEAD + "a,x,2018-01-02T00:00:00,2018-01-01T00:00:00\n",
             "line 2: order a is paid before it is placed",
         ),
         (HEAD + 'a,"x,2018-01-01T00:00:00,\n', "line 2: unexpected end of data"),
-        (HEAD + "a,\udcff,2018-01-01T00:00:00,\n", "no UTF-8 text"),
+        (HEAD + "a,\udcff,2018-01-01T00:00:00,\n", "is not UTF-8"),
     ],
 )
-def test_a_wrong_file_is_one_line_with_its_line_number(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_in_a_file_is_one_line_with_its_line_number(tmp_path: Path, text: str, said: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as caught:
         read_orders(path)
@@ -80,7 +80,7 @@ def test_wrong_options_say_what_to_do(arguments: list[str], said: str) -> None:
         main(["orders", *arguments])
 
 
-def test_the_sample_is_the_same_each_time_and_has_every_kind_of_order() -> None:
+def test_the_sample_is_deterministic_and_has_every_kind_of_order() -> None:
     orders = sample()
     assert orders == sample()
     assert len(orders) == len({order.order_id for order in orders}) == 2000

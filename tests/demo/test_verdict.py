@@ -1,4 +1,4 @@
-"""The demo's check of itself finds what is wrong, and leaves out no more than it says."""
+"""Verdict of the demo: wrong and lost orders, and orders that are not judged."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from warren.demo.orders import Order
-from warren.demo.replay import CATCH_UP, Plan, Record
+from warren.demo.replay import CATCH_UP_SECONDS, ReplayPlan, ReplayRecord
 from warren.demo.verdict import judge
 
 PLACED = datetime(2018, 1, 1, tzinfo=UTC)
-PLAN = Plan(span=40.0, speed=225.0, timeout=timedelta(minutes=30))
-"""Thirty minutes are eight seconds."""
+PLAN = ReplayPlan(span=40.0, speed=225.0, timeout=timedelta(minutes=30))
+"""Schedule in which thirty minutes take eight seconds."""
 
 
 def order(order_id: str, minutes: float | None) -> Order:
@@ -23,23 +23,23 @@ ORDERS = [order("early", 10), order("late", 100), order("never", None)]
 RIGHT = {"early": "paid_in_time", "late": "paid_late", "never": "cancelled"}
 
 
-def record(**placed: float) -> Record:
-    return Record(placed=placed or {"early": 0.0, "late": 1.0, "never": 2.0})
+def record(**placed: float) -> ReplayRecord:
+    return ReplayRecord(placed=placed or {"early": 0.0, "late": 1.0, "never": 2.0})
 
 
-def test_orders_that_came_out_as_their_times_say_are_right() -> None:
+def test_expected_outcomes_are_right() -> None:
     verdict = judge(ORDERS, RIGHT, PLAN, record())
     assert verdict.passed
-    assert (verdict.right, verdict.left_out, verdict.wrong) == (3, 0, {})
+    assert (verdict.right, verdict.unjudged, verdict.wrong) == (3, 0, {})
     assert verdict.outcomes == {"paid_in_time": 1, "paid_late": 1, "cancelled": 1}
 
 
 @pytest.mark.parametrize(
     ("order_id", "outcome", "said"),
     [
-        ("early", "paid_late", "is paid_late, has to be paid_in_time"),
+        ("early", "paid_late", "is paid_late, must be paid_in_time"),
         ("early", "cancelled", "is cancelled"),
-        ("late", "paid_in_time", "is paid_in_time, has to be paid_late"),
+        ("late", "paid_in_time", "is paid_in_time, must be paid_late"),
         ("never", "paid_in_time", "is paid_in_time"),
         ("early", "paid_and_cancelled", "is paid_and_cancelled"),
         ("late", "open", "lost"),
@@ -58,29 +58,29 @@ def test_a_lost_order_and_an_unknown_one_are_found() -> None:
     assert verdict.wrong == {"late": "lost", "ghost": "was never placed"}
 
 
-def test_payments_within_a_minute_of_the_timeout_are_left_out_but_must_have_an_outcome() -> None:
+def test_payments_within_a_minute_of_the_timeout_are_not_judged_but_need_an_outcome() -> None:
     near = [order("a", 29), order("b", 30), order("c", 31), order("d", 28.9)]
     outcomes = {"a": "paid_late", "b": "paid_in_time", "c": "paid_in_time", "d": "paid_in_time"}
-    verdict = judge(near, outcomes, PLAN, Record(placed=dict.fromkeys("abcd", 0.0)))
+    verdict = judge(near, outcomes, PLAN, ReplayRecord(placed=dict.fromkeys("abcd", 0.0)))
     assert (verdict.near_timeout, verdict.right, verdict.wrong) == (3, 1, {})
-    lost = judge(near, {**outcomes, "b": "open"}, PLAN, Record(placed=dict.fromkeys("abcd", 0.0)))
+    lost = judge(near, {**outcomes, "b": "open"}, PLAN, ReplayRecord(placed=dict.fromkeys("abcd", 0.0)))
     assert lost.wrong == {"b": "lost"}
 
 
-def test_a_payment_in_time_that_the_broker_had_too_late_is_left_out_and_one_it_had_in_time_is_not() -> None:
+def test_a_payment_that_arrives_late_at_the_broker_is_not_judged() -> None:
     orders = [order("held", 20), order("prompt", 20), order("late", 31.1)]
     outcomes = {"held": "paid_late", "prompt": "paid_in_time", "late": "paid_late"}
     seconds = {"held": 29.5 * 60 / 225, "prompt": 20 * 60 / 225, "late": 32 * 60 / 225}
-    moments = Record(placed=dict.fromkeys(outcomes, 0.0), paid=seconds)
+    moments = ReplayRecord(placed=dict.fromkeys(outcomes, 0.0), paid=seconds)
     verdict = judge(orders, outcomes, PLAN, moments)
     assert (verdict.near_timeout, verdict.right, verdict.wrong) == (1, 2, {})
     wrong = judge(orders, {**outcomes, "prompt": "paid_late", "late": "paid_in_time"}, PLAN, moments)
     assert set(wrong.wrong) == {"prompt", "late"}
 
 
-def test_what_fell_due_in_the_outage_is_left_out() -> None:
+def test_orders_due_in_the_outage_are_not_judged() -> None:
     killed = 20.0
-    moments = Record(
+    moments = ReplayRecord(
         placed={
             "deadline": killed - 8 + 0.1,
             "payment": killed - 2.4,
@@ -99,6 +99,6 @@ def test_what_fell_due_in_the_outage_is_left_out() -> None:
         "after": "paid_in_time",
     }
     verdict = judge(orders, outcomes, PLAN, moments)
-    assert moments.outage() == (killed, killed + 0.6 + CATCH_UP)
+    assert moments.outage() == (killed, killed + 0.6 + CATCH_UP_SECONDS)
     assert (verdict.in_outage, verdict.right, verdict.wrong) == (2, 2, {})
-    assert not verdict.passed, "half of the orders left out is too many"
+    assert not verdict.passed, "half of the orders unjudged is too many"

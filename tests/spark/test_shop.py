@@ -44,16 +44,16 @@ def test_the_shop_tells_a_stream(spark: SparkSession, url: str, tmp_path: Path) 
                 for order_id in ("paid", "late", "never"):
                     await shop.app.publish(PlaceOrder(order_id=order_id, placed_at=NOON, sent_at=now))
                 await shop.app.publish(PayOrder(order_id="paid", paid_at=NOON, sent_at=now))
-                while not shop.done.paid_in_time:
+                while not shop.processed.paid_in_time:
                     shop.changed.clear()
                     await shop.changed.wait()
                 await due.resume()
-                while len(shop.done.cancelled) < 2:
+                while len(shop.processed.cancelled) < 2:
                     shop.changed.clear()
                     await shop.changed.wait()
                 late = NOON + timedelta(hours=1)
                 await shop.app.publish(PayOrder(order_id="late", paid_at=late, sent_at=now + TIME_TO_PAY * 2))
-                while not shop.done.paid_late:
+                while not shop.processed.paid_late:
                     shop.changed.clear()
                     await shop.changed.wait()
 

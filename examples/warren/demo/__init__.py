@@ -1,1 +1,1 @@
-"""The main job: orders are placed, paid or cancelled through every component of Warren, and the books are checked."""
+"""Demo of all components of Warren: orders are placed, paid or cancelled, and every outcome is checked."""

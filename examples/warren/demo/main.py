@@ -1,4 +1,4 @@
-"""`warren demo orders`: runs the shop, kills its broker half-way, has Spark read the audit, and checks every order."""
+"""`warren demo orders`: run a shop, kill its broker half-way, and check every order with Spark."""
 
 from __future__ import annotations
 
@@ -20,54 +20,56 @@ from rich.table import Table
 from warren.cli import pipeline as pipeline
 from warren.core.errors import ExitStatus, UsageError
 from warren.demo.orders import COLUMNS, SAMPLE_SIZE, Order, read_orders, sample
-from warren.demo.replay import Plan, Record, replay
-from warren.demo.services import BrokerProcess, chosen_store
-from warren.demo.shop import AUDIT, Done, Shop
-from warren.demo.verdict import MOST_LEFT_OUT, Verdict, judge
+from warren.demo.replay import ReplayPlan, ReplayRecord, replay
+from warren.demo.services import BrokerProcess, open_store
+from warren.demo.shop import AUDIT, ProcessedOrders, Shop
+from warren.demo.verdict import MAX_UNJUDGED, Verdict, judge
 from warren.pipeline import durations
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spark_session import check_spark
 
-SPAN = 50.0
-"""Real seconds in which the orders are placed, at the least."""
+MIN_SPAN = 50.0
+"""Shortest span, in real seconds, in which the orders are placed."""
 ORDERS_A_SECOND = 150
+"""Highest rate of orders."""
 REAL_TIMEOUT = 8.0
-"""Real seconds that a customer has to pay, if --speed does not say otherwise."""
-LEAST_REAL_TIMEOUT = 1.0
+"""Real seconds that a customer has to pay, unless --speed is set."""
+MIN_REAL_TIMEOUT = 1.0
+"""Fewest real seconds to pay that --speed may leave."""
 SETTLE_SECONDS = 60.0
-"""How long the last decisions may take after the last payment and the last deadline."""
+"""Seconds for the last decisions after the last payment and the last deadline."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo. The table is on standard output, progress on standard error."""
+    """Run the demo. Print the verdict on standard output, and the progress on standard error."""
     options = parser().parse_args(arguments)
     try:
         timeout = durations.parse(options.timeout)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     speed = options.speed or timeout.total_seconds() / REAL_TIMEOUT
-    if timeout.total_seconds() / speed < LEAST_REAL_TIMEOUT:
+    if timeout.total_seconds() / speed < MIN_REAL_TIMEOUT:
         raise UsageError(
             f"--timeout {options.timeout} at --speed {speed:g} leaves {timeout.total_seconds() / speed:.2g} s of "
-            f"real time to pay; choose a speed that leaves at least {LEAST_REAL_TIMEOUT:g} s"
+            f"real time to pay; choose a speed that leaves at least {MIN_REAL_TIMEOUT:g} s"
         )
     check_spark()
     orders = sample() if options.file is None else read_orders(options.file)
-    plan = Plan(max(SPAN, len(orders) / ORDERS_A_SECOND), speed, timeout)
+    plan = ReplayPlan(max(MIN_SPAN, len(orders) / ORDERS_A_SECOND), speed, timeout)
     console = Console(stderr=True, highlight=False)
     source = options.file or f"a sample of {len(orders):,}"
     console.print(
         f"orders: {len(orders):,} from {source}, placed within {plan.span:.0f} s; "
-        f"{durations.format_duration(timeout.total_seconds())} to pay are {plan.time_to_pay.total_seconds():g} s"
+        f"{durations.format_duration(timeout.total_seconds())} to pay take {plan.time_to_pay.total_seconds():g} s"
     )
     started = time.monotonic()
-    log_to(options.out)
+    log_to_file(options.out)
     try:
-        verdict = asyncio.run(work(orders, plan, options.crash, options.out, console))
+        verdict = asyncio.run(run_demo(orders, plan, options.crash, options.out, console))
     except PipelineError as error:
         print(f"warren demo: {error}", file=sys.stderr)
         return ExitStatus.IO
-    show(verdict, options.out, time.monotonic() - started)
+    print_verdict(verdict, options.out, time.monotonic() - started)
     return ExitStatus.SUCCESS if verdict.passed else ExitStatus.FAILED
 
 
@@ -76,9 +78,9 @@ def parser() -> argparse.ArgumentParser:
     jobs = parser.add_subparsers(required=True, metavar="JOB")
     job = jobs.add_parser(
         "orders",
-        help="the orders that are not paid in time are cancelled",
-        description="Places, collects and cancels orders through every component, kills the broker half-way, has "
-        "Spark read what happened, and checks each order. Exits with 1 if one came out wrong.",
+        help="cancel the orders that are not paid in time",
+        description="Place, collect and cancel orders through every component, kill the broker half-way, read the "
+        "audit with Spark, and check each order. The exit status is 1 if an outcome is wrong.",
     )
     job.add_argument(
         "--file",
@@ -86,12 +88,12 @@ def parser() -> argparse.ArgumentParser:
         help=f"CSV with the columns {', '.join(COLUMNS)}; without it a seeded sample of {SAMPLE_SIZE:,}",
     )
     job.add_argument(
-        "--timeout", default="30m", help="time to pay, in the file's time (default: %(default)s)"
+        "--timeout", default="30m", help="time to pay, in the time of the file (default: %(default)s)"
     )
     job.add_argument(
         "--speed",
         type=positive,
-        help=f"how much faster time passes (default: so that the time to pay takes {REAL_TIMEOUT:g} s)",
+        help=f"factor by which time passes faster (default: so that the time to pay takes {REAL_TIMEOUT:g} s)",
     )
     job.add_argument("--no-crash", dest="crash", action="store_false", help="do not kill the broker half-way")
     job.add_argument(
@@ -104,14 +106,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> float:
+    """Parse a finite number above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError
     return number
 
 
-def log_to(out: Path) -> None:
-    """What the components log goes to a file; the terminal shows the progress."""
+def log_to_file(out: Path) -> None:
+    """Write the log to a file; the terminal shows the progress."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(out / "demo.log", mode="w")
@@ -124,28 +127,30 @@ def log_to(out: Path) -> None:
     logging.getLogger("warren").setLevel(logging.INFO)
 
 
-async def work(orders: list[Order], plan: Plan, crash: bool, out: Path, console: Console) -> Verdict:
-    """The whole story, from an empty folder to the verdict."""
+async def run_demo(
+    orders: list[Order], plan: ReplayPlan, crash: bool, out: Path, console: Console
+) -> Verdict:
+    """Run broker, shop, orders and Spark job in a new folder, and return the verdict."""
     with tempfile.TemporaryDirectory(prefix="warren-demo-") as name:
         folder = Path(name)
         broker = BrokerProcess(folder)
         try:
-            async with chosen_store(folder) as (store, described):
+            async with open_store(folder) as (store, described):
                 console.print(f"store: {described}")
                 await broker.start()
                 shop = Shop(broker.url, plan.time_to_pay, store)
                 async with shop.app:
-                    record = await sell(orders, plan, shop, broker, crash, console)
-            outcomes = await asyncio.to_thread(count, broker.url, plan.timeout, out, console)
+                    record = await process_orders(orders, plan, shop, broker, crash, console)
+            outcomes = await asyncio.to_thread(read_outcomes, broker.url, plan.timeout, out, console)
         finally:
             await broker.stop()
     return judge(orders, outcomes, plan, record)
 
 
-async def sell(
-    orders: list[Order], plan: Plan, shop: Shop, broker: BrokerProcess, crash: bool, console: Console
-) -> Record:
-    """Replay the file and wait until every order has been decided; the progress shows what the handlers did."""
+async def process_orders(
+    orders: list[Order], plan: ReplayPlan, shop: Shop, broker: BrokerProcess, crash: bool, console: Console
+) -> ReplayRecord:
+    """Replay the orders and wait until each is decided. Show the progress of the handlers."""
     payments = [order for order in orders if order.delay is not None]
     with Progress(
         TextColumn("{task.description:<14}"),
@@ -162,17 +167,17 @@ async def sell(
         }
 
         def refresh() -> None:
-            done = shop.done
-            progress.update(bars["placed"], completed=len(done.placed))
-            progress.update(bars["paid"], completed=len(done.paid_in_time) + len(done.paid_late))
-            progress.update(bars["cancelled"], completed=len(done.cancelled))
+            processed = shop.processed
+            progress.update(bars["placed"], completed=len(processed.placed))
+            progress.update(bars["paid"], completed=len(processed.paid_in_time) + len(processed.paid_late))
+            progress.update(bars["cancelled"], completed=len(processed.cancelled))
 
         async def watch() -> None:
             while True:
                 refresh()
                 await asyncio.sleep(0.2)
 
-        watching = asyncio.create_task(watch())
+        watcher = asyncio.create_task(watch())
         try:
             record = await replay(
                 orders,
@@ -184,60 +189,60 @@ async def sell(
             )
             try:
                 async with asyncio.timeout(plan.time_to_pay.total_seconds() + SETTLE_SECONDS):
-                    while not settled(len(orders), len(payments), shop.done):
+                    while not all_orders_decided(len(orders), len(payments), shop.processed):
                         shop.changed.clear()
                         await shop.changed.wait()
             except TimeoutError:
-                progress.console.print("not every order was decided in time; what there is will be counted")
+                progress.console.print("some orders were not decided in time; the others are counted")
             refresh()
         finally:
-            watching.cancel()
+            watcher.cancel()
     return record
 
 
-def settled(orders: int, payments: int, done: Done) -> bool:
-    """Each order is cancelled or paid in time, and each payment was taken one way or the other."""
+def all_orders_decided(orders: int, payments: int, processed: ProcessedOrders) -> bool:
+    """Return True if each order is cancelled or paid in time, and each payment was processed."""
     return (
-        len(done.placed) >= orders
-        and len(done.paid_in_time) + len(done.cancelled) >= orders
-        and len(done.paid_in_time) + len(done.paid_late) >= payments
+        len(processed.placed) >= orders
+        and len(processed.paid_in_time) + len(processed.cancelled) >= orders
+        and len(processed.paid_in_time) + len(processed.paid_late) >= payments
     )
 
 
-def count(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
-    """Have Spark read the audit stream; the outcome of each order as it found it."""
+def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
+    """Read the audit stream with Spark, and return the outcome of each order."""
     with console.status("Spark") as status:
         words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
         options = pipeline.parse(["order-timeouts", *words])
         options.timeout = timeout
-        _, told = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))
-    console.print(f"spark: read {told.place} in {told.seconds:.1f} s")
+        _, details = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))
+    console.print(f"spark: read {details.place} in {details.seconds:.1f} s")
     table = pyarrow.parquet.read_table(out / "orders", columns=["order_id", "outcome"])
     return dict(zip(table["order_id"].to_pylist(), table["outcome"].to_pylist(), strict=True))
 
 
-def show(verdict: Verdict, out: Path, seconds: float) -> None:
-    """The table that ends it, and what is wrong if anything is."""
-    share = verdict.left_out / verdict.orders
-    table = Table(title="Every order accounted for" if verdict.passed else "Not every order is right")
+def print_verdict(verdict: Verdict, out: Path, seconds: float) -> None:
+    """Print the table of outcomes, and each error."""
+    share = verdict.unjudged / verdict.orders
+    table = Table(title="Every order is correct" if verdict.passed else "Not every order is correct")
     table.add_column("orders")
     table.add_column("number", justify="right")
     table.add_row("in the file", f"{verdict.orders:,}")
-    table.add_row("decided as their times say", f"{verdict.right:,}")
+    table.add_row("with the correct outcome", f"{verdict.right:,}")
     table.add_row(
-        "left out: paid within a minute of the timeout, or held up so long", f"{verdict.near_timeout:,}"
+        "not judged: paid within a minute of the timeout, or delayed that long", f"{verdict.near_timeout:,}"
     )
-    table.add_row("left out: due while the broker was down", f"{verdict.in_outage:,}")
+    table.add_row("not judged: due while the broker was down", f"{verdict.in_outage:,}")
     table.add_row("wrong, lost or both paid and cancelled", f"{len(verdict.wrong):,}")
     for outcome, number in sorted(verdict.outcomes.items()):
         table.add_row(f"  {outcome.replace('_', ' ')}", f"{number:,}")
     console = Console(highlight=False)
     console.print(table)
     console.print(f"report: {out / 'report.html'}   {seconds:.0f} s in all")
-    for order_id, what in list(verdict.wrong.items())[:10]:
-        print(f"warren demo: order {order_id} {what}", file=sys.stderr)
-    if share > MOST_LEFT_OUT:
+    for order_id, error in list(verdict.wrong.items())[:10]:
+        print(f"warren demo: order {order_id} {error}", file=sys.stderr)
+    if share > MAX_UNJUDGED:
         print(
-            f"warren demo: {share:.0%} of the orders could not be judged; at most {MOST_LEFT_OUT:.0%} may be left out",
+            f"warren demo: {share:.0%} of the orders could not be judged; at most {MAX_UNJUDGED:.0%}",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""The orders that the demo works through: a file of real ones, or a seeded sample."""
+"""Orders of the demo: a CSV file, or a seeded sample."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from warren.core.errors import UsageError
 
 COLUMNS = ("order_id", "status", "placed_at", "paid_at")
 SAMPLE_SIZE = 2000
+"""Orders of the sample."""
 SAMPLE_SEED = 20160904
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order as the shop's books have it; `paid_at` is None if it was never paid."""
+    """An order. `paid_at` is None if it was never paid."""
 
     order_id: str
     placed_at: datetime
@@ -25,16 +26,16 @@ class Order:
 
     @property
     def delay(self) -> timedelta | None:
-        """From the order to its payment."""
+        """Time from the order to its payment; None if it was never paid."""
         return None if self.paid_at is None else self.paid_at - self.placed_at
 
 
 def read_orders(path: Path) -> list[Order]:
-    """The orders of a CSV file with the columns order_id, status, placed_at and paid_at, in the order of the file.
+    """Read the orders of a CSV file with the columns order_id, status, placed_at and paid_at.
 
-    Times are ISO 8601, in UTC where no zone is written.
+    Times are ISO 8601; without a time zone they are UTC.
 
-    :raises UsageError: if the file is missing or malformed, with the number of the line.
+    :raises UsageError: if the file is missing or malformed; with the line number
     """
     orders: dict[str, Order] = {}
     try:
@@ -43,31 +44,31 @@ def read_orders(path: Path) -> list[Order]:
             missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
             if missing:
                 raise UsageError(
-                    f"{path}, line 1: column {missing[0]!r} is missing; the first line has to name "
+                    f"{path}, line 1: column {missing[0]!r} is missing; the first line must name "
                     f"{', '.join(COLUMNS)}"
                 )
             for row in rows:
                 order = _read_row(row, f"{path}, line {rows.line_num}")
                 if order.order_id in orders:
-                    raise UsageError(f"{path}, line {rows.line_num}: order {order.order_id} is there twice")
+                    raise UsageError(f"{path}, line {rows.line_num}: order {order.order_id} occurs twice")
                 orders[order.order_id] = order
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; give --file a CSV with {', '.join(COLUMNS)}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
     except csv.Error as error:
         raise UsageError(f"{path}, line {rows.reader.line_num}: {error}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if not orders:
-        raise UsageError(f"{path} holds no orders: it ends after its first line")
+        raise UsageError(f"{path} has no orders: it ends after its first line")
     return list(orders.values())
 
 
 def _read_row(row: dict[str, str | None], where: str) -> Order:
     values = [row[column] for column in COLUMNS]
     if None in values or None in row:
-        raise UsageError(f"{where}: it has not as many fields as the first line")
+        raise UsageError(f"{where}: the number of fields differs from the first line")
     order_id = row["order_id"]
     if not order_id:
         raise UsageError(f"{where}: order_id is empty")
@@ -86,14 +87,16 @@ def _time(text: str | None, column: str, where: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{where}: {column} is {text!r}; it has to be like 2018-01-31T23:59:00") from None
+        raise UsageError(
+            f"{where}: {column} is {text!r}; it must have the form 2018-01-31T23:59:00"
+        ) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def sample(size: int = SAMPLE_SIZE, seed: int = SAMPLE_SEED) -> list[Order]:
-    """Invented orders, the same ones each time.
+    """Generate orders, the same ones for each seed.
 
-    Most are paid within the half hour, some much later, a few never: that is how people pay.
+    As with real customers, most are paid within half an hour, some much later, and a few never.
     """
     choose = random.Random(seed)
     placed_at = datetime(2026, 1, 5, 8, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The replay: customers place and pay at the pace of the file, and half-way the broker is killed."""
+"""Replay of orders: place and pay them at their times, and kill the broker half-way."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from warren.demo.orders import Order
 from warren.demo.services import BrokerProcess
 from warren.demo.shop import PayOrder, PlaceOrder, Shop
 
-CATCH_UP = 0.7
-"""Real seconds after the first confirm in which what had piled up is still being worked off."""
+CATCH_UP_SECONDS = 0.7
+"""Real seconds after the first confirm in which the backlog is still being processed."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """When things happen, in real seconds.
+class ReplayPlan:
+    """Schedule of a replay.
 
-    :param span: in which the orders are placed, evenly.
-    :param speed: how much faster than the file time passes from an order to its payment.
-    :param timeout: how long there is to pay, in the file's time.
+    :param span: real seconds in which the orders are placed, evenly
+    :param speed: factor by which time passes faster than in the file, from an order to its payment
+    :param timeout: time to pay, in the time of the file
     """
 
     span: float
@@ -32,47 +32,48 @@ class Plan:
 
     @property
     def time_to_pay(self) -> timedelta:
+        """Real time to pay."""
         return self.timeout / self.speed
 
     def paid_after(self, order: Order) -> float | None:
-        """Real seconds from placing to paying; a delay of more than four times the timeout is cut to that."""
+        """Return the real seconds from order to payment, at most four times the timeout; None if never paid."""
         if order.delay is None:
             return None
         return min(order.delay, 4 * self.timeout).total_seconds() / self.speed
 
 
 @dataclass
-class Record:
-    """What happened when, by the monotonic clock."""
+class ReplayRecord:
+    """Times of a replay, by the monotonic clock."""
 
     placed: dict[str, float] = field(default_factory=dict)
-    """When each order was due to be placed."""
+    """Time at which each order was due to be placed."""
     paid: dict[str, float] = field(default_factory=dict)
-    """When the broker had each payment: on a busy machine, later than it was due."""
+    """Time at which each payment was confirmed: on a busy machine, later than it was due."""
     killed_at: float | None = None
     ready_at: float | None = None
     confirmed_at: float | None = None
-    """The first confirm after the restart."""
+    """Time of the first confirm after the restart."""
 
     def outage(self) -> tuple[float, float] | None:
-        """From the kill to the first confirm after the restart, and the time to catch up."""
+        """Return start and end of the outage: the kill, and the first confirm plus the time to catch up."""
         if self.killed_at is None:
             return None
         assert self.confirmed_at is not None
-        return self.killed_at, self.confirmed_at + CATCH_UP
+        return self.killed_at, self.confirmed_at + CATCH_UP_SECONDS
 
 
 async def replay(
     orders: list[Order],
-    plan: Plan,
+    plan: ReplayPlan,
     shop: Shop,
     broker: BrokerProcess,
     *,
     crash: bool,
     progress: Callable[[str], None],
-) -> Record:
-    """Place and pay all orders, each at its time; returns when every publish is confirmed."""
-    record = Record()
+) -> ReplayRecord:
+    """Place and pay all orders, each at its time. Return when all publishes are confirmed."""
+    record = ReplayRecord()
     start = time.monotonic()
     wall = datetime.now(UTC)
     due: list[tuple[float, int, Order, bool]] = []

@@ -1,4 +1,4 @@
-"""What the demo runs beside itself: the broker, as a process that can be killed, and a store."""
+"""Services of the demo: the broker as a process that can be killed, and a store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from warren.core.errors import UsageError
 from warren.patterns.stores import RedisStore, SqliteStore, Store
 
 START_SECONDS = 30.0
+"""Seconds for the start of a service."""
 
 
 class BrokerProcess:
-    """`warren broker` on a data folder, on the same port each time it starts."""
+    """`warren broker` on a data folder, with the same port after each restart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,9 +28,9 @@ class BrokerProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it accepts connections.
+        """Start the broker and wait until it accepts connections.
 
-        :raises UsageError: if it does not; its own words are on standard error.
+        :raises UsageError: if it does not start; `broker.log` has its errors
         """
         with (self.folder / "broker.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -55,20 +56,21 @@ class BrokerProcess:
         self.url = f"amqp://guest:guest@{address}/"
 
     async def kill(self) -> None:
-        """SIGKILL: what a power cut leaves of a process."""
+        """Kill the broker with SIGKILL, without any shutdown."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
 
     async def stop(self) -> None:
+        """Stop the broker gracefully."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             await self._process.wait()
 
 
 @asynccontextmanager
-async def chosen_store(folder: Path) -> AsyncIterator[tuple[Store, str]]:
-    """Redis if `REDIS_URL` names one or a redis-server can be started here, else SQLite; and its description."""
+async def open_store(folder: Path) -> AsyncIterator[tuple[Store, str]]:
+    """Open a store, and yield it with its description: Redis if `REDIS_URL` or redis-server is available, else SQLite."""
     url = os.environ.get("REDIS_URL")
     server = shutil.which("redis-server")
     if url:
@@ -85,7 +87,7 @@ async def chosen_store(folder: Path) -> AsyncIterator[tuple[Store, str]]:
 
 @asynccontextmanager
 async def private_redis(server: str, folder: Path, socket: Path) -> AsyncIterator[None]:
-    """A Redis of the demo's own, behind a socket in its folder: nobody else can reach it, and no port is taken."""
+    """Run a private Redis on a Unix socket in the demo's folder, so that it needs no port."""
     process = await asyncio.create_subprocess_exec(
         server,
         *("--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"),

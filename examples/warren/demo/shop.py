@@ -1,4 +1,4 @@
-"""The shop: its messages, and the handlers that place, collect and cancel. Any shop of yours would look like this."""
+"""The shop: messages, and the handlers that place, collect and cancel orders, as in an application of yours."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from warren.patterns.stores import Store
 from warren.sdk import App, Command, Event, Queue
 
 AUDIT = Queue("orders.audit", type="stream")
-"""Everything that happens to an order, for the pipeline: it stays, and is read as often as anybody likes."""
+"""Stream of all events of orders, for the pipeline."""
 
 
 class PlaceOrder(Command, queue="orders.place"):
     order_id: str
     placed_at: datetime
     sent_at: datetime
-    """When the customer clicked, by today's clock: the time to pay runs from here."""
+    """Real time of the order. The time to pay starts here."""
 
 
 class PayOrder(Command, queue="orders.pay"):
     order_id: str
     paid_at: datetime
     sent_at: datetime
-    """When the customer paid, by today's clock: after the time to pay it is late, even if nobody noticed yet."""
+    """Real time of the payment. After the time to pay it is late, even if the deadline has not been processed yet."""
 
 
 class CancelOrder(Command, queue="orders.cancel"):
@@ -52,8 +52,8 @@ class OrderRefunded(Event, exchange="orders", key="order.refunded", audience=[AU
 
 
 @dataclass
-class Done:
-    """The orders that the handlers have done with, by what they did; a redelivery changes nothing."""
+class ProcessedOrders:
+    """Ids of processed orders, by outcome. A redelivery changes nothing."""
 
     placed: set[str] = field(default_factory=set)
     paid_in_time: set[str] = field(default_factory=set)
@@ -62,18 +62,18 @@ class Done:
 
 
 class Shop:
-    """The application and its deadline.
+    """The application with its deadline.
 
-    :param url: the broker's.
-    :param time_to_pay: after which an unpaid order is cancelled, in real time.
-    :param store: where deadlines and what was done once are kept.
+    :param url: URL of the broker
+    :param time_to_pay: real time after which an unpaid order is cancelled
+    :param store: store for deadlines and idempotency keys
     """
 
     def __init__(self, url: str, time_to_pay: timedelta, store: Store) -> None:
-        self.done = Done()
+        self.processed = ProcessedOrders()
         self.changed = asyncio.Event()
-        """Set whenever `done` has grown."""
-        # Seconds stand for hours here: the usual pauses before it connects again would hold up a tenth of the orders.
+        """Set after each change of `processed`."""
+        # Time is scaled down: with the usual backoff, reconnecting would delay a tenth of the orders.
         self.app = App(url, longest_retry=0.25)
         self.unpaid = Deadline(
             "order-unpaid",
@@ -89,25 +89,25 @@ class Shop:
     async def place(self, command: PlaceOrder) -> None:
         await self.unpaid.start(command.order_id, at=command.sent_at)
         await self.app.publish(OrderPlaced(order_id=command.order_id, placed_at=command.placed_at))
-        self._note(self.done.placed, command.order_id)
+        self._record(self.processed.placed, command.order_id)
 
     async def pay(self, command: PayOrder) -> None:
         outcome = await self.unpaid.complete(command.order_id, at=command.sent_at)
         if outcome is DeadlineOutcome.REPEATED:
-            # Another message has paid this order, and its delivery says so; one that comes again hears WON again.
+            # Another message has paid this order and published its event. A redelivery of that message gets WON again.
             return
         await self.app.publish(OrderPaid(order_id=command.order_id, paid_at=command.paid_at))
         if outcome is DeadlineOutcome.LATE:
             await self.app.publish(OrderRefunded(order_id=command.order_id))
-            self._note(self.done.paid_late, command.order_id)
+            self._record(self.processed.paid_late, command.order_id)
         else:
-            self._note(self.done.paid_in_time, command.order_id)
+            self._record(self.processed.paid_in_time, command.order_id)
 
     async def cancel(self, command: CancelOrder) -> None:
         await self.app.publish(OrderCancelled(order_id=command.order_id))
-        self._note(self.done.cancelled, command.order_id)
+        self._record(self.processed.cancelled, command.order_id)
 
-    def _note(self, orders: set[str], order_id: str) -> None:
+    def _record(self, orders: set[str], order_id: str) -> None:
         orders.add(order_id)
         self.changed.set()
 

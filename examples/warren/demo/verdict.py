@@ -1,4 +1,4 @@
-"""The check: what the pipeline found, order by order, against what the file says must have come out."""
+"""Verdict of the demo: the outcome of each order in the pipeline, compared with the expected one."""
 
 from __future__ import annotations
 
@@ -8,44 +8,49 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from warren.demo.orders import Order
-from warren.demo.replay import Plan, Record
+from warren.demo.replay import ReplayPlan, ReplayRecord
 
-NEAR = timedelta(minutes=1)
-"""A payment this close to the timeout, in the file's time, may be judged either way; so may one that a busy machine
-brought to the broker so late."""
-MOST_LEFT_OUT = 0.10
+NEAR_TIMEOUT = timedelta(minutes=1)
+"""Distance of a payment from the timeout, in the time of the file, within which both outcomes are correct. It also
+applies to a payment that a busy machine delivered that late."""
+MAX_UNJUDGED = 0.10
+"""Largest share of orders that may be left unjudged."""
 
-POSSIBLE = {True: ("paid_in_time", "paid_late"), False: ("cancelled",)}
-"""The outcomes an order may have at all, by whether it was paid."""
+POSSIBLE_OUTCOMES = {True: ("paid_in_time", "paid_late"), False: ("cancelled",)}
+"""Possible outcomes of an order, by whether it was paid."""
 
 
 @dataclass
 class Verdict:
-    """How the orders came out."""
+    """Result of the check of all orders."""
 
     orders: int
     right: int = 0
     near_timeout: int = 0
     in_outage: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    """How many orders came out in which way, judged or not."""
+    """Number of orders by outcome, judged or not."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """What is wrong with an order, by its id."""
+    """Error of each wrong order, by its id."""
 
     @property
-    def left_out(self) -> int:
+    def unjudged(self) -> int:
+        """Number of orders that are not judged, because both outcomes are correct."""
         return self.near_timeout + self.in_outage
 
     @property
     def passed(self) -> bool:
-        return not self.wrong and self.left_out <= MOST_LEFT_OUT * self.orders
+        """True if no order is wrong and few enough are unjudged."""
+        return not self.wrong and self.unjudged <= MAX_UNJUDGED * self.orders
 
 
-def judge(orders: list[Order], outcomes: Mapping[str, str], plan: Plan, record: Record) -> Verdict:
-    """Hold each order's outcome against its times.
+def judge(
+    orders: list[Order], outcomes: Mapping[str, str], plan: ReplayPlan, record: ReplayRecord
+) -> Verdict:
+    """Compare the outcome of each order with its times.
 
-    Every order must have exactly one outcome that is possible for it. Which one is judged but for those whose payment is
-    near the timeout, and those whose payment or deadline fell due in the outage; these are counted apart.
+    Every order must have exactly one possible outcome. Orders whose payment is near the timeout, or whose payment or
+    deadline was due in the outage, may have either; they are counted separately.
     """
     verdict = Verdict(len(orders))
     for order in orders:
@@ -53,14 +58,14 @@ def judge(orders: list[Order], outcomes: Mapping[str, str], plan: Plan, record: 
         paid = order.delay is not None
         if outcome is not None:
             verdict.outcomes[outcome] += 1
-        if outcome is None or outcome not in POSSIBLE[paid]:
+        if outcome is None or outcome not in POSSIBLE_OUTCOMES[paid]:
             verdict.wrong[order.order_id] = "lost" if outcome in (None, "open") else f"is {outcome}"
         elif near_timeout(order, plan, record):
             verdict.near_timeout += 1
         elif in_outage(order, plan, record):
             verdict.in_outage += 1
-        elif outcome != expected(order, plan.timeout):
-            verdict.wrong[order.order_id] = f"is {outcome}, has to be {expected(order, plan.timeout)}"
+        elif outcome != expected_outcome(order, plan.timeout):
+            verdict.wrong[order.order_id] = f"is {outcome}, must be {expected_outcome(order, plan.timeout)}"
         else:
             verdict.right += 1
     known = {order.order_id for order in orders}
@@ -69,26 +74,31 @@ def judge(orders: list[Order], outcomes: Mapping[str, str], plan: Plan, record: 
     return verdict
 
 
-def expected(order: Order, timeout: timedelta) -> str:
+def expected_outcome(order: Order, timeout: timedelta) -> str:
+    """Return the outcome that follows from the times of an order."""
     if order.delay is None:
         return "cancelled"
     return "paid_in_time" if order.delay < timeout else "paid_late"
 
 
-def near_timeout(order: Order, plan: Plan, record: Record) -> bool:
+def near_timeout(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
+    """Return True if the payment is so close to the timeout that both outcomes are correct."""
     if order.delay is None:
         return False
-    if abs(order.delay - plan.timeout) <= NEAR:
+    if abs(order.delay - plan.timeout) <= NEAR_TIMEOUT:
         return True
-    # Paid in time and late at the broker: the store decides by what it hears first. One that says itself that it was
-    # sent too late is late whenever it comes.
+    # Paid in time, but late at the broker: the store decides by the order of arrival. A payment that was sent too
+    # late is late in any case.
     paid = record.paid.get(order.order_id)
     if paid is None or order.delay > plan.timeout:
         return False
-    return paid - record.placed[order.order_id] >= ((plan.timeout - NEAR) / plan.speed).total_seconds()
+    return (
+        paid - record.placed[order.order_id] >= ((plan.timeout - NEAR_TIMEOUT) / plan.speed).total_seconds()
+    )
 
 
-def in_outage(order: Order, plan: Plan, record: Record) -> bool:
+def in_outage(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
+    """Return True if the payment or the deadline was due in the outage."""
     window = record.outage()
     if window is None:
         return False

@@ -1,4 +1,4 @@
-"""One client that plays one case: it sends everything at once and reads what the broker thinks of it."""
+"""Client for one case: it sends all bytes at once and reads the answer of the broker."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GREETING_BACK = b"AMQP\x00\x00\x09\x01"
 
 
 class Attempt:
-    """A socket with a case on its way."""
+    """A connection that has sent a case."""
 
     def __init__(self, address: tuple[str, int], case: Case, timeout: float) -> None:
-        """:param timeout: seconds until an answer has to be there"""
+        """:param timeout: seconds for the answer"""
         self.case = case
         self._socket = socket.create_connection(address, timeout)
         self._data = b""
@@ -24,13 +24,13 @@ class Attempt:
             if case.halts:
                 self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            # The broker has closed already.
+            # The broker has already closed the connection.
             pass
 
     def answer(self) -> str:
-        """How it ended, in the words of `cases`; the socket is closed.
+        """Return the answer of the broker, as `cases` names it, and close the socket.
 
-        :raises TimeoutError: if the broker does not end it
+        :raises TimeoutError: if the broker does not close the connection
         """
         channel = ""
         try:
@@ -43,7 +43,7 @@ class Attempt:
                 if kind != 1:
                     continue
                 if name == CHANNEL_CLOSE:
-                    # The first one counts: a channel that is closed is not opened again.
+                    # The first one counts: a closed channel is not opened again.
                     channel = channel or f"channel {struct.unpack_from('>H', payload, 4)[0]}"
                 elif name == CONNECTION_CLOSE:
                     return str(struct.unpack_from(">H", payload, 4)[0])
@@ -55,7 +55,7 @@ class Attempt:
             self._socket.close()
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """The next frame's type and payload; none at the end."""
+        """Return type and payload of the next frame; None at the end of the stream."""
         while True:
             if self._data.startswith(GREETING_BACK):
                 self._data = self._data[8:]

@@ -1,7 +1,7 @@
-"""What a client may do wrong, and how the broker may answer it: one maker a kind of fault, one table of them.
+"""Faults of clients with the allowed answers of the broker: one function for each kind of fault.
 
-Answers are named by what the broker sends last: `501` is a connection.close with that code, `channel 406` a channel.close,
-`ok` the answer to a proper end, and `gone` a socket that is closed without a word.
+An answer is named by what the broker sends last: `501` is connection.close with that code, `channel 406` channel.close, `ok`
+connection.close-ok, and `gone` a socket that is closed without a reply.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from pamqp import base, commands
 
-from tests.faults.fuzz.mutation import conversation, mutated
+from tests.faults.fuzz.mutation import mutate, valid_conversation
 from tests.support.frames import BODY, HEADER, HEARTBEAT, METHOD, frame, long, method, short
 from tests.support.raw_client import PROTOCOL_HEADER, content, encoded, made
 
 FRAME_MAX = 131072
 NOTHING = b""
-CONVERSATION = conversation()
+CONVERSATION = valid_conversation()
 DECLARE = encoded(made(commands.Queue.Declare, queue="", exclusive=True))
 PUBLISH = encoded(made(commands.Basic.Publish, exchange="", routing_key="nobody"))
 CLOSE = encoded(commands.Connection.Close(200, "", 0, 0), 0)
@@ -31,7 +31,10 @@ CHANNEL = encoded(commands.Channel.Open(), 1)
 def start_ok(
     login: bytes = b"\0guest\0guest", mechanism: str = "PLAIN", properties: bytes | None = None
 ) -> bytes:
-    """:param properties: an encoded table; without it, one with the capabilities that get a client an answer"""
+    """Encode connection.start-ok.
+
+    :param properties: encoded client properties; by default with the capability that makes the broker reply to a wrong login
+    """
     capable = short("authentication_failure_close") + b"t\1"
     table = short("capabilities") + b"F" + long(capable) if properties is None else properties
     return method(0, (10, 11), long(table) + short(mechanism) + long(login) + short("en_US"))
@@ -43,19 +46,19 @@ HANDSHAKE = PROTOCOL_HEADER + START_OK + TUNE_OK + OPEN + CHANNEL
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes that a client sends, from the first one on."""
+    """All bytes that a client sends on a connection."""
 
     kind: str
     data: bytes
     answers: frozenset[str]
-    """Any of which is right."""
+    """Allowed answers."""
     halts: bool = False
-    """The client ends in the middle of a frame: it says that nothing more will come."""
+    """True if the client shuts down its side after the bytes, maybe within a frame."""
 
 
-Maker = Callable[[random.Random], tuple[bytes, str]]
+CaseMaker = Callable[[random.Random], tuple[bytes, str]]
 CHANNEL_CODES = "channel 403|channel 404|channel 405|channel 406"
-ANY = f"ok|gone|501|502|503|504|505|530|540|{CHANNEL_CODES}"
+ANY_ANSWER = f"ok|gone|501|502|503|504|505|530|540|{CHANNEL_CODES}"
 
 
 # -- before a connection is open
@@ -83,14 +86,14 @@ def first_frame_too_large(chance: random.Random) -> tuple[bytes, str]:
     ), "gone"
 
 
-def out_of_turn(chance: random.Random) -> tuple[bytes, str]:
-    """Steps of the handshake in a wrong order."""
+def wrong_handshake_order(chance: random.Random) -> tuple[bytes, str]:
+    """Return steps of the handshake in a wrong order."""
     steps = [START_OK, TUNE_OK, OPEN, CHANNEL, CLOSE]
     first = chance.choice([TUNE_OK, OPEN, CHANNEL, DECLARE])
     return PROTOCOL_HEADER + first + b"".join(chance.sample(steps, 2)), "gone"
 
 
-def out_of_turn_later(chance: random.Random) -> tuple[bytes, str]:
+def wrong_step_after_start(chance: random.Random) -> tuple[bytes, str]:
     wrong = chance.choice([START_OK, OPEN])
     return PROTOCOL_HEADER + START_OK + wrong, "504"
 
@@ -170,7 +173,7 @@ def unknown_method(chance: random.Random) -> tuple[bytes, str]:
 
 
 def method_of_the_server(chance: random.Random) -> tuple[bytes, str]:
-    """A method that only the server sends."""
+    """Return a method that only a server sends."""
     kinds: list[base.Frame] = [
         commands.Queue.DeclareOk("q", 0, 0),
         commands.Basic.GetEmpty(),
@@ -191,7 +194,7 @@ def method_with_more(chance: random.Random) -> tuple[bytes, str]:
 
 
 def broken_table(chance: random.Random) -> bytes:
-    """A table whose inside contradicts its length."""
+    """Return a table whose content contradicts its length."""
     name = short(chance.choice(["x-max-length", "k", ""]))
     kinds = [
         name + b"I\0\0",
@@ -247,7 +250,7 @@ def connection_method_on_a_channel(chance: random.Random) -> tuple[bytes, str]:
 
 
 def refused(chance: random.Random) -> tuple[bytes, str]:
-    """Whole methods that mean something impossible."""
+    """Return a well-formed method that the broker must refuse."""
     tag = chance.choice([1, 7, 2**62, 2**63 - 1])
     kinds: list[tuple[base.Frame, str]] = [
         (made(commands.Basic.Ack, delivery_tag=tag), "channel 406"),
@@ -340,19 +343,19 @@ def publish_to_nowhere(chance: random.Random) -> tuple[bytes, str]:
 # -- everything at once
 
 
-def bad_line(chance: random.Random) -> tuple[bytes, str]:
-    return b"".join(mutated(chance, CONVERSATION)), ANY
+def corrupted_stream(chance: random.Random) -> tuple[bytes, str]:
+    return b"".join(mutate(chance, CONVERSATION)), ANY_ANSWER
 
 
-GREETED: dict[str, Maker] = {
+HANDSHAKE_FAULTS: dict[str, CaseMaker] = {
     maker.__name__: maker
     for maker in (
         wrong_greeting,
         noise,
         noise_after_greeting,
         first_frame_too_large,
-        out_of_turn,
-        out_of_turn_later,
+        wrong_handshake_order,
+        wrong_step_after_start,
         channel_too_early,
         wrong_password,
         strange_login,
@@ -362,9 +365,9 @@ GREETED: dict[str, Maker] = {
         unknown_virtual_host,
     )
 }
-"""Faults of the handshake: they bring all their bytes."""
+"""Faults of the handshake, which contain all bytes of the connection."""
 
-OPENED: dict[str, Maker] = {
+CHANNEL_FAULTS: dict[str, CaseMaker] = {
     maker.__name__: maker
     for maker in (
         wrong_end,
@@ -398,29 +401,29 @@ OPENED: dict[str, Maker] = {
         publish_to_nowhere,
     )
 }
-"""Faults on a connection with channel 1 open."""
+"""Faults on a connection on which channel 1 is open."""
 
 
 def make_case(chance: random.Random) -> Case:
-    """The next fault: a fifth each of the handshake's and of streams that are cut anywhere, the rest on open connections."""
+    """Return the next case: a fifth each are handshake faults, truncated and corrupted streams, the rest channel faults."""
     kind = chance.random()
     if kind < 0.2:
-        name = chance.choice(list(GREETED))
-        data, answers = GREETED[name](chance)
+        name = chance.choice(list(HANDSHAKE_FAULTS))
+        data, answers = HANDSHAKE_FAULTS[name](chance)
         return Case(name, data, frozenset(answers.split("|")), halts=True)
     if kind < 0.4:
-        stream = bytearray(b"".join(mutated(chance, CONVERSATION)))
+        stream = bytearray(b"".join(mutate(chance, CONVERSATION)))
         for _ in range(chance.randrange(4)):
             stream[chance.randrange(len(stream))] = chance.randrange(256)
         return Case(
-            "cut_stream",
+            "truncated_stream",
             HANDSHAKE + bytes(stream[: chance.randrange(len(stream))]),
-            frozenset(ANY.split("|")),
+            frozenset(ANY_ANSWER.split("|")),
             halts=True,
         )
     if kind < 0.6:
-        data, answers = bad_line(chance)[0], ANY
-        return Case("bad_line", HANDSHAKE + data + CLOSE, frozenset(answers.split("|")))
-    name = chance.choice(list(OPENED))
-    said, answers = OPENED[name](chance)
-    return Case(name, HANDSHAKE + said + CLOSE, frozenset(answers.split("|")))
+        data, answers = corrupted_stream(chance)[0], ANY_ANSWER
+        return Case("corrupted_stream", HANDSHAKE + data + CLOSE, frozenset(answers.split("|")))
+    name = chance.choice(list(CHANNEL_FAULTS))
+    data, answers = CHANNEL_FAULTS[name](chance)
+    return Case(name, HANDSHAKE + data + CLOSE, frozenset(answers.split("|")))

@@ -1,4 +1,4 @@
-"""A client that does a bit of everything, and what happens to its frames on a bad line."""
+"""A valid conversation of a client that uses most methods, and random mutations of its frames."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PROPERTIES = commands.Basic.Properties(
 )
 
 
-def conversation() -> list[bytes]:
-    """Frames of a client on channel 1, each of them valid."""
+def valid_conversation() -> list[bytes]:
+    """Return the frames of a client on channel 1, all of them valid."""
     publish = encoded(made(commands.Basic.Publish, exchange="x", routing_key="a.b", mandatory=True))
     arguments = {"x-max-length": 5, "x-message-ttl": 60000, "x-dead-letter-exchange": "amq.fanout"}
     methods: list[base.Frame] = [
@@ -43,21 +43,21 @@ def conversation() -> list[bytes]:
         made(commands.Queue.Delete, if_unused=True),
         made(commands.Exchange.Delete, exchange="x"),
     ]
-    said = [encoded(method) for method in methods]
+    frames = [encoded(method) for method in methods]
     body = content(b"hello", PROPERTIES)
     head = 8 + struct.unpack_from(">I", body, 3)[0]
     for place in (9, 7, 7, 5):
-        said[place:place] = [publish, body[:head], body[head:]]
-    return said
+        frames[place:place] = [publish, body[:head], body[head:]]
+    return frames
 
 
-def resized(frame: bytes, payload: bytes) -> bytes:
-    """The same frame with another payload."""
+def with_payload(frame: bytes, payload: bytes) -> bytes:
+    """Return the frame with another payload."""
     return frame[:3] + struct.pack(">I", len(payload)) + payload + b"\xce"
 
 
-def mutated(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    """The same conversation with a few faults, each of which leaves whole frames."""
+def mutate(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    """Return the conversation with one to four mutations, each of which keeps complete frames."""
     frames = list(frames)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(frames))
@@ -68,11 +68,11 @@ def mutated(chance: random.Random, frames: list[bytes]) -> list[bytes]:
                 payload[chance.randrange(len(payload))] = chance.choice(
                     (0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256))
                 )
-                frames[at] = resized(frame, bytes(payload))
+                frames[at] = with_payload(frame, bytes(payload))
             case 3:
-                frames[at] = resized(frame, bytes(payload[: chance.randrange(len(payload) + 1)]))
+                frames[at] = with_payload(frame, bytes(payload[: chance.randrange(len(payload) + 1)]))
             case 4:
-                frames[at] = resized(frame, bytes(payload) + chance.randbytes(chance.randrange(9)))
+                frames[at] = with_payload(frame, bytes(payload) + chance.randbytes(chance.randrange(9)))
             case 5:
                 del frames[at]
             case 6:

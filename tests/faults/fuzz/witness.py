@@ -1,4 +1,4 @@
-"""Another client of the broker that is ill-treated: it publishes, gets confirms and messages, and notices nothing."""
+"""A valid client beside the invalid ones: it publishes and consumes, and must not be affected."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pamqp import commands
 
 from tests.support.raw_client import RawClient, made
 
-PATIENCE = 60.0
-"""Seconds after which the witness says that it was affected."""
+STALL_SECONDS = 60.0
+"""Seconds without a reply after which the witness fails."""
 
 
 class Witness:
-    """A connection with confirms and a consumer, in a thread of its own, as long as the `with` block lasts."""
+    """A connection with confirms and a consumer, in its own thread. It runs inside the `with` block."""
 
     def __init__(self, url: str) -> None:
-        self._peer = RawClient(url, timeout=PATIENCE)
+        self._peer = RawClient(url, timeout=STALL_SECONDS)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="witness")
         self.confirmed = 0
         self.slowest = 0.0
-        """The longest time from a publish to its confirm and delivery, in seconds."""
-        self.trouble: BaseException | None = None
+        """Longest time from a publish to its confirm and delivery, in seconds."""
+        self.error: BaseException | None = None
 
     def _run(self) -> None:
         peer = self._peer
@@ -45,10 +45,10 @@ class Witness:
                 self.slowest = max(self.slowest, time.monotonic() - started)
             peer.close()
         except BaseException as error:
-            self.trouble = error
+            self.error = error
 
     def _read_both(self, body: bytes) -> None:
-        """The delivery and the confirm, whichever is first."""
+        """Read the delivery and the confirm, in any order."""
         confirmed = delivered = False
         while not (confirmed and delivered):
             _, method = self._peer.read_method()
@@ -67,5 +67,5 @@ class Witness:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE + 5)
+        self._thread.join(STALL_SECONDS + 5)
         self._peer.abort()
