@@ -52,7 +52,7 @@ class StreamRun(LogRun):
                 self.damage += [text for _, text in read.damage]
                 for chunk in read.chunks:
                     found.update(entries(chunk))
-                if read.ended or read.gone:
+                if read.ended or read.segment_removed:
                     break
                 read = StreamRead(segment, BY_POSITION, 0, read.position)
         return {offset: body for offset, body in found.items() if how == BY_TIME or offset >= target}

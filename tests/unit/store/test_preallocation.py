@@ -8,7 +8,7 @@ from tests.unit.store.log_run import LogRun
 from tests.unit.store.simulated_disk import Disk
 from tests.unit.store.test_log import publish
 from warren.broker.store.log.group_commit import Sync
-from warren.broker.store.log.log import EARLY
+from warren.broker.store.log.log import MIN_ROLLED_SIZE
 from warren.broker.store.log.segment_writer import SMALL_BATCH
 
 AHEAD = 1000
@@ -91,12 +91,12 @@ def test_a_rolled_segment_is_indexed_without_its_zeros(
 ) -> None:
     run = LogRun(Disk(), segment_size=1 << 23, preallocate=AHEAD)
     for number in range(1, 100):
-        run.log.append_message(run.queue(), number, b"", b"%d:" % number + bytes(EARLY // 100))
+        run.log.append_message(run.queue(), number, b"", b"%d:" % number + bytes(MIN_ROLLED_SIZE // 100))
     run.sync_all()
     publish(run, 100, 110)
     run.sync_all()
     written = run.written
-    assert size(run.disk) > written > EARLY
+    assert size(run.disk) > written > MIN_ROLLED_SIZE
     run.log.roll_segment()
     run.gate.commit()  # Makes the log look for segments to index.
     run.run_until(lambda: run.log.lookup.locate(run.queue(), 1) > 0)

@@ -8,7 +8,7 @@ from tests.unit.store.simulated_disk import Disk
 from tests.unit.store.stream_run import STREAMS, StreamRun
 from warren.broker.store.errors import StoreError
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, segment_name
-from warren.broker.store.stream.chunk_reader import BLOCK, BY_TIME
+from warren.broker.store.stream.chunk_reader import BY_TIME, READ_SIZE
 
 
 def filled(count: int = 30, size: int = 1000, *, at_once: int = 1) -> StreamRun:
@@ -90,7 +90,7 @@ def test_the_index_of_a_closed_segment_is_read_from_its_file() -> None:
 
 def test_a_message_larger_than_a_block() -> None:
     run = StreamRun(Disk())
-    large = b"x" * (3 * BLOCK)
+    large = b"x" * (3 * READ_SIZE)
     run.append(b"before", large, b"after")
     run.sync_all()
     again = StreamRun(run.close())
@@ -223,15 +223,15 @@ def test_messages_appended_at_once_do_not_overfill_a_segment() -> None:
 
 
 def test_retention_removes_a_held_back_segment_later() -> None:
-    """A segment stays until its successor is on disk; `retain` returns that it held one back."""
+    """A segment stays until its successor is on disk; `apply_retention` returns that it held one back."""
     run = filled(2)
     run.stream.max_bytes = 4096
     for number in range(2, 40):
         run.append(b"%04d" % number + b"." * 996)
-    assert run.stream.retain(-1)
+    assert run.stream.apply_retention(-1)
     assert run.stream.first == 0
     run.sync_all()
-    assert not run.stream.retain(-1)
+    assert not run.stream.apply_retention(-1)
     assert run.stream.first > 35
 
 
@@ -247,7 +247,7 @@ def test_an_emptied_segment_does_not_hold_back_older_ones() -> None:
     again.stream.max_bytes = 8192
     again.append(b"0030")
     again.sync_all()
-    assert not again.stream.retain(-1)
+    assert not again.stream.apply_retention(-1)
     assert again.stream.first > 20
 
 
@@ -279,7 +279,7 @@ def test_stored_offsets_survive_the_removal_of_their_segments() -> None:
         run.append(b"%04d" % number + b"." * 1000)
         run.sync_all()
     run.stream.max_bytes = 8192
-    run.stream.retain(-1)
+    run.stream.apply_retention(-1)
     assert run.stream.first > 20
     again = StreamRun(run.close())
     assert again.stream.offsets == {b"reader": 3}

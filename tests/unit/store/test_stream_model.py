@@ -80,7 +80,7 @@ class StreamMachine(RuleBasedStateMachine):
         stream = self.current.stream
         before = stream.size()
         stream.max_bytes = int(int(before) * share)
-        stream.retain(-1)
+        stream.apply_retention(-1)
         assert (
             stream.size() <= stream.max_bytes
             or len(stream.segments) == 1
@@ -92,7 +92,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(age=st.integers(0, 500))
     def keep_younger(self, age: int) -> None:
         before = self.first
-        self.current.stream.retain(self.now - age)
+        self.current.stream.apply_retention(self.now - age)
         self.retained()
         assert all(time < self.now - age for time in self.times[before : self.first])
 

@@ -20,7 +20,7 @@ from warren.broker.model.stream.stream_reader import StreamMessage, StreamReader
 from warren.broker.model.stream.tail_cache import StreamTail
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
-from warren.broker.store.stream.stream_log import SEGMENT, StreamLog
+from warren.broker.store.stream.stream_log import SEGMENT_SIZE, StreamLog
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
@@ -78,7 +78,7 @@ class Stream(Queue):
         log.max_bytes = arguments.max_length_bytes
         log.segment_size = arguments.stream_max_segment_size_bytes
         if log.segment_size < 0:
-            log.segment_size = SEGMENT
+            log.segment_size = SEGMENT_SIZE
         self.max_age = arguments.max_age_ms
         self.apply_retention()
 
@@ -226,7 +226,7 @@ class Stream(Queue):
             self.unsubscribe(reader.consumer)
             reader.consumer.cancel_from_server()
             return
-        if read.gone:
+        if read.segment_removed:
             self.skip_missing_segment(reader, read)
         else:
             reader.start_time = -1
@@ -346,7 +346,7 @@ class Stream(Queue):
         RabbitMQ checks only when a segment begins; here a timer checks the age as well.
         """
         log = self.messages
-        held_back = log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
+        held_back = log.apply_retention(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
         count = len(log.segments)
         self.segments = -1 if held_back else count
         self.stop_timer()

@@ -1,4 +1,4 @@
-"""Format of a segment's index: which messages of each queue stand where, and what the segment's records acknowledge.
+"""Format of a segment's index: the positions of each queue's messages, and the acknowledgements in the segment.
 
 An index is built from the segment's records once the segment is closed, and kept in a file beside it. Queues page
 messages out to it: a message that is only in the index costs no memory. A start of the broker reads the indexes in place of

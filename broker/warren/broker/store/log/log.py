@@ -57,9 +57,9 @@ BATCH_SIZE: Final = 8 * 1024 * 1024
 """Bytes after which a batch is closed, so that the confirms of its first messages do not wait for ever more."""
 ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
-TRANSIENT_QUEUES: Final = 1 << 62
+FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
 """First incarnation of queues that do not outlive the process. The definitions never give out such numbers."""
-EARLY: Final = SEGMENT_SIZE // 4
+MIN_ROLLED_SIZE: Final = SEGMENT_SIZE // 4
 """Least size in bytes of a segment that is closed before it is full; smaller ones would soon be compacted together."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
@@ -187,7 +187,7 @@ class Log:
     def transient_queue(self) -> QueueLog:
         """Return the handle of a new queue whose messages do not outlive the process."""
         self._transients += 1
-        return self.queue(TRANSIENT_QUEUES + self._transients)
+        return self.queue(FIRST_TRANSIENT_INCARNATION + self._transients)
 
     @property
     def is_synced(self) -> bool:
@@ -373,7 +373,7 @@ class Log:
         """Close the segment that is written to, if it is not too small, so that it gets an index."""
         self._indexes.urgent = True
         if (
-            self._buffer.offset > EARLY
+            self._buffer.offset > MIN_ROLLED_SIZE
             and self._group is None
             and not self.disk_full
             and self._state is LogState.OPEN
@@ -598,7 +598,7 @@ class Log:
         self._stop_when_done()
 
     def on_writer_stopped(self) -> None:
-        """Complete `close`; fail if nobody asked the thread to end."""
+        """Complete `close`; report a failure if the thread has ended by itself."""
         if self._state is not LogState.STOPPING:
             self.on_write_failure(f"the thread that writes the log in {self._folder} has ended")
         self._changes.cancel_delay()

@@ -1,6 +1,6 @@
 """Deletion of segments that hold no live message.
 
-An acknowledgement or a delivery count stands in the same segment as its message or in a later one. So a segment without
+An acknowledgement or a delivery count is in the same segment as its message or in a later one. So a segment without
 live messages may be deleted only when it is the oldest: no acknowledgement in it belongs to a message that outlives it. If
 a later segment were deleted first, messages whose acknowledgements it held would come back after a crash.
 """

@@ -37,7 +37,7 @@ _SEGMENT = struct.Struct("<8sIIQQ")
 _CHUNK = struct.Struct("<2sBBIQqII")
 _TRAILER = struct.Struct("<QQqQ")
 _CRC = struct.Struct("<I")
-_PLACE = struct.Struct("<QqQ")
+_INDEX_ENTRY = struct.Struct("<QqQ")
 _OFFSET = struct.Struct("<Q")
 _SEED = struct.Struct("<QQQ")
 
@@ -57,7 +57,7 @@ class Chunk:
         self.timestamp = timestamp
         """Time of writing in milliseconds since 1970."""
         self.payload = payload
-        """The entries; empty in a chunk that was just written and that nobody asked to keep."""
+        """The entries; empty in a chunk that was just written, unless a consumer is at the end of the stream."""
 
 
 class ChunkHeader:
@@ -194,7 +194,7 @@ def encode_sparse_index(index: SparseIndex) -> bytes:
     """Return the places of an INDEX chunk's payload."""
     return b"".join(
         [
-            _PLACE.pack(index.offsets[at], index.times[at], index.positions[at])
+            _INDEX_ENTRY.pack(index.offsets[at], index.times[at], index.positions[at])
             for at in range(len(index.offsets))
         ]
     )
@@ -203,7 +203,7 @@ def encode_sparse_index(index: SparseIndex) -> bytes:
 def decode_sparse_index(payload: bytes) -> SparseIndex:
     """Return the index in an INDEX chunk's payload, given without the trailer."""
     index = SparseIndex()
-    for offset, timestamp, position in _PLACE.iter_unpack(payload):
+    for offset, timestamp, position in _INDEX_ENTRY.iter_unpack(payload):
         index.add(offset, timestamp, position)
     return index
 

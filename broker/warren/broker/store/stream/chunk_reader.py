@@ -22,7 +22,7 @@ from warren.broker.store.stream.chunk_format import (
 )
 from warren.broker.store.stream.stream_segment import StreamSegment
 
-BLOCK: Final = 512 * 1024
+READ_SIZE: Final = 512 * 1024
 """Bytes that are read at a time."""
 
 # The ways to give the start of a read.
@@ -34,14 +34,14 @@ BY_TIME: Final = 2
 class StreamRead:
     """One read of about a block from a segment, and its result.
 
-    :param how: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index, and leave
-        out chunks before `target`.
+    :param start_by: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index, and
+        leave out chunks before `target`.
     :param target: an offset, or a time in milliseconds since 1970.
     """
 
-    def __init__(self, segment: StreamSegment, how: i64, target: i64, position: i64) -> None:
+    def __init__(self, segment: StreamSegment, start_by: i64, target: i64, position: i64) -> None:
         self.segment = segment
-        self.how = how
+        self.start_by = start_by
         self.target = target
         self.position = position
         """File position at which the next read continues, unless `ended`."""
@@ -51,7 +51,7 @@ class StreamRead:
         """The chunks of messages that were read."""
         self.ended = False
         """The segment has been read up to `end`."""
-        self.gone = False
+        self.segment_removed = False
         """The segment has been removed."""
         self.damage: list[tuple[int, str]] = []
         """Damaged places: file position and description."""
@@ -59,21 +59,21 @@ class StreamRead:
         """Reason why the segment cannot be read; empty if it can."""
 
     def run(self, files: Files) -> None:
-        """Do the read, in any thread. Failures are noted in `gone` and `error`, not raised."""
+        """Do the read, in any thread. Failures are noted in `segment_removed` and `error`, not raised."""
         try:
-            if self.how != BY_POSITION:
+            if self.start_by != BY_POSITION:
                 self.position = self._find_start(files)
             while not self.chunks and not self.ended:
                 self._read_block(files)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                self.gone = True
+                self.segment_removed = True
             else:
                 self.error = f"cannot read {self.segment.path}: {reason(error)}"
 
     def _find_start(self, files: Files) -> i64:
         index = self.segment.index(files)
-        by_offset = self.how == BY_OFFSET
+        by_offset = self.start_by == BY_OFFSET
         position = index.before_offset(self.target) if by_offset else index.before_time(self.target)
         # A position beyond `end` is of a chunk that is yet to be written.
         return position if SEGMENT_HEADER <= position <= self.end else i64(SEGMENT_HEADER)
@@ -86,9 +86,9 @@ class StreamRead:
         for chunk in scanner.next_chunks(files):
             if chunk.kind != MESSAGES:
                 continue
-            if self.how == BY_OFFSET and chunk.first + chunk.count <= self.target:
+            if self.start_by == BY_OFFSET and chunk.first + chunk.count <= self.target:
                 continue
-            if self.how == BY_TIME and chunk.timestamp < self.target:
+            if self.start_by == BY_TIME and chunk.timestamp < self.target:
                 continue
             self.chunks.append(chunk)
         self.position = scanner.position
@@ -128,7 +128,7 @@ class ChunkScanner:
         chunks: list[Chunk] = []
         self.starts = []
         seed = self.segment.seed
-        data = files.read(self.segment.path, self.position, min(i64(BLOCK), self.end - self.position))
+        data = files.read(self.segment.path, self.position, min(i64(READ_SIZE), self.end - self.position))
         at: i64 = 0
         size: i64 = len(data)
         base: i64 = self.position
@@ -174,7 +174,7 @@ class ChunkScanner:
         at: i64 = start + 1
         while at < self.end:
             # Blocks overlap, so that a header on the border is found.
-            data = files.read(self.segment.path, at, min(i64(BLOCK), self.end - at))
+            data = files.read(self.segment.path, at, min(i64(READ_SIZE), self.end - at))
             found = find_chunk(data, 0, self.segment.seed)
             if found >= 0:
                 self._report(start, f"{at + found - start} bytes are damaged")
@@ -196,4 +196,4 @@ class ChunkScanner:
 ReadSoon = Callable[[StreamRead, Callable[[StreamRead], None]], None]
 """Runs a read in another thread and calls back on the event loop when it is done."""
 
-__all__ = ["BLOCK", "BY_OFFSET", "BY_POSITION", "BY_TIME", "ChunkScanner", "ReadSoon", "StreamRead"]
+__all__ = ["BY_OFFSET", "BY_POSITION", "BY_TIME", "READ_SIZE", "ChunkScanner", "ReadSoon", "StreamRead"]

@@ -25,15 +25,15 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 if TYPE_CHECKING:
     from warren.broker.store.log.log import Log
 
-CHUNK: Final = 256 * 1024
+CHUNK_SIZE: Final = 256 * 1024
 """Bytes after which a chunk is closed."""
-BATCH: Final = 8 * 1024 * 1024
+BATCH_SIZE: Final = 8 * 1024 * 1024
 """Bytes of one stream after which a batch is closed, so that the confirms of its first messages do not wait for more."""
-SEGMENT: Final = 64 * 1024 * 1024
+SEGMENT_SIZE: Final = 64 * 1024 * 1024
 """Default size of a segment in bytes."""
-SMALLEST: Final = 4096
+MIN_SEGMENT_SIZE: Final = 4096
 """Least size of a segment in bytes, whatever the stream's arguments are."""
-NAMES: Final = 1000
+MAX_STORED_OFFSETS: Final = 1000
 """Most stored offsets of a stream; beyond that, the ones stored the longest ago are dropped."""
 
 
@@ -108,9 +108,9 @@ class StreamLog:
         """Called with the paths of segments whose files are to be removed."""
         self.max_bytes: i64 = -1
         """Greatest size of the stream in bytes; -1 for no limit."""
-        self.segment_size: i64 = SEGMENT
+        self.segment_size: i64 = SEGMENT_SIZE
         """Bytes after which a segment is closed."""
-        self.chunk_size: i64 = CHUNK
+        self.chunk_size: i64 = CHUNK_SIZE
         """Bytes after which a chunk is closed."""
         self._write_soon = write_soon
         self._now_ms = now_ms
@@ -150,14 +150,14 @@ class StreamLog:
         size: i64 = length + 4
         log = self.log
         # No chunk is larger than a segment: retention could not remove a part of it.
-        room: i64 = max(self.segment_size, SMALLEST) - SEGMENT_HEADER - CHUNK_HEADER
+        room: i64 = max(self.segment_size, MIN_SEGMENT_SIZE) - SEGMENT_HEADER - CHUNK_HEADER
         if (
             (self._bytes + size > self.chunk_size or self._bytes + size > room)
             and self._count
             and (log is None or not log.in_group)
         ):
             self._close_chunk()
-            if self._part is not None and self._part.size > BATCH and log is not None:
+            if self._part is not None and self._part.size > BATCH_SIZE and log is not None:
                 log.close_batch()
         entries = self._entries
         entries.append(pack_length(length))
@@ -181,7 +181,7 @@ class StreamLog:
             return
         self.offsets.pop(name, None)
         self.offsets[name] = offset
-        if len(self.offsets) > NAMES:
+        if len(self.offsets) > MAX_STORED_OFFSETS:
             oldest = next(iter(self.offsets))
             del self.offsets[oldest]
             self._changed.pop(oldest, None)
@@ -267,7 +267,7 @@ class StreamLog:
         """Return the segment for a chunk of `size` bytes that begins at offset `first`; begin a new one if necessary."""
         segment = self.segments[-1] if self.segments else None
         if segment is not None and not segment.closed:
-            if segment.position + size <= max(self.segment_size, SMALLEST) or segment.timestamp < 0:
+            if segment.position + size <= max(self.segment_size, MIN_SEGMENT_SIZE) or segment.timestamp < 0:
                 return segment
             self._close_segment(segment, first)
         fresh = StreamSegment(self.identity, self.incarnation, first, self.folder)
@@ -293,7 +293,7 @@ class StreamLog:
 
     # Retention
 
-    def retain(self, not_before: i64) -> bool:
+    def apply_retention(self, not_before: i64) -> bool:
         """Remove the oldest segments that exceed `max_bytes`, or whose messages are all older than a time.
 
         A read of a removed segment continues no further.
@@ -324,4 +324,12 @@ def _ignore(_: object) -> None:
     return
 
 
-__all__ = ["BATCH", "CHUNK", "NAMES", "SEGMENT", "StreamBatch", "StreamLog", "StreamWrite"]
+__all__ = [
+    "BATCH_SIZE",
+    "CHUNK_SIZE",
+    "MAX_STORED_OFFSETS",
+    "SEGMENT_SIZE",
+    "StreamBatch",
+    "StreamLog",
+    "StreamWrite",
+]
