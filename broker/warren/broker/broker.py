@@ -10,6 +10,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 from urllib.parse import quote
 
 from warren.broker.access.access_control import Access
@@ -39,6 +40,7 @@ from warren.broker.pending_work import PendingWork
 from warren.broker.process_memory import resident_memory
 from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.definitions.definition_rows import Snapshot
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.errors import StoreError
 from warren.broker.store.file_system.files_protocol import Files
@@ -51,6 +53,14 @@ from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+
+class StoredState(NamedTuple):
+    """State found in the data folder."""
+
+    definitions: Snapshot
+    recovery: Recovery
+    """Messages of the log."""
 
 
 class Broker:
@@ -162,12 +172,13 @@ class Broker:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_store)
             definitions = read_definitions(self.config.load_definitions)
-            recovery = await self._open_store(loop) if self.config.data_dir is not None else None
+            stored = await self._open_store(loop) if self.config.data_dir is not None else None
             virtual_hosts = self._make_virtual_hosts(loop, undo)
             access = Access(virtual_hosts, self._definitions)
             parameters = RuntimeParameters(virtual_hosts, self._definitions)
-            if recovery is not None:
-                self._restore(virtual_hosts, access, parameters, recovery)
+            if stored is not None:
+                queues = self._restore_definitions(virtual_hosts, access, parameters, stored.definitions)
+                self._restore_messages(queues, stored.recovery)
             if self._definitions is None or not self._seeded:
                 self._seed(virtual_hosts, access, users=not contains_kind(definitions, "users"))
             load_definitions(definitions, BrokerMetadata(virtual_hosts, access, parameters))
@@ -175,7 +186,7 @@ class Broker:
                 event_stream.stream()
             node = self._make_node(loop, access, virtual_hosts)
             self._start_memory(node)
-            if recovery is not None:
+            if stored is not None:
                 self._connect_store(node)
             self._start_monitor(node, undo)
             listener = await self._listen(node, undo)
@@ -255,8 +266,8 @@ class Broker:
         memory.start(
             lambda: [
                 queue
-                for topology in node.virtual_hosts.declarations.values()
-                for queue in topology.vhost.queues.values()
+                for declarations in node.virtual_hosts.declarations.values()
+                for queue in declarations.vhost.queues.values()
             ]
         )
 
@@ -315,14 +326,14 @@ class Broker:
         management.on_shutdown = self.on_shutdown
         self._management = management
 
-    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
+    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, and read definitions, log and streams from it."""
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
-        self._snapshot = self._definitions.load()
+        definitions = self._definitions.load()
         self._seeded = self._definitions.seeded
-        known = {row.incarnation for row in self._snapshot.queues}
+        known = {row.incarnation for row in definitions.queues}
         # In a thread: a program that embeds the broker runs other things on this loop.
         recovery = await loop.run_in_executor(
             None, partial(recover, self._folder, known, describe=describe_payload)
@@ -332,7 +343,7 @@ class Broker:
             logger.error("event=store.damage_found detail=%r", line)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
-        return recovery
+        return StoredState(definitions, recovery)
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:
         """Add the default virtual host of the configuration and, with `users`, its users."""
@@ -346,11 +357,17 @@ class Broker:
         if self._definitions is not None:
             self._definitions.seed()
 
-    def _restore(
-        self, virtual_hosts: VirtualHosts, access: Access, parameters: RuntimeParameters, recovery: Recovery
-    ) -> None:
-        """Restore virtual hosts, users, parameters, queues and messages."""
-        snapshot = self._snapshot
+    def _restore_definitions(
+        self,
+        virtual_hosts: VirtualHosts,
+        access: Access,
+        parameters: RuntimeParameters,
+        snapshot: Snapshot,
+    ) -> dict[int, Queue]:
+        """Restore virtual hosts, users, parameters, exchanges, queues and bindings.
+
+        Returns the queues by their numbers in the log.
+        """
         virtual_hosts.restore(snapshot.virtual_hosts)
         access.restore(snapshot)
         for name in sorted(
@@ -361,14 +378,18 @@ class Broker:
                 virtual_hosts.add(name.decode())
         parameters.restore(snapshot.parameters, snapshot.global_parameters)
         queues: dict[int, Queue] = {}
-        for name, topology in virtual_hosts.declarations.items():
+        for name, declarations in virtual_hosts.declarations.items():
             queues.update(
-                topology.restore(
+                declarations.restore(
                     [row for row in snapshot.exchanges if row.vhost == name],
                     [row for row in snapshot.queues if row.vhost == name],
                     [row for row in snapshot.bindings if row.vhost == name],
                 )
             )
+        return queues
+
+    def _restore_messages(self, queues: dict[int, Queue], recovery: Recovery) -> None:
+        """Restore the messages of queues, and have those that have expired meanwhile dead-lettered."""
         count = 0
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
@@ -439,9 +460,9 @@ class Broker:
             connection.lifecycle.shut_down(reason)
         for capture in self._captures.values():
             capture.close()
-        for topology in node.vhosts.values():
-            topology.vhost.dead_lettering.stop()
-            for queue in topology.vhost.all_queues():
+        for declarations in node.vhosts.values():
+            declarations.vhost.dead_lettering.stop()
+            for queue in declarations.vhost.all_queues():
                 queue.stop()
 
     async def _close_store(self) -> None:

@@ -36,8 +36,8 @@ class PendingWork:
                 return "a definition that is not on the disk"
             if node.sync_waiters or node.confirm_waiters:
                 return "a publish that is not on the disk"
-        for topology in node.vhosts.values():
-            if topology.vhost.streams is not None and topology.vhost.streams.reading:
+        for declarations in node.vhosts.values():
+            if declarations.vhost.streams is not None and declarations.vhost.streams.reading:
                 return "a read of a stream"
         for connection in list(self._clients):
             if connection not in node.connections:

@@ -40,16 +40,18 @@ def consume(context: MethodContext, tag: bytes) -> None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.replies is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
-    topology = context.topology
+    declarations = context.declarations
     # Anybody who knows the name can publish a reply: it must not be guessable.
     name = REPLY_PREFIX + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
     arguments = QueueArguments(max_length_bytes=UNREAD_REPLY_BYTES)
-    queue = Queue(topology.vhost, name, False, False, None, b"", arguments, topology.new_incarnation(False))
-    queue.capture = topology.vhost.capture
+    queue = Queue(
+        declarations.vhost, name, False, False, None, b"", arguments, declarations.new_incarnation(False)
+    )
+    queue.capture = declarations.vhost.capture
     subscription = Subscription(channel, queue, tag, True, False, 0)
     channel.subscriptions[tag] = subscription
     channel.replies = queue
-    topology.vhost.reply_queues[name] = queue
+    declarations.vhost.reply_queues[name] = queue
     if not context.arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     queue.subscribe(subscription)
@@ -60,8 +62,8 @@ def declare(context: MethodContext, name: bytes) -> None:
 
     :raises AmqpError: 404 if no channel receives replies under that name.
     """
-    if name != PSEUDO_QUEUE and name not in context.topology.vhost.reply_queues:
-        raise AmqpError(Reply.NOT_FOUND, f"no {context.topology.describe('queue', name)}")
+    if name != PSEUDO_QUEUE and name not in context.declarations.vhost.reply_queues:
+        raise AmqpError(Reply.NOT_FOUND, f"no {context.declarations.describe('queue', name)}")
     context.channel.last_queue = name
     context.reply("queue.declare-ok", name, 0, 1)
 
@@ -71,7 +73,7 @@ def refuse_binding(context: MethodContext, name: bytes) -> None:
 
     :raises AmqpError: 403 if the emulated RabbitMQ gives the reason; before 4.0, the caller finds no such queue.
     """
-    if name.startswith(REPLY_PREFIX) and context.topology.vhost.compat.refuses_binding_to_reply_queues:
+    if name.startswith(REPLY_PREFIX) and context.declarations.vhost.compat.refuses_binding_to_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"
         raise AmqpError(Reply.ACCESS_REFUSED, text)
 

@@ -406,8 +406,8 @@ class Connection:
         if target is None or not target.queues:
             return False
         queue = target.queues[0]
-        waiting = queue.ready
-        return (waiting.count > BACKLOG_MESSAGES or waiting.bytes > BACKLOG_BYTES) and len(
+        ready = queue.ready
+        return (ready.count > BACKLOG_MESSAGES or ready.bytes > BACKLOG_BYTES) and len(
             queue.scheduler.consumers
         ) > 0
 
@@ -568,6 +568,6 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
-        topology = self.node.vhosts.get(self.vhost)
-        if topology is not None:
-            topology.delete_exclusive_queues(self)
+        declarations = self.node.vhosts.get(self.vhost)
+        if declarations is not None:
+            declarations.delete_exclusive_queues(self)

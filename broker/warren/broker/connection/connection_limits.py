@@ -44,10 +44,10 @@ class ConnectionLimits:
         limit = self._settings.max_connections
         if limit is not None and len(self._connections) > limit:
             raise _refused(f"connection refused: node connection limit ({limit}) is reached")
-        topology = self._vhosts.get(vhost)
-        if topology is None:
+        declarations = self._vhosts.get(vhost)
+        if declarations is None:
             raise _refused(f"vhost {shown} not found")
-        limit = topology.settings.max_connections
+        limit = declarations.settings.max_connections
         if limit is not None and sum(other.vhost == vhost for other in self._others(connection)) >= limit:
             raise _refused(
                 f"access to vhost '{shown}' refused for user '{name}': connection limit ({limit}) is reached"
@@ -61,7 +61,7 @@ class ConnectionLimits:
             raise _refused(
                 f"connection refused for user '{name}': user connection limit ({limit}) is reached"
             )
-        authorization = Authorization(self._access, user, vhost, topology.vhost.compat)
+        authorization = Authorization(self._access, user, vhost, declarations.vhost.compat)
         if not authorization.may_open_vhost:
             raise vhost_access_refused(vhost, name)
         return authorization

@@ -27,7 +27,7 @@ def basic_qos(context: MethodContext) -> None:
     if size:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
     count = arguments.number("prefetch_count")
-    if arguments.flag("global") and not context.topology.vhost.portability.check("global_qos"):
+    if arguments.flag("global") and not context.declarations.vhost.portability.check("global_qos"):
         context.reply("basic.qos-ok")
         channel.set_prefetch(count)
     else:
@@ -52,13 +52,15 @@ def basic_consume(context: MethodContext) -> None:
     # An exclusive consumer is the queue's only one; with a single active consumer, others wait beside it.
     if (exclusive and single_active) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
         raise AmqpError(
-            Reply.ACCESS_REFUSED, f"{context.topology.describe('queue', queue.name)} in exclusive use"
+            Reply.ACCESS_REFUSED, f"{context.declarations.describe('queue', queue.name)} in exclusive use"
         )
     subscription = Subscription(
         channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
     )
     subscription.priority = consumer_priority(
-        arguments.data("arguments"), queue.arguments.quorum, context.topology.describe("queue", queue.name)
+        arguments.data("arguments"),
+        queue.arguments.quorum,
+        context.declarations.describe("queue", queue.name),
     )
     subscription.raw_arguments = arguments.data("arguments")
     subscription.timeout = ack_timeout(context, queue, subscription.raw_arguments)
@@ -89,7 +91,7 @@ def basic_get(context: MethodContext) -> None:
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
         raise AmqpError(
             Reply.RESOURCE_LOCKED,
-            f"cannot obtain access to locked {context.topology.describe('queue', queue.name)}. basic.get operations are "
+            f"cannot obtain access to locked {context.declarations.describe('queue', queue.name)}. basic.get operations are "
             "not supported by quorum queues with single active consumer",
         )
     if queue.has_expired_backlog():
@@ -143,7 +145,7 @@ def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
     :param consumer: the consumer's arguments, an encoded table.
     """
     default = context.connection.node.settings.consumer_timeout
-    described = context.topology.describe("queue", queue.name)
+    described = context.declarations.describe("queue", queue.name)
     return effective_ack_timeout(queue.arguments, consumer, default, described)
 
 

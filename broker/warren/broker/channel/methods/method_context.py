@@ -26,7 +26,7 @@ class MethodContext:
         self.connection = connection
         self.channel = channel
         self.arguments = arguments
-        self.topology: Declarations = connection.node.vhosts[connection.vhost]
+        self.declarations: Declarations = connection.node.vhosts[connection.vhost]
         assert connection.authorization is not None
         self.authorization: Authorization = connection.authorization
         definitions = connection.node.definitions
@@ -74,7 +74,7 @@ class MethodContext:
         name = self.queue_name()
         if operation:
             self.authorization.check(operation, "queue", name)
-        return self.topology.queue(name, self.connection)
+        return self.declarations.queue(name, self.connection)
 
     def check_binding(self, kind: str, destination: bytes, source: bytes, routing_key: bytes) -> None:
         """Check that the user may write to the destination and read from the source of a binding.
@@ -85,7 +85,7 @@ class MethodContext:
         self.authorization.check(WRITE, kind, destination)
         refuse_default_exchange(*((source, destination) if kind == "exchange" else (source,)))
         self.authorization.check(READ, "exchange", source)
-        exchange = self.topology.vhost.exchanges.get(source)
+        exchange = self.declarations.vhost.exchanges.get(source)
         if exchange is not None:
             self.authorization.check_topic(READ, exchange, routing_key)
 

@@ -32,7 +32,7 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
         for the whole channel.
     """
     arguments, channel = context.arguments, context.channel
-    described = context.topology.describe("queue", stream.name)
+    described = context.declarations.describe("queue", stream.name)
     fields = argument_fields(arguments.data("arguments"))
     start = parse_offset_specification(fields, described, stream.now_ms())
     if start.tracked and not arguments.data("consumer_tag"):
@@ -79,7 +79,7 @@ def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
     :raises AmqpError: 540 if the queue is a stream.
     """
     if queue.is_stream:
-        raise not_supported(method, context.topology.describe("queue", queue.name))
+        raise not_supported(method, context.declarations.describe("queue", queue.name))
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:

@@ -23,15 +23,15 @@ def exchange_declare(context: MethodContext) -> None:
     name = context.exchange_name()
     if arguments.flag("passive"):
         refuse_default_exchange(name)
-        context.topology.exchange(name)
+        context.declarations.exchange(name)
     else:
         if name and context.authorization.is_restricted:
             raw = arguments.data("arguments")
-            check_type(arguments.data("type"), raw, context.topology.vhost.compat)
+            check_type(arguments.data("type"), raw, context.declarations.vhost.compat)
             context.authorization.check(CONFIGURE, "exchange", name)
-            if name not in context.topology.vhost.exchanges and not name.startswith(b"amq."):
+            if name not in context.declarations.vhost.exchanges and not name.startswith(b"amq."):
                 context.authorization.check_forwarding("exchange", name, raw, "alternate-exchange")
-        context.topology.declare_exchange(
+        context.declarations.declare_exchange(
             name,
             arguments.data("type"),
             arguments.flag("durable"),
@@ -46,16 +46,16 @@ def exchange_delete(context: MethodContext) -> None:
     name = context.exchange_name()
     if name and not name.startswith(b"amq."):
         context.authorization.check(CONFIGURE, "exchange", name)
-    context.topology.delete_exchange(name, context.arguments.flag("if_unused"))
+    context.declarations.delete_exchange(name, context.arguments.flag("if_unused"))
     context.reply("exchange.delete-ok")
 
 
 def exchange_bind(context: MethodContext) -> None:
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
-    context.topology.bind(
-        context.topology.exchange(source),
-        context.topology.exchange(destination),
+    context.declarations.bind(
+        context.declarations.exchange(source),
+        context.declarations.exchange(destination),
         context.arguments.data("routing_key"),
         context.arguments.data("arguments"),
     )
@@ -65,9 +65,9 @@ def exchange_bind(context: MethodContext) -> None:
 def exchange_unbind(context: MethodContext) -> None:
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
-    context.topology.unbind(
+    context.declarations.unbind(
         source,
-        context.topology.vhost.exchanges.get(destination),
+        context.declarations.vhost.exchanges.get(destination),
         context.arguments.data("routing_key"),
         context.arguments.data("arguments"),
     )
@@ -84,19 +84,19 @@ def queue_declare(context: MethodContext) -> None:
         direct_reply_to.declare(context, name)
         return
     if arguments.flag("passive"):
-        queue = context.topology.queue(name, connection)
+        queue = context.declarations.queue(name, connection)
         queue.expiry.touch()
     else:
         durable, exclusive = arguments.flag("durable"), arguments.flag("exclusive")
         auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
-        raw = context.topology.settings.with_default_queue_type(raw, durable, exclusive, auto_delete)
+        raw = context.declarations.settings.with_default_queue_type(raw, durable, exclusive, auto_delete)
         generated = b"" if name else generate_name(generated_name_prefix(raw))
-        context.topology.refuse_reserved(name)
+        context.declarations.refuse_reserved(name)
         context.authorization.check(CONFIGURE, "queue", name or generated)
-        if name not in context.topology.vhost.queues:
+        if name not in context.declarations.vhost.queues:
             check_queue_limit(context, name or generated)
             context.authorization.check_forwarding("queue", name or generated, raw, "x-dead-letter-exchange")
-        queue = context.topology.declare_queue(
+        queue = context.declarations.declare_queue(
             name, durable, exclusive, auto_delete, raw, connection, generated=generated
         )
     context.channel.last_queue = queue.name
@@ -113,9 +113,9 @@ def queue_bind(context: MethodContext) -> None:
     direct_reply_to.refuse_binding(context, name)
     key = context.routing_key(name)
     context.check_binding("queue", name, source, key)
-    context.topology.bind(
-        context.topology.exchange(source),
-        context.topology.queue(name, context.connection),
+    context.declarations.bind(
+        context.declarations.exchange(source),
+        context.declarations.queue(name, context.connection),
         key,
         arguments.data("arguments"),
     )
@@ -128,11 +128,11 @@ def queue_unbind(context: MethodContext) -> None:
     direct_reply_to.refuse_binding(context, name)
     key, raw = context.routing_key(name), arguments.data("arguments")
     context.check_binding("queue", name, source, key)
-    queue = context.topology.vhost.queues.get(name)
+    queue = context.declarations.vhost.queues.get(name)
     if queue is not None and (source, key, raw) in queue.incoming_bindings:
         # Exclusive access matters only if there is a binding to remove.
-        queue = context.topology.queue(name, context.connection)
-    context.topology.unbind(source, queue, key, raw)
+        queue = context.declarations.queue(name, context.connection)
+    context.declarations.unbind(source, queue, key, raw)
     context.reply("queue.unbind-ok")
 
 
@@ -146,9 +146,9 @@ def queue_delete(context: MethodContext) -> None:
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
     count, cancelled = 0, list[bytes]()
-    if name in context.topology.vhost.queues:
-        queue = context.topology.queue(name, context.connection)
-        described = context.topology.describe("queue", name)
+    if name in context.declarations.vhost.queues:
+        queue = context.declarations.queue(name, context.connection)
+        described = context.declarations.describe("queue", name)
         # RabbitMQ deletes a stream even if it is in use or not empty, and counts no messages.
         if context.arguments.flag("if_unused") and queue.consumers and not queue.is_stream:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
@@ -161,7 +161,7 @@ def queue_delete(context: MethodContext) -> None:
         ]
         own = [one for one in subscriptions if one.queue is queue]
         notifies, connection.supports_cancel = connection.supports_cancel, False
-        count = context.topology.delete_queue(queue)
+        count = context.declarations.delete_queue(queue)
         connection.supports_cancel = notifies
         if notifies:
             cancelled = [frame(int(one.channel.number), "basic.cancel", one.tag, True) for one in own]
@@ -173,9 +173,9 @@ def check_queue_limit(context: MethodContext, name: bytes) -> None:
     :param name: the queue to be declared.
     :raises AmqpError: 406 if the virtual host has as many queues as it may (https://www.rabbitmq.com/docs/vhosts#limits).
     """
-    topology = context.topology
-    settings = topology.settings
-    if settings.max_queues is not None and len(topology.vhost.queues) >= settings.max_queues:
+    declarations = context.declarations
+    settings = declarations.settings
+    if settings.max_queues is not None and len(declarations.vhost.queues) >= settings.max_queues:
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
             f"cannot declare queue '{name.decode(errors='replace')}': queue limit in vhost '{settings.name}' "
