@@ -110,7 +110,7 @@ def test_differences_are_printed_argument_by_argument_and_never_changed(
     assert "x-max-length is 3 on the broker and none here" in shown.out
     refused = warren("topology", "apply", target)
     assert refused.status == 1
-    assert refused.err.startswith("warren topology: nothing was made: ")
+    assert refused.err.startswith("warren topology: nothing was declared: ")
     assert len(refused.err.splitlines()) == 1
     assert statuses(warren("topology", "plan", target, "--json").json)[f"queue '{name}.cancel'"] == "missing"
     assert warren("topology", "apply", target, "--mismatch", "adopt").status == 0

@@ -32,8 +32,8 @@ from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.telemetry.instruments import Instruments
 from warren.sdk.telemetry.publish_spans import TracedSender
-from warren.sdk.telemetry.semantic_conventions import Attributes, of_connection
-from warren.sdk.telemetry.statistics_metrics import unwatch, watch
+from warren.sdk.telemetry.semantic_conventions import Attributes, connection_attributes
+from warren.sdk.telemetry.statistics_metrics import observe_run, stop_observing
 from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import TopologyRegistry
@@ -177,14 +177,14 @@ class Runtime:
         await self._await_consumers(deadline)
         self._phase = State.READY
         if self.instruments is not None:
-            watch(self.instruments.meters, self)
+            observe_run(self.instruments.meters, self)
         self._update_state()
 
     async def stop(self, grace: float) -> None:
         """Drain for `grace` seconds, then close everything; a cancellation ends the draining and still closes everything."""
         self._phase = State.CLOSING
         if self.instruments is not None:
-            unwatch(self.instruments.meters, self)
+            stop_observing(self.instruments.meters, self)
         self._update_state()
         draining = asyncio.ensure_future(self._drain(grace))
         ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace)))
@@ -408,7 +408,7 @@ class Runtime:
         assert connection is not None
         assert self.hosts is not None
         peer = None if connection.session is None else connection.session.peer
-        return of_connection(self.hosts.current, connection.name, peer)
+        return connection_attributes(self.hosts.current, connection.name, peer)
 
     def _publishing_down(self) -> None:
         self._channels.detach()

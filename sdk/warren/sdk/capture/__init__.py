@@ -1,4 +1,4 @@
-"""Event capture: what becomes of each message, as events on a stream. What they mean stands in docs/pipeline/events.md."""
+"""Event capture: life-cycle events of messages, published to a stream; docs/pipeline/events.md describes them."""
 
 from warren.sdk.capture.options import Capture, CaptureStatistics
 

@@ -1,4 +1,4 @@
-"""A data channel that records what passes over it; an App that captures nothing has none."""
+"""Data channel that records events of its messages; only Apps with event capture use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from warren.wire.delivery_scanner import (
 from warren.wire.methods import DELIVER
 
 ADDRESSES = 1000
-"""Addresses of deliveries whose events are kept prepared."""
+"""Number of addresses of deliveries whose events are cached."""
 CHANNEL_CLOSED = "channel closed"
 
 _u64 = struct.Struct(">Q").unpack_from
@@ -39,18 +39,21 @@ _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_byt
 
 
 class DeliveryEvents(NamedTuple):
-    """The events of deliveries of one consumer with one address."""
+    """Prepared events of the deliveries of one consumer with one address."""
 
     delivered: str
     acked: str
     rejected: str
     requeued: str
-    given_back: str
-    """By the broker, because the channel has ended."""
+    requeued_by_broker: str
+    """The broker requeued the delivery because the channel ended."""
 
 
 class CapturedChannel(DataChannel):
-    """Events are recorded when a publish or settlement is handed to the socket, and when a delivery or confirm is read."""
+    """A data channel that records events.
+
+    A publish or settlement is recorded when it is passed to the socket, a delivery or confirm when it is read.
+    """
 
     def __init__(
         self,
@@ -69,17 +72,17 @@ class CapturedChannel(DataChannel):
         )
         self._sequence = 0
         self._unconfirmed: dict[int, tuple[str, str]] = {}
-        """Exchange and message id of what awaits its confirm, or the commit."""
+        """Exchange and message id of unconfirmed or uncommitted publishes, by their sequence number."""
         self._queue = ""
         self._no_ack = False
         self._stream: bool | None = None
         self._consumers: dict[str, Callable[..., str]] = {}
-        """What their events have in common, by their tags."""
+        """Event factories with the common fields of a consumer, by its tag."""
         self._held: dict[int, tuple[DeliveryEvents, str]] = {}
-        """What is delivered and not settled, by tags."""
+        """Unsettled deliveries by their tags."""
         self._settling: list[tuple[DeliveryEvents, str]] = []
-        """Acknowledged, if the transaction is committed."""
-        self._kinds: dict[bytes, DeliveryEvents] = {}
+        """Deliveries that the commit of the transaction acknowledges."""
+        self._event_cache: dict[bytes, DeliveryEvents] = {}
         self.ended.add_done_callback(self._record_channel_end)
 
     # Publishes
@@ -88,7 +91,7 @@ class CapturedChannel(DataChannel):
         super().publish(content, mandatory)
         exchange, identity = content.exchange, content.message_id
         again = True if _republished in content.header() else None
-        # The same as by keywords, which cost twice the time.
+        # Positional arguments: keywords take twice the time.
         kind = event_prefix(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
         self._record(kind, identity, len(content.body))
         self._sequence += 1
@@ -115,8 +118,8 @@ class CapturedChannel(DataChannel):
             return
         for exchange, identity in published.values():
             self._record(event_prefix(e.CONFIRMED, exchange, connection=self._connection), identity)
-        for kinds, identity in settling:
-            self._record(kinds.acked, identity)
+        for events, identity in settling:
+            self._record(events.acked, identity)
 
     # Deliveries
 
@@ -148,23 +151,24 @@ class CapturedChannel(DataChannel):
         return await super().get(queue, timeout)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        # What is malformed is judged by who takes it, as without capture.
+        # The receiver handles malformed frames, as without capture.
         with suppress(StreamError, IndexError, struct.error):
             self._record_incoming(method, header, body)
         super().message(method, header, body)
 
     def _record_incoming(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Record a received message."""
         kind = method[3]
         if kind == DELIVER:
-            # What is the same for many deliveries stands on both sides of the tag.
+            # All but the delivery tag is the same for many deliveries.
             start = 5 + method[4]
             address = method[4:start] + method[start + 8 :]
-            kinds = self._kinds.get(address) or self._prepare(address, method, start)
-            self._delivered(kinds, _u64(method, start)[0], header, len(body))
+            events = self._event_cache.get(address) or self._prepare(address, method, start)
+            self._delivered(events, _u64(method, start)[0], header, len(body))
         elif kind == GET_OK:
             # basic.get-ok has the fields of basic.deliver, but for the consumer's tag.
             frame = method[:4] + b"\0" + method[4:]
-            self._delivered(self._kinds_of(frame, None), _u64(method, 4)[0], header, len(body))
+            self._delivered(self._delivery_events(frame, None), _u64(method, 4)[0], header, len(body))
         elif kind == RETURN:
             self._returned(method, header)
 
@@ -188,15 +192,15 @@ class CapturedChannel(DataChannel):
         if (held := self._held.pop(delivery_tag, None)) is not None:
             self._record(held[0].requeued, held[1])
 
-    # What was read
+    # Received frames
 
     def _prepare(self, address: bytes, method: bytes, start: int) -> DeliveryEvents:
-        kinds = self._kinds_of(method, method[5:start].decode("utf-8", "surrogateescape"))
-        if len(self._kinds) < ADDRESSES:
-            self._kinds[address] = kinds
-        return kinds
+        events = self._delivery_events(method, method[5:start].decode("utf-8", "surrogateescape"))
+        if len(self._event_cache) < ADDRESSES:
+            self._event_cache[address] = events
+        return events
 
-    def _kinds_of(self, method: bytes, consumer: str | None) -> DeliveryEvents:
+    def _delivery_events(self, method: bytes, consumer: str | None) -> DeliveryEvents:
         _, redelivered, exchange, key = decode_deliver(method)
         no_ack, again = self._no_ack or None, redelivered or None
         here = partial(
@@ -214,15 +218,15 @@ class CapturedChannel(DataChannel):
             here(e.REQUEUED, reason=CHANNEL_CLOSED),
         )
 
-    def _delivered(self, kinds: DeliveryEvents, tag: int, header: bytes, size: int) -> None:
+    def _delivered(self, events: DeliveryEvents, tag: int, header: bytes, size: int) -> None:
         identity = _text(message_id(header))
-        kind = kinds.delivered
+        kind = events.delivered
         if _attempt in header and (attempt := _attempts(header)) is not None:
-            # Rare, and of few values: the rest of what the event says stays as it is.
+            # Rare; the rest of the event is unchanged.
             kind = f'{kind},"attempt":{attempt}'
         self._record(kind, identity, size)
         if not self._no_ack:
-            self._held[tag] = kinds, identity
+            self._held[tag] = events, identity
 
     def _returned(self, method: bytes, header: bytes) -> None:
         _, text, exchange, key = decode_return(method)
@@ -230,10 +234,10 @@ class CapturedChannel(DataChannel):
         self._record(kind, _text(message_id(header)))
 
     def _record_channel_end(self, ended: asyncio.Future[None]) -> None:
-        """What was not settled goes back to its queue."""
+        """Record that unsettled deliveries return to their queue, and that consumers end."""
         held, self._held = self._held, {}
-        for kinds, identity in held.values():
-            self._record(kinds.given_back, identity)
+        for events, identity in held.values():
+            self._record(events.requeued_by_broker, identity)
         consumers, self._consumers = self._consumers, {}
         for of_consumer in consumers.values():
             self._record(of_consumer(e.CANCELLED, reason=CHANNEL_CLOSED))
@@ -244,7 +248,7 @@ def _text(value: bytes) -> str:
 
 
 def _attempts(header: bytes) -> int | None:
-    """What the header `warren-attempt` says; None if it is not one, or no whole number."""
+    """Return the value of the header `warren-attempt`; None if it is missing or not an integer."""
     try:
         field = field_tables.decode_fields(decode_content_header(header).table).get(ATTEMPT)
     except (StreamError, field_tables.TableError):

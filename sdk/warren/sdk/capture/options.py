@@ -1,4 +1,4 @@
-"""Whether an App captures events, where they go, and how much of them may wait."""
+"""Options and statistics of event capture."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """How an App captures the life-cycle events of its messages: `App(capture=Capture())`.
+    """Options of event capture: `App(capture=Capture())`.
 
-    They leave in batches, on a connection of their own, with confirms. Nothing of the App ever waits for them: what does
-    not fit into the buffer while the broker takes none is dropped, counted, and seen as a gap by who reads the stream.
+    Events leave in batches, on a connection of their own, with confirms. The App never waits for them: events that do not
+    fit into the buffer are dropped and counted, and readers of the stream see a gap.
 
-    :param stream: where they go. If there is no such queue, it is declared as a stream with the two bounds below; one that
-        is there is taken as it is. With `App(declare="never")` it must be there.
-    :param max_age: what is older may be removed from the stream; None keeps it.
-    :param max_length_bytes: what is beyond may be removed, the oldest first; None keeps it.
-    :param batch: so many events make a message.
-    :param within: seconds after its first event that end a batch, too.
-    :param buffer: events that may wait for their confirm, about 0.4 KB each; at least two batches.
-    :raises ConfigError: for a number out of its range, or a stream that cannot be.
+    :param stream: name of the stream. If it does not exist, it is declared with the two bounds below; an existing one is
+        used
+        unchanged. With `App(declare="never")` it must exist.
+    :param max_age: older events may be removed from the stream; None keeps them.
+    :param max_length_bytes: the oldest events beyond this size may be removed; None keeps them.
+    :param batch: events of a message, 1 to 10,000.
+    :param within: seconds after its first event at which a batch is published even if it is not full.
+    :param buffer: most events without a confirm, about 0.4 KB each; at least two batches.
+    :raises ConfigError: for a number out of its range, or an invalid stream.
     """
 
     stream: str = STREAM
@@ -49,7 +50,7 @@ class Capture:
         self.queue()
 
     def queue(self) -> Queue:
-        """The stream, as it is declared."""
+        """Return the declaration of the stream."""
         return Queue(self.stream, type="stream", max_age=self.max_age, max_length_bytes=self.max_length_bytes)
 
 

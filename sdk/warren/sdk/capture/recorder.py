@@ -1,4 +1,4 @@
-"""Takes events as they happen, at the cost of one list entry each, and makes batches of them."""
+"""Event recorder: collects events, at the cost of one list entry each, into batches."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from warren.sdk.capture.options import Capture, CaptureStatistics
 class Recorder:
     """The events of one run of an App: one source, numbered from 1.
 
-    A batch that does not fit into the buffer is dropped whole; its numbers are spent.
+    A batch that does not fit into the buffer is dropped whole, and its numbers are skipped.
 
-    :param keep: takes each batch; `written` or `lost` has to follow.
+    :param send_batch: called with each batch; `written` or `lost` must follow.
     """
 
-    def __init__(self, options: Capture, application: str, keep: Callable[[EventBatch], None]) -> None:
-        self.source: str = f"{short(application, 150)}.{os.getpid()}.{secrets.token_hex(4)}"
+    def __init__(self, options: Capture, application: str, send_batch: Callable[[EventBatch], None]) -> None:
+        self.source: str = f"{truncate_utf8(application, 150)}.{os.getpid()}.{secrets.token_hex(4)}"
         self.statistics: CaptureStatistics = CaptureStatistics()
         self._options = options
-        self._application = short(application, 255)
-        self._keep = keep
+        self._application = truncate_utf8(application, 255)
+        self._send_batch = send_batch
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._full = options.batch
         self._next = 1
-        self._kept = 0
+        self._unconfirmed = 0
         """Events in batches that are not confirmed yet."""
         self._timer: asyncio.TimerHandle | None = None
         self.add(event_prefix(STARTED))
 
     def add(self, kind: str, message_id: str = "", size: int = -1) -> None:
-        """An event that happens now.
+        """Record an event that happens now.
 
         :param kind: made by `warren.core.capture_events.event_prefix`.
         :param size: bytes of the body; -1 leaves it out.
@@ -44,12 +44,12 @@ class Recorder:
         events = self._events
         events.append((kind, time_ns() // 1000, message_id, size))
         if len(events) >= self._full:
-            self.cut()
+            self.end_batch()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._options.within, self.cut)
+            self._timer = self._loop.call_later(self._options.within, self.end_batch)
 
-    def cut(self) -> None:
-        """End the batch that is being filled."""
+    def end_batch(self) -> None:
+        """End the current batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -58,30 +58,35 @@ class Recorder:
             return
         count, sequence = len(events), self._next
         self._next += count
-        if self._kept + count > self._options.buffer:
+        if self._unconfirmed + count > self._options.buffer:
             self.statistics.dropped += count
             return
-        self._kept += count
-        self._keep(EventBatch(self.source, "sdk", self._application, sequence, events, self._options.stream))
+        self._unconfirmed += count
+        self._send_batch(
+            EventBatch(self.source, "sdk", self._application, sequence, events, self._options.stream)
+        )
 
     def written(self, batch: EventBatch) -> None:
-        self._kept -= batch.count
+        """Count a batch that the broker confirmed."""
+        self._unconfirmed -= batch.count
         self.statistics.written += batch.count
 
     def lost(self, batch: EventBatch) -> None:
-        self._kept -= batch.count
+        """Count a batch that is given up."""
+        self._unconfirmed -= batch.count
         self.statistics.dropped += batch.count
 
-    def end(self) -> None:
-        """The last event: nothing happens after it."""
+    def record_stop(self) -> None:
+        """Record the last event."""
         self.add(event_prefix(STOPPED))
-        self.cut()
+        self.end_batch()
 
     def snapshot(self) -> CaptureStatistics:
-        self.statistics.waiting = self._kept + len(self._events)
+        """Return the statistics, brought up to date."""
+        self.statistics.waiting = self._unconfirmed + len(self._events)
         return self.statistics
 
 
-def short(name: str, limit: int) -> str:
-    """As much of a name as fits into so many bytes: a property holds 255 (AMQP 0-9-1, section 4.2.5.3)."""
+def truncate_utf8(name: str, limit: int) -> str:
+    """Return the beginning of a name that fits into so many bytes: a property holds 255 (AMQP 0-9-1, section 4.2.5.3)."""
     return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

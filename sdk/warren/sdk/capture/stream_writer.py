@@ -1,4 +1,4 @@
-"""Brings batches of events to their stream: a connection of its own, confirms, the same message again until it is there."""
+"""Writer of captured events: publishes batches to the stream with confirms, and repeats what was not confirmed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from warren.sdk.transport.session import ChannelFactory, Session
 from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 WINDOW: Final = 32
-"""Batches without a confirm at a time."""
+"""Most batches without a confirm."""
 CONFIRM_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 1.0
-"""Before a batch is sent again that the broker refused."""
+"""Wait before a refused batch is published again."""
 
 
 class CaptureStreamWriter:
-    """The capture of one run of an App."""
+    """The capture of one run of an App, on a connection of its own.
+
+    :param declare: declare the stream if it does not exist.
+    """
 
     def __init__(
         self,
@@ -41,38 +44,37 @@ class CaptureStreamWriter:
         first_retry: float,
         longest_retry: float,
     ) -> None:
-        """:param declare: whether a stream that is not there is made."""
         self._options = options
         self._declare = declare
         self._publisher = Publisher(window=WINDOW, on_return=lambda error: None)
-        self._ways = PublishChannels(self._publisher, lambda: None)
+        self._publish_channels = PublishChannels(self._publisher, lambda: None)
         self._link = SupervisedConnection(
             hosts,
             f"{name} capture",
             setup=self._set_up,
-            on_up=self._ways.attach,
-            on_down=self._ways.detach,
+            on_up=self._publish_channels.attach,
+            on_down=self._publish_channels.detach,
             on_blocked=self._publisher.set_blocked,
             first_retry=first_retry,
             longest_retry=longest_retry,
         )
         self._writing: set[asyncio.Task[None]] = set()
-        self._failing = False
-        """It has been said that a batch was not taken."""
-        self.recorder: Recorder = Recorder(options, name, self._keep)
+        self._failure_logged = False
+        """A failure has been logged, and no batch has succeeded since."""
+        self.recorder: Recorder = Recorder(options, name, self._send_batch)
         self.channels: ChannelFactory = partial(CapturedChannel, self.recorder)
-        """What the App's own channels are."""
+        """Factory of the channels of the App, which record their events."""
 
     async def start(self, timeout: float) -> None:
-        """Connect; from here on it stays connected.
+        """Connect, and stay connected from here on.
 
-        :raises WarrenError: if that fails, or there can be no such stream.
+        :raises WarrenError: if that fails, or the stream cannot exist.
         """
         await self._link.start(timeout)
 
     async def stop(self, timeout: float) -> None:
-        """Write what waits, for so many seconds; what is left then is lost, and logged."""
-        self.recorder.end()
+        """Write pending batches for so many seconds; the rest is lost, which is logged."""
+        self.recorder.record_stop()
         if self._writing:
             _, late = await asyncio.wait(self._writing, timeout=timeout)
             for task in late:
@@ -85,19 +87,21 @@ class CaptureStreamWriter:
             log.warning("event=capture.events_lost stream=%s count=%s", self._options.stream, dropped)
 
     def abort(self) -> None:
-        """For who stops and cannot wait."""
+        """Cut the connection, for a caller that cannot wait for `stop`."""
         for task in self._writing:
             task.cancel()
         self._link.abort()
 
     def statistics(self) -> CaptureStatistics:
+        """Return the counts of this run."""
         return self.recorder.snapshot()
 
     async def _set_up(self, session: Session, control: ControlChannel) -> None:
-        await self._bring_stream(control)
-        await self._ways.open(session)
+        await self._declare_stream(control)
+        await self._publish_channels.open(session)
 
-    async def _bring_stream(self, control: ControlChannel) -> None:
+    async def _declare_stream(self, control: ControlChannel) -> None:
+        """Declare the stream if it does not exist."""
         form = Declaration.of(self._options.queue())
         what = f"cannot capture events to stream {self._options.stream!r}"
         try:
@@ -107,7 +111,7 @@ class CaptureStreamWriter:
                 raise
             await control.run(what, form.declare)
 
-    def _keep(self, batch: EventBatch) -> None:
+    def _send_batch(self, batch: EventBatch) -> None:
         task = asyncio.create_task(self._write(batch), name=f"events {batch.message_id}")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
@@ -116,42 +120,43 @@ class CaptureStreamWriter:
         written = False
         try:
             while not written:
-                written = await self._sent(batch)
+                written = await self._publish(batch)
         except WarrenError as error:
-            # It would fail for ever, and the place that it takes in the buffer would be lost to all that come after.
-            if not self._failing:
+            # The batch would fail forever and occupy its place in the buffer.
+            if not self._failure_logged:
                 log.warning("event=capture.batch_dropped stream=%s error=%s", batch.stream, error)
-            self._failing = True
+            self._failure_logged = True
         finally:
             if written:
                 self.recorder.written(batch)
             else:
                 self.recorder.lost(batch)
 
-    async def _sent(self, batch: EventBatch) -> bool:
+    async def _publish(self, batch: EventBatch) -> bool:
+        """Publish a batch; return whether the broker confirmed it.
+
+        :raises WarrenError: if another attempt would fail in the same way.
         """
-        :raises WarrenError: if another attempt would end alike
-        """
-        # A new one each time: what was said of an attempt before does not count for this one.
+        # A new message for each attempt: headers of an earlier attempt do not apply.
         outgoing = Outgoing("", batch.stream, dict(batch.properties), dict(batch.headers), batch.body)
         try:
             await self._publisher.publish(outgoing, CONFIRM_SECONDS)
         except WarrenError as error:
             if not error.retryable and not isinstance(error, Unroutable):
                 raise
-            if not self._failing:
+            if not self._failure_logged:
                 log.warning("event=capture.batch_retried stream=%s error=%s", batch.stream, error)
-            self._failing = True
+            self._failure_logged = True
             await asyncio.sleep(AGAIN_SECONDS)
             if isinstance(error, Unroutable):
-                await self._bring_again()
+                await self._declare_stream_again()
             return False
-        self._failing = False
+        self._failure_logged = False
         return True
 
-    async def _bring_again(self) -> None:
-        """Somebody has deleted the stream."""
+    async def _declare_stream_again(self) -> None:
+        """Declare the stream after somebody deleted it."""
         try:
-            await self._link.run(self._bring_stream)
+            await self._link.run(self._declare_stream)
         except WarrenError as error:
             log.warning("event=capture.stream_not_declared stream=%s error=%s", self._options.stream, error)

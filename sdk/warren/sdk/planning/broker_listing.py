@@ -1,6 +1,7 @@
-"""All that a virtual host holds, as RabbitMQ's management HTTP API or Warren's control socket lists it.
+"""Listing of a virtual host: exchanges, queues, bindings and policies, from the management HTTP API or Warren's control
+socket.
 
-AMQP itself shows neither bindings nor what nobody named. https://www.rabbitmq.com/docs/http-api-reference
+AMQP itself shows neither bindings nor undeclared items. https://www.rabbitmq.com/docs/http-api-reference
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ from warren.sdk.errors import WarrenError
 from warren.sdk.topology.binding import Binding
 
 LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""The longest answer that is read: some 100,000 queues."""
+"""Longest response that is read: about 100,000 queues."""
 SECONDS: Final = 30.0
 
 
 class ListingError(WarrenError):
-    """The listing cannot be read; the text is one line that says why."""
+    """The listing cannot be read; the text is one line with the reason."""
 
     exit_status: ClassVar[int] = 74
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Its name, and what it gives to what it rules: `alternate-exchange`, `message-ttl`, ..."""
+    """A policy.
+
+    :ivar definition: its settings: `alternate-exchange`, `message-ttl`, ...
+    """
 
     name: str
     definition: Mapping[str, Any]
@@ -40,9 +44,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What there is, without the default exchange, its bindings, and what begins with `amq.`.
+    """The contents of a virtual host, without the default exchange, its bindings, and names that begin with `amq.`.
 
-    :ivar policies: the policy that rules an exchange or a queue, by (`exchange` or `queue`, name).
+    :ivar policies: the effective policy of an exchange or a queue, by (`exchange` or `queue`, name).
     """
 
     exchanges: frozenset[str]
@@ -52,10 +56,10 @@ class Listing:
 
 
 def from_management(url: str, virtual_host: str, user: str, password: str) -> Listing:
-    """Ask RabbitMQ's management API; its user needs the tag `management`. Blocks for at most 30 s a request.
+    """Read RabbitMQ's management API; its user needs the tag `management`. Blocks for at most 30 s for each request.
 
-    :param url: `http://host:15672`; a user and password in it win over the others.
-    :raises ListingError: if it does not answer, or with something else.
+    :param url: `http://host:15672`; a user and password in it precede the parameters.
+    :raises ListingError: if the API does not reply, or with something else than a listing.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -95,9 +99,9 @@ def from_management(url: str, virtual_host: str, user: str, password: str) -> Li
 
 
 def from_control_socket(path: Path, virtual_host: str) -> Listing:
-    """Ask a `warren broker` on this machine. Blocks for at most 30 s a request.
+    """Read the control socket of a `warren broker` on this machine. Blocks for at most 30 s for each request.
 
-    :raises ListingError: if it does not answer.
+    :raises ListingError: if the broker does not reply.
     """
     exchanges = _rows(path, "list_exchanges", virtual_host, ["name", "policy"])
     queues = _rows(path, "list_queues", virtual_host, ["name", "policy"])

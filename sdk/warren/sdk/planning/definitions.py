@@ -1,4 +1,4 @@
-"""Declared topology as RabbitMQ's definitions JSON, which RabbitMQ and Warren import.
+"""Definitions: declared topology in RabbitMQ's JSON format, which RabbitMQ and Warren import.
 
 https://www.rabbitmq.com/docs/definitions
 """
@@ -13,14 +13,14 @@ from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 
-FOLLOWS = "3.10.8"
-"""The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
+FORMAT_VERSION = "3.10.8"
+"""The RabbitMQ version of this format; newer versions import it as well."""
 
 
 def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[str, Any]:
-    """The definitions of one virtual host: what a broker can keep, in the order of its names.
+    """Return the definitions of one virtual host, sorted by name.
 
-    Left out is what no definitions can hold: exclusive queues, which their connection makes, and the bindings to them; the
+    Exclusive queues and the bindings to them are left out, because only their connection can declare them; so are the
     exchanges that every broker has.
     """
     items = list(items)
@@ -33,8 +33,8 @@ def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[st
         if isinstance(item, Binding) and (item.to_exchange or item.destination not in own)
     ]
     return {
-        "rabbit_version": FOLLOWS,
-        "rabbitmq_version": FOLLOWS,
+        "rabbit_version": FORMAT_VERSION,
+        "rabbitmq_version": FORMAT_VERSION,
         "product_name": "Warren",
         "vhosts": [{"name": virtual_host}],
         "queues": [
@@ -74,5 +74,5 @@ def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[st
 
 
 def predeclared(exchange: str) -> bool:
-    """Whether every broker has the exchange."""
+    """Return whether every broker has the exchange."""
     return not exchange or exchange.startswith("amq.")

@@ -1,4 +1,4 @@
-"""A plan: each declared thing beside what the broker has, what to do about it, and the doing."""
+"""Topology plan: comparison of declared topology with a broker, and its application."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ BY_POLICY = {
 
 
 class Status(Enum):
-    """How a declared thing stands on the broker."""
+    """Comparison of a declared item with the broker."""
 
     PRESENT = "present"
     MISSING = "missing"
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """It may not be looked at, or AMQP cannot show it."""
+    """The user has no permission for it, or AMQP cannot show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One declared thing.
+    """Comparison and advice for one declared item.
 
-    :ivar advice: what to do; empty where nothing is to be done.
+    :ivar advice: what to do; empty if nothing is to be done.
     """
 
     item: Declarable
@@ -68,16 +68,17 @@ class Step:
 
     @property
     def name(self) -> str:
+        """The kind and name of the item."""
         return label(self.item)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stands between a declared topology and a broker.
+    """Comparison of a declared topology with a broker.
 
-    :ivar broker: product and version, as the broker says.
-    :ivar listed: whether bindings could be seen, and what nobody declares.
-    :ivar undeclared: what is there and not declared here; another application may own it.
+    :ivar broker: product and version of the broker.
+    :ivar listed: a listing of the broker was given, so that bindings and undeclared items are known.
+    :ivar undeclared: items that exist and are not declared here; they may belong to another application.
     """
 
     broker: str
@@ -87,13 +88,15 @@ class Plan:
     risks: tuple[Risk, ...]
 
     def of(self, status: Status) -> list[Step]:
+        """Return the steps with this status."""
         return [step for step in self.steps if step.status is status]
 
     @property
     def stands(self) -> bool:
-        """Nothing is missing, nothing differs, and every exchange and queue could be compared, but for exclusive queues.
+        """Whether nothing is missing or different, and every exchange and every queue that is not exclusive could be
+        compared.
 
-        Bindings that could not be seen are taken to be there.
+        Bindings that could not be listed count as present.
         """
         return all(
             step.status is Status.PRESENT
@@ -106,9 +109,10 @@ class Plan:
 
 
 class Planner:
-    """A connection that compares and makes: `async with Planner(url) as planner:`.
+    """Compares declared topology with a broker and applies plans, on a connection of its own: `async with Planner(url) as
+    planner:`.
 
-    :raises TransportUnavailable: if there is no broker.
+    :raises TransportUnavailable: if there is no connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -125,21 +129,21 @@ class Planner:
         await self._session.close()
 
     async def plan(self, items: Iterable[Declarable], listing: Listing | None = None) -> Plan:
-        """Compare; nothing is made or changed.
+        """Compare; change nothing.
 
-        What exists is compared by declaring it once more, which broker and RabbitMQ answer without doing anything; only
-        if it is deleted by another in the instant between looking and comparing, it is made anew. That counts as a use
-        for a queue that expires.
+        An existing item is compared by declaring it again, to which the broker replies without a change. Only if someone
+        else
+        deletes it between the check and the comparison, it is created again. For a queue with `expires` this counts as a
+        use.
 
-        :param items: with the dead letter exchange and queues that they imply.
+        :param items: compared together with the dead letter exchange and queues that they imply.
+        :param listing: the listing of the broker; without it bindings and undeclared items are unknown.
         """
         items = sorted(_with_implied(items), key=declaration_order)
         steps = [await self._step(item, listing) for item in items]
         product, version = self._session.server
-        raise_failures = (
-            items if listing is None else [apply_policy(item, listing.policies) for item in items]
-        )
-        exchanges, queues = _referred(raise_failures)
+        with_policies = items if listing is None else [apply_policy(item, listing.policies) for item in items]
+        exchanges, queues = _referred(with_policies)
         return Plan(
             broker=f"{product} {version}",
             steps=tuple(steps),
@@ -147,7 +151,7 @@ class Planner:
             undeclared=_undeclared(items, listing),
             risks=tuple(
                 risks(
-                    raise_failures,
+                    with_policies,
                     bindings=listing.bindings if listing else (),
                     missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
                     missing_queues=await self._missing(Queue(name) for name in sorted(queues)),
@@ -157,40 +161,40 @@ class Planner:
         )
 
     async def apply(self, plan: Plan, *, mismatch: MismatchPolicy = "fail") -> list[str]:
-        """Make what is missing, and the bindings that could not be seen; the names of what was made.
+        """Declare what is missing, and the bindings that could not be listed; return the names of what was declared.
 
-        :param mismatch: `fail` makes nothing if something differs; `adopt` leaves that as it is.
-        :raises TopologyMismatch: if something differs, or the broker refuses.
+        :param mismatch: `fail` declares nothing if something differs; `adopt` leaves that unchanged.
+        :raises TopologyMismatch: if something differs, or the broker refuses a declaration.
         """
         differing = plan.of(Status.DIFFERS)
         if differing and mismatch == "fail":
             first = differing[0]
             more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
             raise TopologyMismatch(
-                f"nothing was made: {first.name} differs{more}: {'; '.join(map(str, first.differences))}"
+                f"nothing was declared: {first.name} differs{more}: {'; '.join(map(str, first.differences))}"
                 " (`warren topology plan` says what to do; --mismatch adopt leaves it as it is)",
                 reply_code=406,
                 differences=first.differences,
             )
-        made = []
+        declared = []
         for step in plan.steps:
-            unseen = step.status is Status.UNKNOWN and isinstance(step.item, Binding)
-            if step.status is Status.MISSING or unseen:
+            unlisted = step.status is Status.UNKNOWN and isinstance(step.item, Binding)
+            if step.status is Status.MISSING or unlisted:
                 await self._control.run(f"cannot declare {step.name}", declare_method(step.item))
-                made.append(step.name)
-        return made
+                declared.append(step.name)
+        return declared
 
     async def _step(self, item: Declarable, listing: Listing | None) -> Step:
         if isinstance(item, Binding):
             return _binding_step(item, listing)
         if isinstance(item, Queue) and item.exclusive:
-            return Step(item, Status.UNKNOWN, advice="each connection makes its own exclusive queue")
+            return Step(item, Status.UNKNOWN, advice="each connection declares its own exclusive queue")
         try:
-            await self._control.run(f"cannot look at {label(item)}", Declaration.of(item).check_exists)
+            await self._control.run(f"cannot check {label(item)}", Declaration.of(item).check_exists)
             found = await differences(self._control, item)
         except TopologyMismatch as error:
             if error.reply_code == 404:
-                return Step(item, Status.MISSING, advice="`warren topology apply` makes it")
+                return Step(item, Status.MISSING, advice="`warren topology apply` declares it")
             if error.reply_code == 406:
                 return Step(item, Status.DIFFERS, advice=f"the broker says: {error}")
             return Step(item, Status.UNKNOWN, advice=f"it cannot be compared: {error}")
@@ -199,11 +203,11 @@ class Planner:
         return Step(item, Status.DIFFERS, found, _advice(item, found))
 
     async def _missing(self, items: Iterable[Exchange | Queue]) -> set[str]:
-        """Which of these are not there; what may not be looked at is taken to be."""
+        """Return the names of the items that do not exist; an item that may not be checked counts as existing."""
         missing = set()
         for item in items:
             try:
-                await self._control.run(f"cannot look at {label(item)}", Declaration.of(item).check_exists)
+                await self._control.run(f"cannot check {label(item)}", Declaration.of(item).check_exists)
             except TopologyMismatch as error:
                 if error.reply_code == 404:
                     missing.add(item.name)
@@ -224,11 +228,11 @@ def _binding_step(binding: Binding, listing: Listing | None) -> Step:
         )
     if any(each == binding for each in listing.bindings) or binding.destination.startswith("amq."):
         return Step(binding, Status.PRESENT)
-    return Step(binding, Status.MISSING, advice="`warren topology apply` makes it")
+    return Step(binding, Status.MISSING, advice="`warren topology apply` declares it")
 
 
 def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
-    """Exchanges and queues that are named as alternates or for dead letters, and are not declared."""
+    """Return the undeclared exchanges and queues that are named as alternate or dead letter targets."""
     items = list(items)
     exchanges = [item for item in items if isinstance(item, Exchange)]
     queues = [item for item in items if isinstance(item, Queue)]
@@ -260,7 +264,7 @@ def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[D
 
 
 def _advice(item: Exchange | Queue, found: tuple[Difference, ...]) -> str:
-    """How to come from what is there to what is declared."""
+    """Return the advice for an item that differs."""
     policy = {BY_POLICY[each.argument]: each.declared for each in found if each.argument in BY_POLICY}
     if len(policy) == len(found) and all(each.current is None for each in found):
         kind = "exchanges" if isinstance(item, Exchange) else "queues"

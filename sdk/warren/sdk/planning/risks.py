@@ -1,4 +1,6 @@
-"""What in a declared topology would not survive a restart, could lose a message without a word, or works on few brokers."""
+"""Risks of a declared topology: loss at a restart, silent loss of messages, arguments that not every RabbitMQ
+supports.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,22 @@ Version = tuple[int, int]
 
 
 class Kind(Enum):
-    """What the risk is of."""
+    """Kind of a risk."""
 
     RESTART = "restart"
-    """It, or what it holds, does not survive a restart of the broker, or goes by itself before."""
+    """The item or its messages do not survive a restart of the broker, or are deleted before."""
     LOSS = "loss"
-    """A message can end without anybody knowing."""
+    """A message can be lost silently."""
     PORTABILITY = "portability"
-    """Some RabbitMQ refuses it, or takes it and does something else."""
+    """Some version of RabbitMQ refuses it, or ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """One thing to know, and what to do if it is not meant so.
+    """A risk and its remedy.
 
-    :ivar subject: what it is about, `queue 'billing'`.
+    :ivar subject: the item: `queue 'billing'`.
+    :ivar advice: the change that removes the risk, if it is not intended.
     """
 
     kind: Kind
@@ -50,12 +53,12 @@ def risks(
     missing_queues: Collection[str] = (),
     rabbitmq: Version | None = None,
 ) -> list[Risk]:
-    """All risks, by subject.
+    """Return all risks, in the order of the items.
 
-    :param bindings: further ones that the broker has.
-    :param missing: exchanges that are known to be neither on the broker nor declared.
-    :param missing_queues: queues of which the same is known.
-    :param rabbitmq: the version of the broker, if it is a RabbitMQ.
+    :param bindings: further bindings of the broker.
+    :param missing: exchanges that neither exist on the broker nor are declared.
+    :param missing_queues: queues that neither exist on the broker nor are declared.
+    :param rabbitmq: version of the broker, if it is a RabbitMQ.
     """
     items = list(items)
     routes = Routes(items, bindings)
@@ -73,7 +76,9 @@ def risks(
 
 
 def apply_policy(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
-    """The item with what its policy gives; an argument of its own wins (https://www.rabbitmq.com/docs/parameters#policies)."""
+    """Return the item with the settings of its policy; its own arguments take precedence
+    (https://www.rabbitmq.com/docs/parameters#policies).
+    """
     if isinstance(item, Exchange) and ("exchange", item.name) in policies:
         given = policies["exchange", item.name].definition
         return replace(item, alternate_exchange=item.alternate_exchange or given.get("alternate-exchange"))
@@ -100,7 +105,7 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
         )
     alternate = exchange.alternate_exchange
     if alternate is None:
-        # Every key of this one has its queue, by construction.
+        # Every dead letter queue of the SDK is bound to this exchange.
         if (
             exchange.name != DEAD_LETTER_EXCHANGE
             and not exchange.internal
@@ -191,7 +196,7 @@ def _of_dead_letters(
             ends.append("expires")
         if (queue.max_length or queue.max_length_bytes) and queue.overflow in (None, "drop-head"):
             ends.append("is too much for its length")
-        # A dead letter queue is an end by itself; what leaves it by a rule is lost all the same.
+        # A dead letter queue needs no dead letter exchange, unless a rule removes messages from it.
         if len(ends) > 1 or not _is_dead_letter_queue(queue, routes):
             yield Risk(
                 Kind.LOSS,
@@ -249,7 +254,7 @@ def _of_arguments(queue: Queue, subject: str, rabbitmq: Version | None) -> Itera
             yield Risk(
                 Kind.PORTABILITY,
                 subject,
-                f"has {argument.wire}, which RabbitMQ knows since {since[0]}.{since[1]}; this one ignores or refuses it",
+                f"has {argument.wire}, which RabbitMQ supports since {since[0]}.{since[1]}; this one ignores or refuses it",
                 f"leave {argument.field} out",
             )
         elif idle is not None and (rabbitmq is None or rabbitmq >= idle):

@@ -1,4 +1,4 @@
-"""Where declared bindings would lead a message: what an exchange without a match, or without a catch-all, shows in."""
+"""Routing of declared topology: which messages would reach a queue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from warren.sdk.topology.queue import Queue
 
 
 class Routes:
-    """The exchanges, queues and bindings that are known, asked as an exchange would ask them.
+    """Known exchanges, queues and bindings, with the routing of the broker.
 
-    :param bindings: further ones, of a live broker.
+    :param bindings: further bindings of a live broker.
     """
 
     def __init__(self, items: Iterable[Declarable], bindings: Iterable[Binding] = ()) -> None:
@@ -27,15 +27,15 @@ class Routes:
             self._from.setdefault(each.source, []).append(each)
 
     def has_bindings(self, exchange: str) -> bool:
-        """Whether anything is bound to the exchange."""
+        """Return whether anything is bound to the exchange."""
         return bool(self._from.get(exchange))
 
     def routes_key(self, exchange: str, key: str) -> bool:
-        """Whether a message with the key would reach a queue from there; where that hangs on headers, that it would."""
+        """Return whether a message with the key would reach a queue; bindings of headers exchanges count as matching."""
         return self._routes_key(exchange, key, set())
 
     def routes_everything(self, exchange: str) -> bool:
-        """Whether every message would reach a queue from there, whatever its key and headers."""
+        """Return whether every message would reach a queue, whatever its key and headers."""
         kind = self.exchanges[exchange].type if exchange in self.exchanges else "fanout"
         for each in self._from.get(exchange, ()):
             catches = {
@@ -74,7 +74,7 @@ def _matches(kind: str, pattern: str, key: str) -> bool:
 
 
 def _matches_words(pattern: list[str], words: list[str]) -> bool:
-    """`*` is one word, `#` any number (AMQP 0-9-1 section 3.1.3.3)."""
+    """Match the words of a key: `*` is one word, `#` any number (AMQP 0-9-1 section 3.1.3.3)."""
     reachable = {0}
     for word in pattern:
         if word == "#":

@@ -18,7 +18,7 @@ from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.reply_types import reply_codec
 from warren.sdk.rpc.scatter_gather import GatherCall, PreparedScatter
-from warren.sdk.telemetry.publish_spans import batch, recorded
+from warren.sdk.telemetry.publish_spans import batch_span, record_publish
 from warren.sdk.topology.registry import DeclarePolicy
 
 CALL_SECONDS = 30.0
@@ -81,7 +81,7 @@ class PublishOperations:
         """Pass the message through the publish middlewares, and the result to `write`; for transactions."""
         runtime = self._running()
         if runtime.instruments is not None:
-            write = recorded(runtime.instruments, write)
+            write = record_publish(runtime.instruments, write)
         await runtime.middlewares.send(outgoing, write)
 
     def transaction_channels(self) -> TransactionChannels:
@@ -152,7 +152,7 @@ class PublishOperations:
     def batch(self) -> AbstractContextManager[None]:
         """Return a context in which all writes belong to one batch of telemetry."""
         instruments = self._running().instruments
-        return nullcontext() if instruments is None else batch(instruments)
+        return nullcontext() if instruments is None else batch_span(instruments)
 
     async def send(self, outgoing: Outgoing) -> None:
         """Publish a reply and await the confirm, within the default deadline."""

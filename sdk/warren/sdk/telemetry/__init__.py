@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans, links and metrics after its messaging conventions, and trace context in the headers."""
+"""OpenTelemetry: spans, links and metrics after its messaging conventions, and trace context in message headers."""
 
 from warren.sdk.telemetry.instruments import Telemetry
 

@@ -1,4 +1,4 @@
-"""The spans and metrics of what comes in: handled, fetched, answered, and settled."""
+"""Spans and metrics of consuming: handling, `basic.get`, replies, settlements."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from opentelemetry.trace import Link, Span, SpanKind
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.logger import log
 from warren.sdk.telemetry import semantic_conventions as c
-from warren.sdk.telemetry.instruments import Instruments, fail
-from warren.sdk.telemetry.trace_context import created, within
+from warren.sdk.telemetry.instruments import Instruments, mark_failed
+from warren.sdk.telemetry.trace_context import creation_context, use_creation_context
 
 Result = TypeVar("Result")
 
 
 class ProcessingSpan:
-    """One handling; whoever ends it in failure says so, because the failure does not leave it as an exception."""
+    """The span of one handling; `failed` marks a failure that does not leave the handling as an exception."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
         self.error: str | None = None
 
     def failed(self, error: BaseException) -> None:
-        self.error = fail(self._span, error)
+        """Mark the span as failed."""
+        self.error = mark_failed(self._span, error)
 
 
 _processing: ContextVar[ProcessingSpan | None] = ContextVar("warren_processing", default=None)
 
 
 def failed(error: BaseException) -> None:
-    """The message that is being handled here ends otherwise than its handler meant; called where nobody listens, too."""
+    """Mark the current processing span, if there is one, as failed."""
     processing = _processing.get()
     if processing is not None:
         processing.failed(error)
@@ -48,23 +49,25 @@ NOTHING = nullcontext()
 def scope(
     consuming: ConsumeTelemetry | None, delivery: Delivery, delivery_tag: int
 ) -> AbstractContextManager[None]:
-    """What a handler runs in; without a tracer of ours, the context of the publisher still is the handler's."""
+    """Return the context manager for a handler: a processing span; without telemetry, the trace context of the
+    publisher.
+    """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
-    return within(delivery) if delivery.may_have_trace_context else NOTHING
+    return use_creation_context(delivery) if delivery.may_have_trace_context else NOTHING
 
 
 class ConsumeTelemetry:
-    """Records for one App."""
+    """Recorder of spans and metrics for one App."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
 
     @contextmanager
     def processing(self, delivery: Delivery, delivery_tag: int) -> Iterator[None]:
-        """Around a handler; its span links to the message's creation, and is its child."""
+        """Record the handling of a message; the span is a child of the message creation, and linked to it."""
         instruments = self._instruments
-        context = created(delivery.headers)
+        context = creation_context(delivery.headers)
         attributes = self._attributes("process", delivery, delivery_tag)
         for name in (c.PEER_ADDRESS, c.PEER_PORT):
             attributes.pop(name, None)
@@ -96,13 +99,15 @@ class ConsumeTelemetry:
     def settled(
         self, delivery: Delivery, delivery_tag: int, operation: str, settle: Callable[[], None]
     ) -> None:
-        """Do it, and record it: `ack`, `nack` or `reject`. No failure of the record keeps it from being done."""
+        """Settle a message (`ack`, `nack` or `reject`), then record it; a failure to record does not prevent the
+        settlement.
+        """
         began, started = time_ns(), perf_counter()
         settle()
         taken = perf_counter() - started
         instruments = self._instruments
         try:
-            context = created(delivery.headers)
+            context = creation_context(delivery.headers)
             attributes = self._attributes(operation, delivery, delivery_tag)
             span = instruments.tracer.start_span(
                 c.span_name(attributes),
@@ -120,18 +125,18 @@ class ConsumeTelemetry:
             )
 
     def received(self, delivery: Delivery | None, delivery_tag: int, queue: str, started: float) -> None:
-        """A `basic.get` that began at `started` (perf_counter) and brought this, or nothing."""
+        """Record a `basic.get` that began at `started` (`perf_counter`) and returned this delivery, or none."""
         instruments = self._instruments
         taken = perf_counter() - started
         if delivery is None:
-            attributes = c.operation("receive") | {c.DESTINATION: queue} | instruments.consuming
+            attributes = c.operation_attributes("receive") | {c.DESTINATION: queue} | instruments.consuming
         else:
             attributes = self._attributes("receive", delivery, delivery_tag)
         span = instruments.tracer.start_span(
             c.span_name(attributes),
             kind=SpanKind.CLIENT,
             attributes=attributes,
-            links=None if delivery is None else _link(created(delivery.headers)),
+            links=None if delivery is None else _link(creation_context(delivery.headers)),
             start_time=time_ns() - int(taken * 1e9),
         )
         span.end()
@@ -141,7 +146,7 @@ class ConsumeTelemetry:
             instruments.consumed.add(1, metric_attributes)
 
     def answered(self, reply: Delivery, read: Callable[[], Result]) -> Result:
-        """Read a reply: the processing of the second conversation of a call. It stays within the caller's span."""
+        """Decode a reply, and record that as the processing of the reply, within the span of the caller."""
         instruments = self._instruments
         attributes = self._attributes("process", reply, 0)
         for name in (c.PEER_ADDRESS, c.PEER_PORT):
@@ -150,14 +155,14 @@ class ConsumeTelemetry:
             c.span_name(attributes),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=_link(created(reply.headers)),
+            links=_link(creation_context(reply.headers)),
         )
         started = perf_counter()
         error: str | None = None
         try:
             return read()
         except Exception as problem:
-            error = fail(span, problem)
+            error = mark_failed(span, problem)
             raise
         finally:
             span.end()
@@ -166,7 +171,7 @@ class ConsumeTelemetry:
             instruments.consumed.add(1, metric_attributes)
 
     def _attributes(self, operation: str, delivery: Delivery, delivery_tag: int) -> c.Attributes:
-        attributes = c.of_delivery(operation, delivery, delivery_tag)
+        attributes = c.delivery_attributes(operation, delivery, delivery_tag)
         attributes |= self._instruments.consuming
         self._instruments.add_destination_template(attributes, delivery.exchange, delivery.routing_key)
         if self._instruments.options.sizes:

@@ -1,4 +1,4 @@
-"""What an App tells OpenTelemetry: the providers it speaks to, its tracer and its instruments."""
+"""Telemetry options, and the tracer and metric instruments of an App."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from warren.sdk.telemetry import semantic_conventions as c
 SCOPE = "warren.sdk"
 Provider = TypeVar("Provider")
 DESTINATIONS = 1000
-"""Metrics name so many destinations, and leave out the others: their number must be bounded."""
+"""Most destinations that metrics name; further ones are left out, to bound the number of series."""
 
 _IN_METRICS = (c.SYSTEM, c.OPERATION, c.SERVER_ADDRESS, c.SERVER_PORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """How an App uses OpenTelemetry: `App(telemetry=Telemetry(...))`.
+    """OpenTelemetry options of an App: `App(telemetry=Telemetry(...))`.
 
-    Providers that are not given are the global ones, if they are set before the App starts. Without any, nothing is
-    recorded and nothing costs anything; trace context of others still travels through.
+    Without providers the global ones are used, if they are set before the App starts. Without any provider nothing is
+    recorded, at no cost; trace context of others still passes through.
 
-    :param create_spans: a span for each message of a batch (`publish_many`), besides the one of the batch.
-    :param sizes: the opt-in attributes `messaging.message.body.size` and `.envelope.size`.
-    :param template: exchange and routing key -> `messaging.destination.template`, or None; for routing keys that hold an
-        id, so that spans and metrics are not named by each.
+    :param create_spans: create a span for each message of a bulk publish, in addition to the span of the batch.
+    :param sizes: record the opt-in attributes `messaging.message.body.size` and `.envelope.size`.
+    :param template: function from exchange and routing key to `messaging.destination.template`, or None; for routing keys
+        that
+        contain an id, so that the number of span names and metric series stays bounded.
     """
 
     tracer_provider: TracerProvider | None = None
@@ -43,7 +44,7 @@ class Telemetry:
     template: Callable[[str, str], str | None] | None = None
 
     def open(self) -> Instruments | None:
-        """What one run records with; None if nobody listens."""
+        """Return the instruments of one run; None if there is no provider."""
         tracers = self.tracer_provider or _unless_default(trace.get_tracer_provider())
         meters = self.meter_provider or _unless_default(metrics.get_meter_provider())
         if tracers is None and meters is None:
@@ -52,10 +53,10 @@ class Telemetry:
 
 
 class Instruments:
-    """A tracer, the conventions' four instruments, and what is known of the connections.
+    """Tracer, the four metrics of the conventions, and attributes of the connections.
 
-    :ivar publishing: attributes of the connection that publishes: server, peer and client.
-    :ivar consuming: those of the connection that consumes.
+    :ivar publishing: attributes of the publish connection: server, peer and client.
+    :ivar consuming: attributes of the consume connection.
     """
 
     def __init__(self, options: Telemetry, tracers: TracerProvider, meters: MeterProvider) -> None:
@@ -84,19 +85,19 @@ class Instruments:
             c.CONSUMED_MESSAGES, "{message}", "Messages that were delivered to the application."
         )
         self._destinations: set[AttributeValue] = set()
-        self._untemplated = False
-        """Whether it has been said that the user's template failed."""
+        self._template_failure_logged = False
+        """The failure of the user's template has been logged."""
 
     def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
-        """Add the template of the destination, if the user names one; its failure costs no message anything."""
+        """Add the destination template of the user; an exception in it affects no message."""
         template = self.options.template
         if template is None:
             return
         try:
             found = template(exchange, routing_key)
         except Exception:
-            if not self._untemplated:
-                self._untemplated = True
+            if not self._template_failure_logged:
+                self._template_failure_logged = True
                 log.exception(
                     "event=telemetry.destination_template_failed exchange=%s routing_key=%s",
                     exchange,
@@ -107,7 +108,7 @@ class Instruments:
             attributes[c.TEMPLATE] = found
 
     def metric_attributes(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
-        """What of a span's attributes a metric has too."""
+        """Return the subset of span attributes that metrics have."""
         kept: c.Attributes = {name: attributes[name] for name in _IN_METRICS if name in attributes}
         if error is not None:
             kept[c.ERROR_TYPE] = error
@@ -121,8 +122,8 @@ class Instruments:
         return kept
 
 
-def fail(span: Span, error: BaseException) -> str:
-    """Mark the span as failed; returns the `error.type`."""
+def mark_failed(span: Span, error: BaseException) -> str:
+    """Mark the span as failed; return the `error.type`."""
     name = c.error_type(error)
     span.set_attribute(c.ERROR_TYPE, name)
     span.set_status(StatusCode.ERROR, str(error) if isinstance(error, WarrenError) else None)
@@ -130,6 +131,6 @@ def fail(span: Span, error: BaseException) -> str:
 
 
 def _unless_default(provider: Provider) -> Provider | None:
-    """The API's own providers stand for those that nobody has set."""
+    """Return the provider, or None for the default of the API, which stands for a provider that nobody set."""
     home = type(provider).__module__
     return None if home.startswith(("opentelemetry.trace", "opentelemetry.metrics")) else provider

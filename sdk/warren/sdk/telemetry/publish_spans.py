@@ -1,4 +1,4 @@
-"""The spans and metrics of what is sent: an outlet around the publisher, which stands there only where somebody listens."""
+"""Spans and metrics of publishing: a sender around the publisher, present only if there is a telemetry provider."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from opentelemetry.trace import Link, Span, SpanKind
 from warren.sdk.app.middleware import OutgoingSender
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.telemetry import semantic_conventions as c
-from warren.sdk.telemetry.instruments import Instruments, fail
-from warren.sdk.telemetry.trace_context import created
+from warren.sdk.telemetry.instruments import Instruments, mark_failed
+from warren.sdk.telemetry.trace_context import creation_context
 
 
 class PublishSpan:
-    """One publish, from the moment when it leaves the user's middlewares to its confirm."""
+    """Recording of one publish, after the middlewares of the user and until its confirm."""
 
     __slots__ = ("_attributes", "_instruments", "_span", "_started")
 
     def __init__(self, instruments: Instruments, outgoing: Outgoing) -> None:
-        attributes = c.of_outgoing("publish", outgoing)
+        attributes = c.outgoing_attributes("publish", outgoing)
         attributes |= instruments.publishing
         instruments.add_destination_template(attributes, outgoing.exchange, outgoing.routing_key)
         if instruments.options.sizes:
@@ -34,14 +34,14 @@ class PublishSpan:
         self._instruments = instruments
         self._attributes = attributes
         theirs = foreign_context(outgoing)
-        batch = _batch.get()
+        batch_span = _batch.get()
         self._span: Span | None = None
-        if theirs is None and batch is not None:
-            batch.create(outgoing, attributes)
-        elif batch is not None:
-            batch.add(trace.get_current_span(theirs).get_span_context(), attributes)
+        if theirs is None and batch_span is not None:
+            batch_span.create(outgoing, attributes)
+        elif batch_span is not None:
+            batch_span.add(trace.get_current_span(theirs).get_span_context(), attributes)
         else:
-            # A context that the user or an earlier publish put there stays: it is where the message was created.
+            # A context from the user or an earlier publish is kept: it is the creation of the message.
             link = None if theirs is None else trace.get_current_span(theirs).get_span_context()
             self._span = instruments.tracer.start_span(
                 c.span_name(attributes),
@@ -54,10 +54,11 @@ class PublishSpan:
         self._started = perf_counter()
 
     def end(self, error: BaseException | None) -> None:
+        """End the recording with the error of the publish, or None."""
         instruments = self._instruments
         name = None
         if error is not None:
-            name = c.error_type(error) if self._span is None else fail(self._span, error)
+            name = c.error_type(error) if self._span is None else mark_failed(self._span, error)
         metric_attributes = instruments.metric_attributes(self._attributes, name)
         if self._span is not None:
             instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
@@ -65,18 +66,19 @@ class PublishSpan:
         instruments.sent.add(1, metric_attributes)
 
     def done(self, confirm: asyncio.Future[None]) -> None:
+        """End the recording with the result of the confirm."""
         self.end(asyncio.CancelledError() if confirm.cancelled() else confirm.exception())
 
 
 class TracedSender:
-    """An outlet that records what passes."""
+    """A sender that records what another one sends."""
 
     def __init__(self, sender: OutgoingSender, instruments: Instruments) -> None:
         self._sender = sender
         self._instruments = instruments
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
-        with _recorded(self._instruments, outgoing):
+        with _recording(self._instruments, outgoing):
             await self._sender.publish(outgoing, timeout)
 
     async def submit(
@@ -92,24 +94,24 @@ class TracedSender:
         return confirm
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        with _recorded(self._instruments, outgoing):
+        with _recording(self._instruments, outgoing):
             await self._sender.publish_unconfirmed(outgoing, timeout)
 
 
-def recorded(
+def record_publish(
     instruments: Instruments, write: Callable[[Outgoing], Awaitable[None]]
 ) -> Callable[[Outgoing], Awaitable[None]]:
-    """`write`, recorded as a publish; of a transaction, whose commit confirms."""
+    """Return `write` with the recording of a publish, for transactions, whose commit confirms."""
 
     async def publish(outgoing: Outgoing) -> None:
-        with _recorded(instruments, outgoing):
+        with _recording(instruments, outgoing):
             await write(outgoing)
 
     return publish
 
 
 @contextmanager
-def _recorded(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
+def _recording(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
     publish = PublishSpan(instruments, outgoing)
     try:
         yield
@@ -120,11 +122,11 @@ def _recorded(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
 
 
 class BatchSpan:
-    """The send of a batch: a client's span, linked to the context that each message was created in."""
+    """The span of a bulk publish: of kind client, linked to the creation of each message."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._attributes = c.operation("publish") | instruments.publishing
+        self._attributes = c.operation_attributes("publish") | instruments.publishing
         self._span = instruments.tracer.start_span(
             "publish", kind=SpanKind.CLIENT, attributes=self._attributes
         )
@@ -133,10 +135,10 @@ class BatchSpan:
         self._destinations: set[str] = set()
 
     def create(self, outgoing: Outgoing, attributes: c.Attributes) -> None:
-        """A message of the batch, and a span for its creation, if that is wanted."""
+        """Add a message, with a create span if the options demand it."""
         span = self._span
         if self._instruments.options.create_spans:
-            shown = attributes | c.operation("create")
+            shown = attributes | c.operation_attributes("create")
             span = self._instruments.tracer.start_span(
                 c.span_name(shown), kind=SpanKind.PRODUCER, attributes=shown
             )
@@ -145,19 +147,21 @@ class BatchSpan:
         self.add(None if span is self._span else span.get_span_context(), attributes)
 
     def add(self, creation: trace.SpanContext | None, attributes: c.Attributes) -> None:
+        """Count a message, and link its creation."""
         self._count += 1
         self._destinations.add(str(attributes.get(c.TEMPLATE, attributes[c.DESTINATION])))
         if creation is not None:
             self._span.add_link(creation)
 
     def end(self, error: BaseException | None) -> None:
+        """End the span with the error of the batch, or None."""
         found: c.Attributes = {c.BATCH_COUNT: self._count}
         if len(self._destinations) == 1:
             found[c.DESTINATION] = next(iter(self._destinations))
         self._attributes |= found
         self._span.set_attributes(found)
         self._span.update_name(c.span_name(self._attributes))
-        name = None if error is None else fail(self._span, error)
+        name = None if error is None else mark_failed(self._span, error)
         metric_attributes = self._instruments.metric_attributes(self._attributes, name)
         self._instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
         self._span.end()
@@ -167,8 +171,8 @@ _batch: ContextVar[BatchSpan | None] = ContextVar("warren_batch", default=None)
 
 
 @contextmanager
-def batch(instruments: Instruments) -> Iterator[None]:
-    """What is submitted inside belongs to one batch."""
+def batch_span(instruments: Instruments) -> Iterator[None]:
+    """Record all publishes inside as one batch."""
     span = BatchSpan(instruments)
     token = _batch.set(span)
     try:
@@ -183,7 +187,7 @@ def batch(instruments: Instruments) -> Iterator[None]:
 
 
 def foreign_context(outgoing: Outgoing) -> Context | None:
-    """The context that the message carries, if it is another than that of the current span."""
+    """Return the context that the message carries, if it differs from that of the current span."""
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):
         return None
@@ -192,11 +196,11 @@ def foreign_context(outgoing: Outgoing) -> Context | None:
     headers = {
         name: getattr(value, "value", value) for name, value in outgoing.headers.items() if name in fields
     }
-    return None if headers == own else created(headers)
+    return None if headers == own else creation_context(headers)
 
 
 def write_context(outgoing: Outgoing, span: Span) -> None:
-    """Make the span the one that the message was created in."""
+    """Write the span into the headers, as the creation of the message."""
     fields: dict[str, str] = {}
     propagate.inject(fields, trace.set_span_in_context(span))
     for name, value in fields.items():

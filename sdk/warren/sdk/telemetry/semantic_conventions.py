@@ -45,7 +45,7 @@ CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 REPLIES: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to", "amq.gen-", "warren.reply.")
-"""How the names of queues begin that a server or a client made up for itself."""
+"""Prefixes of generated queue names."""
 
 OPERATION_TYPES: Final = {
     "publish": "send",
@@ -62,17 +62,18 @@ _CONDITIONS: Final = {int(reply): reply.name.lower().replace("_", "-") for reply
 
 
 def producer_destination(exchange: str, routing_key: str) -> str:
+    """Return `messaging.destination.name` of a producer."""
     return ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
 
 
 def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
-    """Of a message: empty parts are left out, and a routing key that is the queue's name is written once."""
+    """Return `messaging.destination.name` of a consumer: exchange, routing key if it differs from the queue, queue."""
     parts = (exchange, routing_key if routing_key != queue else "", queue)
     return ":".join(part for part in parts if part)
 
 
 def span_name(attributes: Mapping[str, AttributeValue]) -> str:
-    """The operation and where to; a destination that nobody knows by its name is named by its server."""
+    """Return the span name: operation and destination; a temporary destination is replaced by the server."""
     hidden = attributes.get(ANONYMOUS) or attributes.get(TEMPORARY)
     target = attributes.get(TEMPLATE) or (None if hidden else attributes.get(DESTINATION))
     if target is None and hidden and SERVER_ADDRESS in attributes:
@@ -80,14 +81,15 @@ def span_name(attributes: Mapping[str, AttributeValue]) -> str:
     return str(attributes[OPERATION]) if target is None else f"{attributes[OPERATION]!s} {target!s}"
 
 
-def operation(name: str) -> Attributes:
+def operation_attributes(name: str) -> Attributes:
+    """Return the attributes of an operation."""
     return {SYSTEM: "rabbitmq", OPERATION: name, OPERATION_TYPE: OPERATION_TYPES[name]}
 
 
-def of_outgoing(name: str, outgoing: Outgoing) -> Attributes:
-    """Of a message that is sent."""
+def outgoing_attributes(name: str, outgoing: Outgoing) -> Attributes:
+    """Return the attributes of a message that is published."""
     key = outgoing.routing_key
-    attributes = operation(name)
+    attributes = operation_attributes(name)
     attributes[DESTINATION] = producer_destination(outgoing.exchange, key)
     if not outgoing.exchange:
         _note_temporary(attributes, key)
@@ -97,9 +99,9 @@ def of_outgoing(name: str, outgoing: Outgoing) -> Attributes:
     return attributes
 
 
-def of_delivery(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
-    """Of a message that came; `delivery_tag` 0 if it was not delivered by the broker."""
-    attributes = operation(name)
+def delivery_attributes(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
+    """Return the attributes of a received message; `delivery_tag` is 0 if the broker did not deliver it."""
+    attributes = operation_attributes(name)
     attributes[DESTINATION] = consumer_destination(delivery.exchange, delivery.routing_key, delivery.queue)
     _note_temporary(attributes, delivery.queue)
     if delivery.routing_key:
@@ -110,8 +112,8 @@ def of_delivery(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
     return attributes
 
 
-def of_connection(url: str, client: str, peer: tuple[str, int] | None) -> Attributes:
-    """Of a connection: whom the client meant, who answered, and what the broker calls the client."""
+def connection_attributes(url: str, client: str, peer: tuple[str, int] | None) -> Attributes:
+    """Return the attributes of a connection: server of the URL, peer, and client name."""
     parts = parse_url(url)
     attributes: Attributes = {SERVER_ADDRESS: parts.host, SERVER_PORT: parts.port, CLIENT_ID: client}
     if peer is not None:
@@ -120,7 +122,7 @@ def of_connection(url: str, client: str, peer: tuple[str, int] | None) -> Attrib
 
 
 def error_type(error: BaseException) -> str:
-    """AMQP's name of the condition (section 1.1 of its reference) where the broker gave one, else the class."""
+    """Return the `error.type`: the AMQP condition (section 1.1 of the reference) of a reply code, otherwise the class."""
     code = getattr(error, "reply_code", 0)
     if code in _CONDITIONS:
         return _CONDITIONS[code]

@@ -1,4 +1,4 @@
-"""Metrics of the SDK's own: its statistics, read when somebody collects them, so that no message pays for them."""
+"""Metrics from the statistics of an App, read at each collection, so that they cost nothing per message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk.app.statistics import Statistics
 from warren.sdk.telemetry.semantic_conventions import DESTINATION
 
 Measurement = tuple[float, str | None]
-"""A value, and the queue that it is of."""
+"""A value, and its queue or None."""
 
 
 class StatisticsSource(Protocol):
@@ -26,7 +26,10 @@ class StatisticsSource(Protocol):
 
 
 class Metric(NamedTuple):
-    """:param now: it goes up and down; else it is a count since the start."""
+    """A metric and its value in the statistics.
+
+    :param now: it is a gauge that goes up and down; otherwise a count since the start.
+    """
 
     name: str
     unit: str
@@ -110,7 +113,7 @@ _sources: WeakKeyDictionary[MeterProvider, MeterSources] = WeakKeyDictionary()
 
 
 class MeterSources:
-    """The runs that one provider's instruments read."""
+    """The runs whose statistics the instruments of one meter provider read."""
 
     def __init__(self, meters: MeterProvider) -> None:
         self.sources: WeakSet[StatisticsSource] = WeakSet()
@@ -125,7 +128,7 @@ class MeterSources:
             make(metric.name, [self._reader(metric.read)], metric.unit, metric.description)
 
     def add(self, source: StatisticsSource) -> None:
-        """Read it from here on, with the components that it has."""
+        """Read the statistics of a run from now on, including its components."""
         self.sources.add(source)
         for key, value in source.statistics().components.items():
             kind = key.partition(" ")[0]
@@ -161,17 +164,17 @@ class MeterSources:
         return observe
 
 
-def watch(meters: MeterProvider, source: StatisticsSource) -> None:
-    """Let the provider's collections read this run, as long as it lives."""
-    watched = _sources.get(meters)
-    if watched is None:
-        # Once a provider: it keeps the instruments of a name, and with them their callbacks.
-        watched = _sources[meters] = MeterSources(meters)
-    watched.add(source)
+def observe_run(meters: MeterProvider, source: StatisticsSource) -> None:
+    """Let the collections of the provider read this run while it lives."""
+    sources_of = _sources.get(meters)
+    if sources_of is None:
+        # Once for each provider: it keeps the first instrument of a name, with its callbacks.
+        sources_of = _sources[meters] = MeterSources(meters)
+    sources_of.add(source)
 
 
-def unwatch(meters: MeterProvider, source: StatisticsSource) -> None:
-    """The run has ended: its last figures are collected no more."""
-    watched = _sources.get(meters)
-    if watched is not None:
-        watched.sources.discard(source)
+def stop_observing(meters: MeterProvider, source: StatisticsSource) -> None:
+    """Stop reading a run that has ended."""
+    sources_of = _sources.get(meters)
+    if sources_of is not None:
+        sources_of.sources.discard(source)

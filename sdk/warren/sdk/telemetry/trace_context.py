@@ -1,4 +1,4 @@
-"""Trace context in the headers of messages: who publishes puts it in, who handles takes it out."""
+"""Trace context in message headers: written when a message is published, read when it is handled."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from warren.sdk.consume.delivery import Delivery
 
 
 def inject(headers: MutableMapping[str, Any]) -> None:
-    """Add the context of the current span, if there is one: `traceparent` and `tracestate` (W3C) by default."""
+    """Add the context of the current span to headers, if there is one: `traceparent` and `tracestate` (W3C) by
+    default.
+    """
     if trace.get_current_span().get_span_context().is_valid:
         propagate.inject(headers)
 
 
-def created(headers: Mapping[str, Any]) -> Context:
-    """The context that a message was created in; an empty one if its headers carry none."""
+def creation_context(headers: Mapping[str, Any]) -> Context:
+    """Return the context in which a message was created; an empty one if its headers have none."""
     return propagate.extract({k: v for k, v in headers.items() if isinstance(v, str)}, Context())
 
 
 @contextmanager
-def within(delivery: Delivery) -> Iterator[None]:
-    """Make the creator's context the current one: without a tracer of our own, others still see the whole way."""
-    token = context.attach(created(delivery.headers))
+def use_creation_context(delivery: Delivery) -> Iterator[None]:
+    """Make the creator's context the current one, so that a trace continues although this App records no spans."""
+    token = context.attach(creation_context(delivery.headers))
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Exchanges, queues and bindings: values, declaration, comparison with a broker, plans."""
+"""Topology: exchanges, queues and bindings as values, their declaration, and the report of mismatches."""

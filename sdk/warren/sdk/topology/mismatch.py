@@ -1,9 +1,9 @@
-"""What differs between a value and the thing of that name on the broker, argument by argument, over AMQP alone.
+"""Mismatch report: how an existing exchange or queue differs from its declaration, argument by argument.
 
-AMQP has no method that shows an exchange or a queue. But a declaration of one that exists is answered with 406 and the
-text `inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '1' but current is '2'`, which names the first
-difference and both values. Declared again with the broker's value there, the next one is named, until nothing differs.
-The broker's own idea of equality is so the one that counts.
+AMQP has no method that shows an exchange or a queue. But a declaration that differs is answered with 406 and the text
+`inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '1' but current is '2'`, which names the first
+difference with both values. Declared again with the broker's value, the reply names the next difference, until none is
+left. So the broker's own rules of equality decide.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 
 MOST = 64
-"""More differences than a queue has arguments."""
+"""Upper bound of the differences; more than a queue has arguments."""
 
-_SAID = re.compile(
+_REPLY = re.compile(
     r"received (?:none|the value '.*' of type '\w+'|'.*') but current is (?P<current>.+)", re.DOTALL
 )
 _VALUE = re.compile(r"the value '(?P<value>.*)' of type '(?P<type>\w+)'", re.DOTALL)
@@ -29,10 +29,10 @@ _INTEGERS = {"signedint", "long", "short", "byte", "unsignedbyte", "unsignedshor
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One argument or property that is not on the broker as it is declared.
+    """One argument or property with another value on the broker than in the declaration.
 
-    :ivar argument: its name in AMQP: `x-message-ttl`, `alternate-exchange`, `durable`, `type`.
-    :ivar declared: the value here; None if it is not declared.
+    :ivar argument: its AMQP name: `x-message-ttl`, `alternate-exchange`, `durable`, `type`.
+    :ivar declared: the declared value; None if it is not declared.
     :ivar current: the value on the broker; None if it has none.
     """
 
@@ -41,14 +41,15 @@ class Difference:
     current: Any
 
     def __str__(self) -> str:
-        return f"{self.argument} is {_shown(self.current)} on the broker and {_shown(self.declared)} here"
+        return f"{self.argument} is {_display(self.current)} on the broker and {_display(self.declared)} here"
 
 
 async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
-    """All that differs; the thing must be there, or this would make it: look first.
+    """Return all differences. Check first that the item exists: this would declare it.
 
-    :raises TopologyMismatch: if the broker says no, and it is not over an argument that can be read in its text (which
-        AMQP cuts off after 255 bytes).
+    :raises TopologyMismatch: if the broker refuses for another reason, or with a text that cannot be parsed (AMQP cuts
+        texts
+        off after 255 bytes).
     """
     own = Declaration.of(item)
     trial = own
@@ -70,21 +71,21 @@ async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Dif
 
 
 def read_mismatch(text: str, form: Declaration) -> Difference | None:
-    """The difference that the text of a 406 names; None if it names none, or is cut off."""
+    """Return the difference that the text of a 406 names; None if it names none, or is cut off."""
     _, begun, rest = text.partition("inequivalent arg '")
     argument, _, rest = rest.partition("' for ")
     _, named, rest = rest.partition(f"{form.kind} '{form.name}' in vhost '")
-    said = _SAID.search(rest)
-    if not begun or not named or said is None:
+    reply = _REPLY.search(rest)
+    if not begun or not named or reply is None:
         return None
     declared = form.properties.get(argument, form.arguments.get(argument))
-    current = said["current"]
+    current = reply["current"]
     if current == "none":
         return Difference(argument, declared, None)
     if (typed := _VALUE.fullmatch(current)) is not None:
         return Difference(argument, declared, _value(typed["value"], typed["type"]))
     if current[:1] == current[-1:] == "'" and len(current) > 1:
-        # Without a type: where both have a value, they are taken to have the same one.
+        # The text has no type; assume that of the declared value.
         return Difference(argument, declared, _value(current[1:-1], type(declared).__name__))
     return None
 
@@ -109,5 +110,5 @@ def _value(text: str, kind: str) -> Any:
     return text
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     return "none" if value is None else repr(value)

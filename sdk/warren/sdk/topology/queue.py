@@ -1,4 +1,4 @@
-"""A queue as a frozen value: the arguments that its type takes, and safe ones where nothing is said."""
+"""`Queue`: the declaration of a queue as a frozen value, with safe defaults for its type."""
 
 from __future__ import annotations
 
@@ -19,62 +19,62 @@ from warren.sdk.topology.queue_arguments import (
 )
 
 DEAD_LETTER_EXCHANGE = "warren.dead"
-"""The direct exchange that default queues dead-letter to; the routing key is the name of the queue."""
+"""The direct exchange for dead letters of queues by default; the routing key is the name of the queue."""
 
 DELIVERY_LIMIT = 20
 UNLIMITED_DELIVERIES = 2**31 - 1
-"""The delivery limit of a dead letter queue: RabbitMQ 4.0 and later take 20 where none is said, and drop what was looked
-at more often (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
+"""The delivery limit of a dead letter queue. Without one, RabbitMQ 4.0 and later use 20, and drop a message that was
+delivered more often, even only to look at it (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Strategy = Literal["at-most-once", "at-least-once"]
 LeaderLocator = Literal["client-local", "balanced", "random", "least-leaders"]
 
 
-class _Said(Enum):
-    NOTHING = 0
+class _Unset(Enum):
+    DEFAULT = 0
 
 
-_DEFAULT: Final[Any] = _Said.NOTHING
-"""Stands where `None` would say that the queue shall have none."""
+_DEFAULT: Final[Any] = _Unset.DEFAULT
+"""Default of parameters whose value None means that the queue has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue; by default durable, replicated (quorum), with a delivery limit and at-least-once dead-lettering.
 
-    It is checked when it is made: an argument that its type does not take, or a value that the broker would refuse, is a
-    `ConfigError`. A type checker offers each type its own arguments. Durations become whole milliseconds, rounded up.
+    The constructor checks it: an argument that its type does not have, or a value that the broker would refuse, raises
+    `ConfigError`. A type checker knows the arguments of each type. Durations are rounded up to milliseconds.
 
     :param type: `quorum`, `classic` or `stream`. Without it a quorum queue, unless an argument says otherwise: priorities,
         `mode`, `version`, `exclusive`, `auto_delete` or `durable=False` make it classic, `max_age` and the like a
-        stream (`type_reason` says which did; `warren topology plan` prints it).
-    :param delivery_limit: deliveries of one message before it is dead-lettered; quorum; 20, -1 for no limit, None leaves
-        it out.
-    :param dead_letter_exchange: by default `warren.dead`, whose queue `<name>.dead` is declared along; None for none. Not
-        of a stream, which keeps what it has.
+        stream (`type_reason` has the argument; `warren topology plan` prints it).
+    :param delivery_limit: deliveries of one message before it is dead-lettered; quorum; 20 by default, -1 for no limit, None
+        leaves it out.
+    :param dead_letter_exchange: by default `warren.dead`, whose queue `<name>.dead` is declared as well; None for none.
+        Streams have none.
     :param dead_letter_routing_key: by default the queue's name at `warren.dead`, else the message's own key.
     :param dead_letter_strategy: quorum; None chooses `at-least-once` unless `overflow` forbids it (RabbitMQ, "Quorum
         Queues", At-Least-Once Dead Lettering).
     :param message_ttl: how long a message may wait (`x-message-ttl`).
-    :param expires: the queue is deleted after so long without use (`x-expires`); more than nothing.
-    :param max_length: messages that may wait; beyond it `overflow` rules.
-    :param overflow: None chooses `reject-publish` where at-least-once dead-lettering needs it, else the broker's default.
+    :param expires: the broker deletes the queue after so long without use (`x-expires`); more than zero.
+    :param max_length: most messages; beyond it `overflow` applies.
+    :param overflow: None selects `reject-publish` if at-least-once dead-lettering needs it, otherwise the broker's default.
     :param max_priority: classic; 0 to 255 levels (`x-max-priority`), 10 is usual.
     :param mode: classic; `lazy` keeps messages on disk (RabbitMQ ignores it since 3.12, where every queue does).
-    :param version: classic; 1 or 2 (RabbitMQ 4 knows 2 only).
-    :param leader_locator: where the leader begins; `master_locator` is its older name for classic queues (gone in 4.3).
-    :param initial_group_size: quorum; replicas at first. `target_group_size`: what it grows to (3.13).
-    :param member_placement_tag: quorum; on which nodes replicas may be (4.3).
+    :param version: classic; 1 or 2 (RabbitMQ 4 supports only 2).
+    :param leader_locator: initial place of the leader; `master_locator` is its older name for classic queues (until 4.2).
+    :param initial_group_size: quorum; initial replicas. `target_group_size`: replicas to grow to (3.13).
+    :param member_placement_tag: quorum; tag of the nodes that may have replicas (4.3).
     :param max_in_memory_length: quorum; without effect since 3.10, as `max_in_memory_bytes`.
     :param consumer_timeout: quorum; how long a delivery may stay unacknowledged (4.3; Warren).
     :param consumer_disconnected_timeout: quorum; how long a lost consumer keeps its messages (4.3).
-    :param delayed_retry: quorum; which returned messages wait before they are ready again (4.3; Warren), between
+    :param delayed_retry: quorum; which returned messages wait before they are delivered again (4.3; Warren), between
         `delayed_retry_min` and `delayed_retry_max`.
-    :param max_age: stream; what is older may be removed, whole seconds. `max_segment_size_bytes`: what is removed at once.
+    :param max_age: stream; older messages may be removed; whole seconds. `max_segment_size_bytes`: unit of removal.
     :param filter_size_bytes: stream; 16 to 255 (3.13). `initial_cluster_size`: stream; replicas.
-    :param arguments: further arguments, as they go over the wire; they win, and only the broker checks them.
-    :raises ConfigError: see above.
+    :param arguments: further arguments, sent unchanged; they take precedence, and only the broker checks them.
+    :raises ConfigError: for an argument or value as described above.
     """
 
     name: str
@@ -113,10 +113,10 @@ class Queue:
     filter_size_bytes: int | None = None
     initial_cluster_size: int | None = None
     type_reason: str = field(default="", init=False, repr=False, compare=False)
-    """Which argument made it classic or a stream, where `type` does not say it."""
+    """The argument that made the queue classic or a stream, if `type` was not given."""
 
     if TYPE_CHECKING:
-        # What dataclass makes takes every argument for every type; these say which type takes which.
+        # The generated __init__ accepts every argument for every type; the overloads limit each type to its own.
 
         @overload
         def __init__(
@@ -197,7 +197,9 @@ class Queue:
         check_name("a queue", self.name)
         what = f"queue {self.name!r}"
         if not self.name:
-            raise ConfigError("a queue needs a name: what the broker names cannot be declared again")
+            raise ConfigError(
+                "a queue needs a name: one that the broker names cannot be declared again after a reconnect"
+            )
         if self.name.startswith("amq."):
             raise ConfigError(f"{what}: names that begin with amq. are the broker's own")
         if self.type is _DEFAULT:
@@ -214,14 +216,16 @@ class Queue:
 
     @property
     def dead_letter_key(self) -> str | None:
-        """The routing key that dead letters of this queue get; None keeps the message's own."""
+        """The routing key of dead letters of this queue; None keeps the key of the message."""
         if self.dead_letter_routing_key is None and self.dead_letter_exchange == DEAD_LETTER_EXCHANGE:
             return self.name
         return self.dead_letter_routing_key
 
     @property
     def dead_letter_queue(self) -> Queue | None:
-        """The queue `<name>.dead` of a queue that dead-letters to `warren.dead`; classic if this one is."""
+        """The queue `<name>.dead` if this queue dead-letters to `warren.dead`, otherwise None; classic if this queue
+        is classic.
+        """
         if self.dead_letter_exchange != DEAD_LETTER_EXCHANGE:
             return None
         name = dead_letter_queue_name(self.name)
@@ -231,12 +235,12 @@ class Queue:
 
     @property
     def dead_letters_at_least_once(self) -> bool:
-        """The broker keeps what it dead-letters until a queue has taken it."""
+        """Whether the broker keeps dead letters until another queue has confirmed them."""
         safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
         return self.dead_letter_exchange is not None and self.type == "quorum" and safe
 
     def wire_arguments(self) -> dict[str, Any]:
-        """The arguments of `queue.declare`."""
+        """Return the arguments of `queue.declare`."""
         values = self._values()
         if self.dead_letter_exchange is not None:
             values["dead_letter_routing_key"] = self.dead_letter_key
@@ -254,4 +258,5 @@ class Queue:
 
 
 def dead_letter_queue_name(queue: str) -> str:
+    """Return the name of the dead letter queue of a queue."""
     return f"{queue}.dead"

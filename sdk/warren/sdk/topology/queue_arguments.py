@@ -1,6 +1,6 @@
-"""The arguments of queues that RabbitMQ 3.10 to 4.3 knows: what each type of queue takes, and which values.
+"""Queue arguments of RabbitMQ 3.10 to 4.3: the types of queues that have them, and their values.
 
-Read from RabbitMQ's own table (`rabbit_amqqueue:declare_args`, `capabilities` of each queue type) and
+Taken from RabbitMQ's own table (`rabbit_amqqueue:declare_args`, `capabilities` of each queue type) and
 https://www.rabbitmq.com/docs/queues#optional-arguments.
 """
 
@@ -17,7 +17,7 @@ from warren.sdk.errors import ConfigError
 QueueType: TypeAlias = Literal["quorum", "classic", "stream"]
 
 TEN_YEARS_MS: Final = 315_360_000_000
-"""RabbitMQ's bound for times."""
+"""RabbitMQ's upper bound of durations, in milliseconds."""
 LARGEST: Final = 2**63 - 1
 NAME_BYTES: Final = 255
 
@@ -30,14 +30,16 @@ ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
 
 @dataclass(frozen=True, slots=True)
 class QueueArgument:
-    """One argument: the field of `Queue`, its name on the wire, and what may stand there.
+    """One argument: the field of `Queue`, its AMQP name, and its values.
 
-    :param form: the type of its values.
-    :param lowest: of a number; of a duration in milliseconds.
-    :param words: the texts that it may be; none where any will do.
-    :param since: the first RabbitMQ that knows it.
-    :param classic_since: the first whose classic queues take it.
-    :param idle_since: the first RabbitMQ that takes it and does nothing with it, or refuses it.
+    :param types: the types of queues that have it.
+    :param form: type of its values.
+    :param lowest: smallest number; of a duration, milliseconds.
+    :param highest: greatest number; of a duration, milliseconds.
+    :param words: the allowed texts; empty if all are allowed.
+    :param since: the first RabbitMQ that supports it.
+    :param classic_since: the first RabbitMQ whose classic queues support it.
+    :param idle_since: the first RabbitMQ that ignores or refuses it.
     """
 
     field: str
@@ -52,7 +54,7 @@ class QueueArgument:
     classic_since: tuple[int, int] = (3, 10)
 
     def known_since(self, kind: QueueType) -> tuple[int, int]:
-        """The first RabbitMQ whose queues of this type take it."""
+        """Return the first RabbitMQ whose queues of this type support it."""
         return max(self.since, self.classic_since) if kind == "classic" else self.since
 
 
@@ -116,14 +118,17 @@ ARGUMENTS: Final = (
     ),
     QueueArgument("initial_cluster_size", "x-initial-cluster-size", STREAM, lowest=1),
 )
-"""In the order in which they are written on the wire."""
+"""In the order in which they are encoded."""
 
 MAKES_CLASSIC: Final = ("max_priority", "mode", "version", "master_locator")
 MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes", "initial_cluster_size")
 
 
 def infer_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
-    """The type of a queue that names none, and which of its fields is the reason; quorum if nothing speaks against it."""
+    """Return the type of a queue that does not name one, and the field that decided it.
+
+    Quorum, with an empty reason, if no field demands another type.
+    """
     temporary = {
         "exclusive=True": fields["exclusive"],
         "auto_delete=True": fields["auto_delete"],
@@ -143,10 +148,10 @@ def infer_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
 
 
 def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> None:
-    """Whether a queue of this type may have these arguments.
+    """Check the arguments of a queue of this type.
 
-    :param what: how errors name the queue.
-    :raises ConfigError: naming the argument, what it may be, and which type takes it.
+    :param what: the queue in error texts.
+    :raises ConfigError: with the argument, its allowed values, and the types that have it.
     """
     if kind not in ALL:
         raise ConfigError(f"{what}: there is no type {kind!r}; there are {', '.join(ALL)}")
@@ -183,7 +188,10 @@ def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> No
 
 
 def check_name(what: str, name: object) -> None:
-    """:raises ConfigError: if no exchange or queue of a user's may be called so."""
+    """Check the name of an exchange or a queue, or a routing key.
+
+    :raises ConfigError: if it is not a text of at most 255 bytes of UTF-8.
+    """
     if not isinstance(name, str):
         raise ConfigError(f"the name of {what} must be a text, not {name!r}")
     try:
@@ -197,7 +205,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def wire_value(argument: QueueArgument, value: Any) -> Any:
-    """A field's value as it goes over the wire."""
+    """Return the AMQP value of a field."""
     if not isinstance(value, timedelta):
         return value
     if argument.field == "max_age":

@@ -1,4 +1,4 @@
-"""The topology of one App: what has been named so far, and how it is declared or checked on a broker."""
+"""Topology registry: the declared topology of one App, and its declaration or check on a broker."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ class ReconnectingRunner(Protocol):
 
 
 class TopologyRegistry:
-    """Values by name; the same name must mean the same thing.
+    """Declared items by kind and name; a name must not stand for two different items.
 
-    A value that has only defaults (`Queue("billing")`) gives way to one that says more.
+    An item with defaults only (`Queue("billing")`) gives way to one with arguments.
+
+    :param policy: `always` declares missing items, `never` only checks that they exist.
+    :param mismatch: see `App`.
     """
 
     def __init__(self, policy: DeclarePolicy, mismatch: MismatchPolicy = "fail") -> None:
@@ -43,13 +46,13 @@ class TopologyRegistry:
 
     @property
     def declares(self) -> bool:
-        """What is not there is made; else that is an error."""
+        """Whether missing items are declared; otherwise they are an error."""
         return self._policy == "always"
 
     def add(self, items: Iterable[Declarable]) -> None:
-        """Register.
+        """Register items.
 
-        :raises ConfigError: if a name already stands for something else.
+        :raises ConfigError: if a name stands for another item already.
         """
         self._named = self._with(items)
 
@@ -67,16 +70,18 @@ class TopologyRegistry:
         return named
 
     def items(self) -> tuple[Declarable, ...]:
-        """All that is declared: what was named, and the dead letter queues that this implies."""
+        """Return all declared items, with the dead letter topology that they imply."""
         return tuple(_with_implied(self._named.values()).values())
 
     async def add_and_declare(self, link: ReconnectingRunner, items: Iterable[Declarable]) -> None:
-        """`add`, and on the broker before it returns, also if another task is about to declare the same.
+        """Declare items on the broker, then register them; return when the broker has them, also if another task declares
+        the same.
 
-        What is registered is declared on each connection to come, so that is done only when the broker has taken it: what it
-        refuses, or ends the connection over, must not stand in the way of the next one.
+        Registered items are declared on each later connection. An item that the broker refuses, or over which it closes
+        the
+        connection, must not break the next one, so it is registered last.
 
-        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `ReconnectingRunner.use`.
+        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `SupervisedConnection.use`.
         """
         items = list(items)
         wanted = {identity(item) for item in with_implied_topology(items)}
@@ -89,23 +94,24 @@ class TopologyRegistry:
         self.add(items)
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name as it is registered, else as it is by default."""
+        """Return the registered queue of that name, otherwise one with defaults."""
         item = _with_implied(self._named.values()).get(("queue", name))
         return item if isinstance(item, Queue) else Queue(name)
 
     async def declare_all(self, runner: MethodRunner) -> None:
+        """Declare all items."""
         await self.declare(runner, self.items())
 
     async def declare_shared(self, runner: MethodRunner) -> None:
-        """All but what belongs to one connection alone: exclusive queues, and what binds them."""
+        """Declare all items except exclusive queues and their bindings, which belong to one connection."""
         items = self.items()
         own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}
         await self.declare(runner, [item for item in items if not _belongs_to(item, own)])
 
     async def declare(self, runner: MethodRunner, items: Iterable[Declarable]) -> None:
-        """Declare the items, or with `declare="never"` check that they exist (bindings cannot be checked).
+        """Declare the items, or with the policy `never` check that they exist (bindings cannot be checked).
 
-        :raises TopologyMismatch: what is missing; or all that differs, unless the policy is `adopt`.
+        :raises TopologyMismatch: with the missing items; or with all differences, unless `mismatch` is `adopt`.
         """
         ordered = sorted(items, key=declaration_order)
         if self._policy == "never":
@@ -125,7 +131,7 @@ class TopologyRegistry:
         try:
             found = await differences(runner, item)
         except TopologyMismatch:
-            # Nothing that differs: the broker takes no such thing.
+            # Nothing differs: the broker refuses the arguments.
             raise error from None
         if self._mismatch == "adopt" and found:
             log.warning(
@@ -136,7 +142,7 @@ class TopologyRegistry:
             return
         further = "".join(f"; {each}" for each in found[1:])
         raise TopologyMismatch(
-            f"{error}{further} (`warren topology plan` says what to do; App(mismatch='adopt') takes it as it is)",
+            f"{error}{further} (`warren topology plan` shows what to do; App(mismatch='adopt') uses it unchanged)",
             reply_code=406,
             differences=found,
         ) from error
@@ -152,8 +158,8 @@ class TopologyRegistry:
                 missing.append(label(item))
         if missing:
             raise TopologyMismatch(
-                f"missing on the broker: {', '.join(missing)}; `warren topology apply MODULE:APP` makes them,"
-                " or a start with declare='always'",
+                f"missing on the broker: {', '.join(missing)}; `warren topology apply MODULE:APP` declares them,"
+                " and so does a start with declare='always'",
                 reply_code=404,
             )
 
@@ -173,7 +179,10 @@ def _only_defaults(item: Declarable) -> bool:
 
 
 def _with_implied(named: Collection[Declarable]) -> dict[object, Declarable]:
-    """With what they imply; a queue of defaults that is also an implied dead letter queue (of a handler for it) is that."""
+    """Return the items by identity, with the dead letter topology that they imply.
+
+    A queue with defaults only, which is also an implied dead letter queue (of a handler for dead letters), is the latter.
+    """
     implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
     dead = {("queue", queue.name) for queue in implied if queue is not None}
     kept = [item for item in named if not (identity(item) in dead and _only_defaults(item))]
