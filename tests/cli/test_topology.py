@@ -354,7 +354,7 @@ def test_risks_of_portability() -> None:
     )
     new = Queue("q", consumer_timeout=timedelta(minutes=1))
     assert not texts(new, rabbitmq=(4, 3)).get(Kind.PORTABILITY)
-    assert "RabbitMQ knows since 4.3" in texts(new, rabbitmq=(3, 10))[Kind.PORTABILITY][0]
+    assert "RabbitMQ supports since 4.3" in texts(new, rabbitmq=(3, 10))[Kind.PORTABILITY][0]
     lazy = Queue("q", type="classic", mode="lazy")
     assert not texts(lazy, rabbitmq=(3, 10)).get(Kind.PORTABILITY)
     assert "ignores or refuses since 3.12" in texts(lazy)[Kind.PORTABILITY][0]

@@ -272,7 +272,7 @@ async def test_a_batch_that_can_never_be_written_is_dropped(
     make_app: MakeApp, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(name="n" * 256, capture=Capture(stream=stream, within=0.01))
-    monkeypatch.setattr("warren.sdk.capture.recorder.short", lambda name, limit: name)
+    monkeypatch.setattr("warren.sdk.capture.recorder.truncate_utf8", lambda name, limit: name)
     async with app:
         await until(lambda: statistics(app).dropped > 0, "it is dropped")
         await until(lambda: statistics(app).waiting == 0, "nothing waits for it")

@@ -1,4 +1,4 @@
-"""The clock of the machine, and that of an App, which a test can set to another."""
+"""Clocks: the clock of the machine, and the clock of an App, which a test can replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warren.sdk.protocols import Clock, Timer
 
 
 class SystemClock:
-    """Real time: `Clock` over `time.time` and the running event loop."""
+    """Real time: a `Clock` of `time.time` and the running event loop."""
 
     def now(self) -> float:
         return time.time()
@@ -24,7 +24,7 @@ class SystemClock:
 
 
 class AppClock:
-    """What an App and all that belongs to it takes for the time; it stays while the clock that it follows changes."""
+    """The clock of an App and its patterns; the object stays the same when the clock that it follows is replaced."""
 
     now: Callable[[], float]
     call_at: Callable[[float, Callable[[], object]], Timer]
@@ -34,7 +34,7 @@ class AppClock:
         self.follow(clock)
 
     def follow(self, clock: Clock) -> None:
-        """Take the time from `clock` from now on; for an App that does not run."""
+        """Take the time from another clock from now on. Only while the App does not run."""
         self.followed: Clock = clock
-        # The methods themselves, so that asking costs what asking the clock itself costs.
+        # The bound methods of the clock, so that a call costs no more than a call of the clock itself.
         self.now, self.call_at, self.sleep = clock.now, clock.call_at, clock.sleep

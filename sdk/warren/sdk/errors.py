@@ -1,4 +1,4 @@
-"""The SDK's errors: one tree, each saying whether trying again can help and what became of the message."""
+"""Errors of the SDK: one tree; each error has the outcome of its message, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from warren.sdk.topology.mismatch import Difference
 
 Outcome = Literal["not_sent", "refused", "unknown"]
-"""What became of the message: `not_sent`, the broker never saw it; `refused`, the broker saw it and no queue has it;
-`unknown`, it may have arrived, and a second try with the same message id may make a duplicate."""
+"""Outcome of a message: `not_sent`, the broker did not receive it; `refused`, the broker received it and no queue has it;
+`unknown`, it may have arrived, and another attempt with the same message id may create a duplicate."""
 
 
 class WarrenError(Exception):
-    """Every error that the SDK raises.
+    """Base class of all errors of the SDK.
 
-    :ivar retryable: whether the same call may succeed later without a change of code or configuration.
+    :ivar retryable: the same call may succeed later, without a change of code or configuration.
     :ivar outcome: see `Outcome`.
-    :ivar exit_status: what a command ends with that cannot do better than to print it (see `warren.core.errors.Exit`).
+    :ivar exit_status: exit status of a command that can only print the error (see `warren.core.errors.Exit`).
     """
 
     exit_status: ClassVar[int] = 1
@@ -37,13 +37,13 @@ class WarrenError(Exception):
 
 
 class ConfigError(WarrenError):
-    """The program or its configuration is wrong; the text is one line that says what to change."""
+    """The program or its configuration is wrong; the text is one line with the necessary change."""
 
     exit_status: ClassVar[int] = 2
 
 
 class TransportUnavailable(WarrenError):
-    """There is no connection to the broker, and none came back within the deadline."""
+    """No connection to the broker, and none was made within the deadline."""
 
     exit_status: ClassVar[int] = 74
     retryable: bool = True
@@ -52,11 +52,12 @@ class TransportUnavailable(WarrenError):
 class TopologyMismatch(WarrenError):
     """An exchange, queue or binding is missing, or exists with other arguments (406 PRECONDITION_FAILED).
 
-    What another connection holds exclusively (405 RESOURCE_LOCKED, or an exclusive consumer) is `retryable`: a start or
-    a reconnect waits for it, because a connection of our own may be dead and not yet noticed by the broker.
+    The error is `retryable` if another connection holds the queue exclusively (405 RESOURCE_LOCKED, or an exclusive
+    consumer). A start or a reconnect then waits, because it may be a dead connection of this App that the broker has not
+    noticed yet.
 
     :ivar reply_code: the broker's code (403, 404, 405, 406), or 0.
-    :ivar differences: what differs, argument by argument, where it is known.
+    :ivar differences: the differing arguments, as far as they are known.
     """
 
     def __init__(
@@ -73,14 +74,14 @@ class TopologyMismatch(WarrenError):
 
 
 class PublishError(WarrenError):
-    """A publish did not end in the broker's confirm."""
+    """A publish that did not end in the broker's confirm."""
 
 
 class Unroutable(PublishError):
-    """No queue matched: the broker returned the message (`basic.return`, AMQP 0-9-1 section 1.8.3.9).
+    """The broker returned the message (`basic.return`, AMQP 0-9-1 section 1.8.3.9) because no queue matched.
 
     :ivar reply_code: 312 NO_ROUTE, or 313 NO_CONSUMERS.
-    :ivar properties: the AMQP properties that were set, by their AMQP names; `headers` among them.
+    :ivar properties: the AMQP properties of the message, by their AMQP names, including `headers`.
     """
 
     outcome: Outcome = "refused"
@@ -108,23 +109,23 @@ class Unroutable(PublishError):
 
 
 class Nacked(PublishError):
-    """The broker refused the message (`basic.nack`): a queue is full with `reject-publish`, or its disk failed."""
+    """The broker refused the message (`basic.nack`): a queue with `reject-publish` is full, or a disk failed."""
 
     retryable: bool = True
     outcome: Outcome = "refused"
 
 
 class PublishTimeout(PublishError):
-    """No confirm came within the deadline; `outcome` says whether the message had been sent."""
+    """No confirm came within the deadline; `outcome` is `not_sent` or `unknown`."""
 
     retryable: bool = True
     outcome: Outcome = "unknown"
 
 
 class BatchError(PublishError):
-    """Some messages of `publish_many` were not confirmed.
+    """Some messages of a bulk publish were not confirmed.
 
-    :ivar report: says which, and why each; publish again only those.
+    :ivar report: has these messages and their errors; `app.publish_again(report)` publishes them again.
     """
 
     outcome: Outcome = "unknown"
@@ -140,34 +141,35 @@ class BatchError(PublishError):
 
 
 class TransactionError(WarrenError):
-    """A transaction did not end in the broker's commit."""
+    """A transaction that did not end in the broker's commit."""
 
 
 class TransactionFailed(TransactionError):
-    """Nothing of the transaction took place: no message was published, none acknowledged."""
+    """A transaction without effect: no message was published, none acknowledged."""
 
     retryable: bool = True
 
 
 class TransactionUnknown(TransactionError):
-    """The commit was sent, and its outcome is not known: all of it took place, or none, or (rarely) a part.
+    """The commit was sent and its outcome is unknown: all of it took effect, or nothing, or (rarely) a part.
 
-    It is never tried again by itself, which might do it twice. Look at what it should have changed; or repeat it with the
-    same message ids, where the consumers are idempotent.
+    The SDK does not retry it, because that might do it twice. Check its effects; or repeat it with the same message ids
+    if
+    the consumers are idempotent.
     """
 
     outcome: Outcome = "unknown"
 
 
 class CallError(WarrenError):
-    """A call did not end in a reply of its type."""
+    """A call that did not end in a reply of its type."""
 
 
 class RemoteError(CallError):
-    """The server answered with an error. A handler of a Request raises it to choose what the caller sees.
+    """The server replied with an error. A handler of a Request raises it to choose the error of the caller.
 
-    :ivar code: a short name that programs can compare.
-    :ivar details: anything that JSON can carry.
+    :ivar code: a short name for programs to compare.
+    :ivar details: any value that can be written as JSON.
     """
 
     outcome: Outcome = "refused"
@@ -184,12 +186,12 @@ Details = TypeVar("Details")
 
 
 class Fault(RemoteError, Generic[Details]):
-    """An error that both sides know by its class: `class SoldOut(Fault[Stock], code="sold_out", retryable=True)`.
+    """An error with a class that server and client share: `class SoldOut(Fault[Stock], code="sold_out", retryable=True)`.
 
     A request names it (`class GetQuote(Request[Quote], queue="quotes", faults=[SoldOut])`), a handler raises it
-    (`raise SoldOut("none left", Stock(...))`), and the caller catches it, with the details as `Details` again. Without
-    details: `class Closed(Fault[None], code="closed")`. To a caller whose request does not name it, it is a
-    `RemoteError` of that code.
+    (`raise SoldOut("none left", Stock(...))`), and the caller catches it, with the details decoded as `Details`. Without
+    details: `class Closed(Fault[None], code="closed")`. A caller whose request does not name it gets a `RemoteError` with
+    that code.
     """
 
     wire_code: ClassVar[str] = ""
@@ -219,7 +221,7 @@ class Fault(RemoteError, Generic[Details]):
 
     @classmethod
     def details_type(cls) -> Any:
-        """The type of its details, as the class says it."""
+        """Return the type of the details, from the class definition."""
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
                 if get_origin(generic) is Fault and not isinstance(get_args(generic)[0], TypeVar):
@@ -228,7 +230,7 @@ class Fault(RemoteError, Generic[Details]):
 
 
 class NoServer(CallError):
-    """The request's queue does not exist: nobody serves it. Raised at once, not after the deadline."""
+    """The request's queue does not exist, so that nobody serves it. Raised at once, not after the deadline."""
 
     retryable: bool = True
     outcome: Outcome = "refused"
@@ -242,28 +244,28 @@ class CallTimeout(CallError):
 
 
 class HandlerOutcome(Exception):
-    """What a handler (or `Once`) raises to choose the end of its message; it is no failure and is not retried."""
+    """Raised by a handler (or `Once`) to choose the outcome of its message; not a failure, and not retried."""
 
     counted_as: ClassVar[str]
 
 
 class Requeue(HandlerOutcome):
-    """Give the message back to its queue, for any consumer; it counts against the queue's delivery limit."""
+    """Return the message to its queue, for any consumer; this counts against the delivery limit of the queue."""
 
     counted_as = "requeued"
 
 
 class Ack(HandlerOutcome):
-    """Acknowledge the message without more ado; a Request remains without an answer."""
+    """Acknowledge the message at once; a Request gets no reply."""
 
     counted_as = "acknowledged"
 
 
 class RetryLater(HandlerOutcome):
-    """Bring the message back later: after the policy's next delay, or after so long.
+    """Redeliver the message later: after `after`, or without it after the next delay of the retry policy.
 
-    With a delay of its own it has no bound; `delivery.attempt` counts. Where the policy has no delay left, the message
-    is dead-lettered.
+    With `after` the number of redeliveries has no limit; `delivery.attempt` counts them. If the policy has no delay left,
+    the message is dead-lettered.
 
     :param after: a `timedelta`, seconds, or a text such as `5s`.
     """
@@ -276,9 +278,9 @@ class RetryLater(HandlerOutcome):
 
 
 class Undecodable(HandlerOutcome):
-    """The message is not what its handler takes; it is dead-lettered at once.
+    """The message does not fit the type of its handler; it is dead-lettered at once.
 
-    :ivar error: says what is wrong.
+    :ivar error: the reason.
     """
 
     counted_as = "dead_lettered"
@@ -289,7 +291,7 @@ class Undecodable(HandlerOutcome):
 
 
 class UnknownContentType(ValueError):
-    """The message's `content_type` is none that the handler's type can be read from."""
+    """The type of the handler cannot be decoded from the `content_type` of the message."""
 
 
 class DeadLetter(HandlerOutcome):

@@ -1,4 +1,4 @@
-"""The SDK's logger, whose records can always be written."""
+"""The SDK's logger; its records contain only text that every handler can write."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 
 
 class Printable(logging.Filter):
-    """Shows bytes that are no UTF-8, which strings of foreign messages may hold as surrogates, as `\\udce9`.
+    """Replaces bytes that are not UTF-8, which strings of foreign messages may contain as surrogates, by `\\udce9`.
 
-    A handler that writes UTF-8 would fail on them, and the record be lost.
+    A handler that writes UTF-8 would fail on them, and lose the record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""What the App takes from outside: retry, once, delay, clock, components. Implementations live in warren.patterns."""
+"""Protocols of the extension points: clock, components, middlewares, `once=`, `retry=`, `delay=`."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """A callback that is due; asyncio's `TimerHandle` is one."""
+    """A scheduled callback; `TimerHandle` of asyncio is one."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Cancel the callback if it has not been called."""
+        ...
 
 
 class Clock(Protocol):
-    """Time as the App and the patterns see it, so that a test can move it. Heartbeats and sockets do not use it."""
+    """Time of an App and its patterns, which a test can replace. Heartbeats and sockets use the event loop's time
+    instead.
+    """
 
     def now(self) -> float:
-        """Unix time in seconds."""
+        """Return the Unix time in seconds."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        """Call back at a Unix time; at once if it is past. Needs a running event loop."""
+        """Call back at a Unix time; soon if it is past. Needs a running event loop."""
         ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        ...
 
 
 @runtime_checkable
 class Component(Protocol):
-    """What `app.include` takes: a pattern with its own topology, handlers and background work.
+    """A pattern with its own topology, handlers and background work, for `app.include`.
 
-    One that works in the background may have a property `busy`, a text that says what it is working on, empty while it
-    waits: a test on virtual time lets no time pass meanwhile.
+    A component that works in the background may have a property `busy`: a text that names its present work, empty while
+    it
+    waits. A test with a virtual clock does not advance the time meanwhile.
     """
 
     def register(self, app: App) -> None:
@@ -48,19 +55,20 @@ class Component(Protocol):
         ...
 
     async def on_start(self) -> None:
-        """Called when the topology stands and publishing works, before any handler runs; must not block."""
+        """Called when the topology is declared and publishing works, before any handler runs; must not block."""
         ...
 
     async def on_stop(self) -> None:
-        """Called after the last handler ended, while publishing still works; also if `on_start` failed."""
+        """Called after the last handler has ended, while publishing still works; also if `on_start` failed."""
         ...
 
 
 class PublishMiddleware(Protocol):
-    """`app.middleware(publish=...)`: an async function around every publish, reply and request of the App.
+    """An async function around every publish, reply and request of an App: `app.middleware(publish=...)`.
 
     It may change the message (`outgoing.set_body`, `.set`, `.set_header`), then awaits `call_next(outgoing)`, which
-    returns after the confirm and raises what became of the message instead.
+    returns
+    after the confirm, or raises the error of the publish.
     """
 
     def __call__(
@@ -69,11 +77,13 @@ class PublishMiddleware(Protocol):
 
 
 class HandleMiddleware(Protocol):
-    """`app.middleware(handle=...)`: an async function around every attempt to handle a message.
+    """An async function around every attempt to handle a message: `app.middleware(handle=...)`.
 
-    It may look at the delivery, before it is decoded, and passes it or `delivery.replace(...)` to `call_next`. What
-    the handler raises comes through. What it raises itself counts as the handler's: `DeadLetter("reason")` ends the
-    message as it came, `Requeue` gives it back. Without `call_next` the message is acknowledged unhandled.
+    It may read the delivery before the body is decoded, and passes it or `delivery.replace(...)` to `call_next`.
+    Exceptions
+    of the handler come through. Its own exceptions count as the handler's: `DeadLetter("reason")` dead-letters the
+    message
+    as it was received, `Requeue` requeues it. If it does not call `call_next`, the message is acknowledged unhandled.
     """
 
     def __call__(
@@ -82,10 +92,11 @@ class HandleMiddleware(Protocol):
 
 
 class Once(Protocol):
-    """`once=` of a handler: run it at most once with effect for each key, keep its result, return it again.
+    """Idempotency of a handler, `once=`: run it at most once with effect for each key, store its result, return it again.
 
-    A duplicate returns the kept result without running the handler. While another consumer holds the claim,
-    wait, or raise `Requeue` to try again later.
+    A duplicate returns the stored result without running the handler. While another consumer holds the claim, wait, or
+    raise
+    `Requeue` to try again later.
     """
 
     def register(self, app: App) -> None:
@@ -93,52 +104,59 @@ class Once(Protocol):
         ...
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Claim the key of `message`, run `handler` under the lease, keep what it returns, mark the key done.
+        """Claim the key of `message`, run `handler` under the lease, store its result, mark the key as done.
 
         :param message: the decoded message (for a key function).
-        :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its
-            exceptions must come through unchanged, with the claim released; so must `CancelledError`.
-        :return: the encoded result, of this run or of the one that was kept. A Request is answered with it.
+        :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its exceptions,
+            `CancelledError` included, must come through unchanged, with the claim released.
+        :return: the encoded result, of this run or the stored one. It answers a Request.
         """
         ...
 
     async def on_stop(self) -> None:
-        """Called for every handler that has it, after the last handler ended; close the store. It may start again."""
+        """Called for every handler with this object, after the last handler has ended: close the store. It may start
+        again.
+        """
         ...
 
 
 class RetryPolicy(Protocol):
-    """`retry=` of a handler: attempts in this process first, then delayed redeliveries, then the dead letter queue."""
+    """Retries of a handler, `retry=`: attempts in this process first, then delayed redeliveries, then the dead letter
+    queue.
+    """
 
     @property
     def delays(self) -> Collection[timedelta]:
-        """Every delay that it may ask for; others cost a declaration when they are first needed."""
+        """All delays that it may return; another one costs a declaration when it first occurs."""
         ...
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
-        """The attempts in this process, as a fresh tenacity object; it must reraise the last error.
+        """Return the attempts in this process, as a new tenacity object; it must reraise the last error.
 
-        :param clock: the App's; waits are its `sleep`.
+        :param clock: the clock of the App; waits use its `sleep`.
         """
         ...
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
-        """After the last attempt: redeliver after so long (needs a `DelayBackend`), or None to dead-letter.
+        """Return the delay of the redelivery after the last attempt (needs a `DelayBackend`), or None to dead-letter the
+        message.
 
-        `delivery.attempt` counts the deliveries, from 1.
+        `delivery.attempt` is the number of this delivery, from 1.
         """
         ...
 
 
 class DelayBackend(Protocol):
-    """Brings a message back to a queue later; one that is a `Component` as well is included by the App that takes it."""
+    """Delayed redelivery of messages to a queue. A backend that is also a `Component` is included by the App that gets
+    it.
+    """
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> Iterable[Declarable]:
-        """What must exist so that messages of `queue` can be delayed by these; the App declares it."""
+        """Return the topology that delays messages of `queue` by these durations; the App declares it."""
         ...
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy that reaches `queue` after that time, with `warren-attempt` one higher.
+        """Publish a copy that arrives in `queue` after that time, with `warren-attempt` one higher.
 
         Returns after the broker's confirm; the original is acknowledged then. Raises `PublishError`.
         """

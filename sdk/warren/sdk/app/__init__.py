@@ -1,1 +1,1 @@
-"""The App: its life cycle, health, statistics, middlewares and blocking facade."""
+"""The App: lifecycle, health, statistics, middlewares, blocking facade, AsyncAPI document."""

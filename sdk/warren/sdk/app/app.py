@@ -1,4 +1,4 @@
-"""The App: what a user declares, publishes, calls and runs."""
+"""`App`: declare topology, add handlers, publish, call, and run."""
 
 from __future__ import annotations
 
@@ -68,27 +68,33 @@ StateCallback = TypeVar("StateCallback", bound=Callable[[State], object])
 
 
 class App:
-    """A process's view of its broker: `async with App("amqp://...") as app:`.
+    """The connection of a process to its broker: `async with App("amqp://...") as app:`.
 
-    :param url: `amqp://` or `amqps://`; several (a list, or with commas between them) are nodes of one cluster, and each
-        failed attempt goes on to the next. Else the environment's `AMQP_URL`, else a broker in memory in this process.
-    :param hosts: the order of several: `random`, or `given`, which begins with the first.
-    :param name: shown by the broker for its connections.
-    :param declare: `always` declares what messages must reach; `never` only checks, and says what is missing.
-    :param mismatch: what becomes of a queue or exchange that is on the broker with other arguments: `fail` raises
-        `TopologyMismatch` with all that differs, `adopt` logs it and takes it as it is.
-    :param window: unconfirmed messages at a time.
-    :param replies: where the replies to calls come: to a `queue` of the App's own, or by RabbitMQ's `direct` reply-to.
-    :param telemetry: what OpenTelemetry is told, and through which providers; by default the global ones, if they are set.
-    :param capture: the life-cycle events of all messages go to a stream; by default none do, and nothing is spent on them.
-    :param connect_timeout: seconds for the first connection, and for the consumers to stand.
-    :param grace: seconds that running handlers have to end when the App stops.
-    :param first_retry: seconds; the first wait for a new connection is random below it, and each later bound doubles.
-    :param longest_retry: seconds; the cap of that bound.
-    :param clock: the time of messages, retries and patterns.
-    :param retry: the default policy of handlers: `Retry()`, 3 attempts in this process.
-    :param delay: brings messages back that a policy delays; by default a queue for each delay (`WaitQueues`).
-    :raises ConfigError: if the URL is no AMQP URL.
+    :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; each
+        failed
+        attempt goes on to the next. Without a URL, the environment variable `AMQP_URL`; without that, an embedded broker
+        in
+        the memory of this process.
+    :param hosts: order of several URLs: `random`, or `given`, which begins with the first.
+    :param name: shown by the broker for the connections of the App.
+    :param declare: `always` declares the topology that messages need; `never` only checks, and raises an error with what
+        is
+        missing.
+    :param mismatch: treatment of a queue or exchange that exists with other arguments: `fail` raises `TopologyMismatch`
+        with
+        all differences, `adopt` logs them and uses it unchanged.
+    :param window: most unconfirmed messages at a time.
+    :param replies: address for the replies to calls: a `queue` of the App, or RabbitMQ's `direct` reply-to.
+    :param telemetry: OpenTelemetry options; by default the global providers, if they are set.
+    :param capture: publish the life-cycle events of all messages to a stream; by default off, at no cost.
+    :param connect_timeout: seconds for the first connection, and for the confirmation of all consumers.
+    :param grace: seconds for running handlers to finish when the App stops.
+    :param first_retry: seconds; upper bound of the first random wait for a new connection, doubled for each later one.
+    :param longest_retry: seconds; upper bound of all waits.
+    :param clock: the clock of messages, retries and patterns.
+    :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
+    :param delay: backend for delayed redeliveries; by default a queue for each delay (`WaitQueues`).
+    :raises ConfigError: if a URL is not an AMQP URL.
     """
 
     def __init__(
@@ -147,38 +153,40 @@ class App:
             self.include(backend)
 
     def use_broker(self, url: str) -> None:
-        """Use another broker than the one that it was made with.
+        """Use another broker than the one that the App was created with.
 
         :param url: as in `App(url)`.
-        :raises ConfigError: if that is no AMQP URL, or the App runs.
+        :raises ConfigError: if it is not an AMQP URL, or the App runs.
         """
-        self._lifecycle.not_running("name another broker")
+        self._lifecycle.not_running("choose another broker")
         self._lifecycle.settings.hosts = Hosts.parse(url)
 
     # Declaring
 
     def declare(self, *items: Declarable) -> None:
-        """Name topology that is declared at start and after each reconnect.
+        """Declare topology at the start of the App and after each reconnect.
 
-        :raises ConfigError: if a name already stands for something else.
+        :raises ConfigError: if a name stands for something else already.
         """
         self._registry.add(items)
 
     def publishes(self, *messages: type[Message]) -> None:
-        """Say which messages this App publishes or calls, without handling them.
+        """List message classes that this App publishes or calls without handling them.
 
-        What they must reach is then declared at start, with the rest, instead of before the first one; `app.topology`,
-        `warren topology` and `warren asyncapi` know it.
+        Their topology is then declared at the start, not before the first message, and `app.topology`, `warren topology`
+        and
+        `warren asyncapi` include it.
 
         :raises ConfigError: if a class has no address, or the App runs.
         """
-        self._lifecycle.not_running("say what it publishes")
+        self._lifecycle.not_running("list what it publishes")
         for message in messages:
             self._registry.add(message.required_topology())
             self._operations.declare_publish(message)
 
     async def declare_now(self, *items: Declarable) -> None:
-        """`declare` on the running App, and on the broker before it returns.
+        """Declare topology on the running App; return when the broker has it. It is declared after each reconnect as
+        well.
 
         :raises TopologyMismatch: if something exists with other arguments.
         """
@@ -186,11 +194,14 @@ class App:
 
     @property
     def topology(self) -> tuple[Declarable, ...]:
-        """All that this App declares, with the dead letter queues that its queues imply."""
+        """All topology that this App declares, with the dead letter queues that its queues imply."""
         return self._registry.items()
 
     def include(self, component: Component) -> None:
-        """Add a pattern; it starts and stops with the App."""
+        """Add a component, such as a pattern; it starts and stops with the App.
+
+        :raises ConfigError: if the App runs.
+        """
         self._lifecycle.not_running("include a component")
         self._lifecycle.components.append(component)
         component.register(self)
@@ -198,12 +209,11 @@ class App:
     def middleware(
         self, *, publish: PublishMiddleware | None = None, handle: HandleMiddleware | None = None
     ) -> None:
-        """Put async functions around every publish, and around every attempt to handle a message.
+        """Add async functions around every publish, and around every attempt to handle a message.
 
-        Those added first are nearest to the user's code: a publish passes them first to last, a delivery last to
-        first. Without any, none costs anything.
+        Those added first are nearest to the user's code: a publish passes them first to last, a delivery last to first.
 
-        :raises ConfigError: if there is neither, or the App runs.
+        :raises ConfigError: if both are None, or the App runs.
         """
         self._lifecycle.not_running("add a middleware")
         self._middlewares.add(publish, handle)
@@ -211,9 +221,9 @@ class App:
     def override(
         self, dependency: Callable[..., Any], other: Callable[..., Any]
     ) -> contextlib.AbstractContextManager[object]:
-        """For tests: `other` stands in for a function that handlers depend on, at once.
+        """Replace a function that handlers depend on, for tests; in effect at once.
 
-        `with app.override(open_ledger, fake_ledger):` ends it with the block; without `with` it stays.
+        `with app.override(open_ledger, fake_ledger):` ends the replacement with the block; without `with` it stays.
 
         :param other: may have dependencies of its own.
         :raises ConfigError: if one of its parameters cannot be filled.
@@ -221,7 +231,7 @@ class App:
         return self._handlers.override(dependency, other)
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
-        """Call back with every message that the broker returned, for those who do not await their publishes."""
+        """Call back with every returned message, also of publishes that nobody awaits."""
         self._lifecycle.return_callbacks.append(callback)
 
     @property
@@ -239,26 +249,28 @@ class App:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish and return when the broker has it.
+        """Publish, and return when the broker has confirmed the message.
 
-        Waiting for a connection, for room in the window and for the confirm all count in `timeout`. A message whose
-        connection is lost is published again on the next one, with the same id and `warren-republished`.
+        `timeout` includes waiting for a connection, for room in the window, and for the confirm. If the connection is
+        lost, the
+        message is published again on the next one, with the same id and `warren-republished`.
 
         :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
         :param timeout: seconds.
-        :param reliability: `at_most_once` sends transient, without mandatory and without awaiting a confirm.
+        :param reliability: `at_most_once` publishes transient and not mandatory, and awaits no confirm.
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see there.
-        :raises PublishError: `refused`, as without its exchange. :raises ConfigError: the wire cannot carry it.
+        :raises PublishError: the broker refused it, for example because its exchange does not exist.
+        :raises ConfigError: AMQP cannot encode a property or header.
         """
         await self._operations.publish(message, timeout, reliability, options)
 
     async def submit(
         self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
     ) -> asyncio.Future[None]:
-        """As `publish`, but return when the message is written; the future has its confirm, or its error.
+        """Publish, and return when the message is written; the future completes with its confirm, or its error.
 
-        Waits while the window of unconfirmed messages is full. A future that nobody awaits logs its error.
+        Waits while the window of unconfirmed messages is full. The error of a future that nobody awaits is logged.
         """
         return await self._operations.submit(message, timeout, options)
 
@@ -270,13 +282,14 @@ class App:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> PublishReport:
-        """Publish all with their confirms in a window, and return when every one has its outcome.
+        """Publish all messages, with confirms in a window, and return when each one has its outcome.
 
         :param messages: an iterable, or an async one.
-        :param ordered: nothing new is written after a nack or a lost connection before what was in flight has been
-            published again, one after the other; if one of those cannot be, nothing behind it is sent.
+        :param ordered: after a nack or a lost connection, write nothing new before the messages in flight have been
+            published
+            again, one after the other; if one of them fails again, publish nothing behind it.
         :param options: see `BatchOptions`.
-        :raises BatchError: with the report, if any was not confirmed and `on_error` is `raise`.
+        :raises BatchError: with the report, if a message was not confirmed and `on_error` is `raise`.
         """
         return await publish_all(
             BulkPublish(self._operations, ordered=ordered, **options), messages, on_error
@@ -291,10 +304,12 @@ class App:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> AsyncGenerator[PublishReport, None]:
-        """Publish in batches: `async for report in app.publish_batches(orders)`, one report a batch, when it is confirmed.
+        """Publish in batches, and yield a report when each is confirmed: `async for report in
+        app.publish_batches(orders)`.
 
-        :param count: messages that close a batch. `within`: seconds after it began that close it too; either may be None.
-        :raises BatchError: with the report of the batch, if any was not confirmed and `on_error` is `raise`.
+        :param count: messages of a batch; None for no limit.
+        :param within: seconds after its first message at which a batch ends even if it is not full; None for no limit.
+        :raises BatchError: with the report of the batch, if a message was not confirmed and `on_error` is `raise`.
         """
         return publish_batches(
             lambda: BulkPublish(self._operations, **options), messages, count, within, on_error
@@ -303,26 +318,29 @@ class App:
     async def publish_again(
         self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
     ) -> PublishReport:
-        """Publish once more what a report says was not confirmed, and only that, with the same ids; report on those.
+        """Publish the failures of a report once more, with the same ids; return the report on them.
 
         :raises BatchError: as `publish_many`.
         """
         return await publish_again(BulkPublish(self._operations, timeout=timeout), report, on_error)
 
     def transaction(self, *, timeout: float = PUBLISH_SECONDS) -> Transaction:
-        """`async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`: all of it, or nothing.
+        """Return a transaction: `async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`.
 
-        The end of the block commits; an error in it rolls back. Slower than confirms by far: for what belongs together.
+        The end of the block commits; an exception in it rolls back. Much slower than publisher confirms: only for
+        publishes and
+        acknowledgements that must take effect together.
 
         :param timeout: seconds to begin, and to commit.
-        :raises TransactionFailed: nothing took place. :raises TransactionUnknown: whether is not known; never tried again.
-        :raises BatchError: it took place, but no queue took some of the messages.
-        :raises TransportUnavailable: at its begin: the App does not run, or no channel can be opened.
+        :raises TransactionFailed: nothing took effect.
+        :raises TransactionUnknown: the outcome of the commit is unknown; the SDK does not repeat it.
+        :raises BatchError: the transaction took effect, but no queue took some of the messages.
+        :raises TransportUnavailable: at its begin, if the App does not run or no channel can be opened.
         """
         return Transaction(self._operations, self._operations.transaction_channels, timeout)
 
     async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """As `submit`, of what `warren.sdk.messages.codec.encode` made, and declares nothing."""
+        """Submit a message that `warren.sdk.extend.encode` returned; declare nothing."""
         return await self._operations.write(outgoing, timeout)
 
     async def forward(
@@ -334,37 +352,38 @@ class App:
         headers: Mapping[str, Any] | None = None,
         timeout: float = PUBLISH_SECONDS,
     ) -> None:
-        """Publish a message that was delivered on to another address; returns when the broker has it.
+        """Publish a received message to another address; return when the broker has confirmed it.
 
-        Id, type, body, properties and headers stay what they are, but for the expiration, the user id and what a
-        broker noted about past deaths. Acknowledge the delivery afterwards, and nothing is lost in between.
+        Id, type, body, properties and headers are unchanged, except for the expiration, the user id, and the broker's
+        headers on
+        past dead-lettering. Acknowledge the delivery afterwards, so that nothing is lost in between.
 
-        :param headers: set in the header table; None removes one.
+        :param headers: further headers; None removes one.
         :param timeout: seconds.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
         await self._operations.forward(forwarded(delivery, exchange, key, headers), timeout)
 
     async def get(self, queue: str, *, timeout: float = 0.0) -> HeldDelivery | None:
-        """One message of a queue, or None if none comes within `timeout` seconds: `ack()`, `requeue()` or
-        `dead_letter(reason)` it, or `async with` it.
+        """Return one message of a queue, or None if none arrives within `timeout` seconds.
 
-        For occasional use; what takes messages all the time is a handler. Passes no middleware.
+        Settle it with `ack()`, `requeue()` or `dead_letter(reason)`, or with `async with`. For occasional use; to consume
+        continuously, add a handler. Middlewares are not applied.
 
-        :param timeout: seconds; 0 takes what is there.
-        :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
+        :param timeout: seconds; 0 returns at once.
+        :raises TopologyMismatch: if the queue does not exist. :raises TransportUnavailable: without a connection.
         """
         return await self._lifecycle.running().fetch(queue, timeout, self._handlers.dead_letter)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
-        """Send a request and return its reply; the request expires with its caller.
+        """Send a request and return its reply; the request expires when the timeout ends.
 
         :param timeout: seconds.
-        :raises RemoteError: the server answered with an error. :raises NoServer: its queue does not exist.
+        :raises RemoteError: the server replied with an error. :raises NoServer: its queue does not exist.
         :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
-        :raises Nacked, PublishError, TopologyMismatch, ConfigError: as `publish`, of the request.
+        :raises Nacked, PublishError, TopologyMismatch, ConfigError: as `publish`, for the request.
         """
         return await self._operations.call(request, timeout=timeout, message_id=message_id)
 
@@ -377,15 +396,17 @@ class App:
         exchange: str | None = None,
         key: str | None = None,
     ) -> GatherCall[Answer]:
-        """Ask all who listen: `await` it for what came and who did not answer, or `async for` each reply as it comes.
+        """Send a request to all servers: `await` it for all replies, or use `async for` for each reply as it arrives.
 
-        It ends when the request's whole audience has answered, after `replies` values, or at the deadline, whichever
-        is first; being short of replies is no error.
+        It ends when the whole audience of the request has replied, after `replies` values, or at the deadline, whichever
+        comes
+        first; too few replies are not an error.
 
-        :param replies: so many values are enough; errors are passed on, but not counted.
+        :param replies: number of values after which it ends; error replies are passed on, but not counted.
         :param timeout: seconds; the request expires with them.
-        :param exchange: where it goes instead of its own address, with `key`; not declared.
-        :raises NoServer: no queue is bound for it. :raises TransportUnavailable: it could not be sent in time.
+        :param exchange: publish the request there, with `key`, instead of to its own address; not declared.
+        :raises NoServer: no queue is bound for the request.
+        :raises TransportUnavailable: the request could not be sent in time.
         """
         return self._operations.gather(request, replies=replies, timeout=timeout, exchange=exchange, key=key)
 
@@ -393,19 +414,21 @@ class App:
 
     @property
     def busy(self) -> str:
-        """What its components are working on in the background, one of them; empty if nothing."""
+        """The present background work of one of the components; empty if there is none."""
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
     async def start(self) -> App:
-        """Connect, declare, start components and consumers; returns when all consumers are confirmed.
+        """Connect, declare topology, start components and consumers; return when all consumers are confirmed.
 
-        :raises WarrenError: why that is not possible; everything that was started is stopped again.
+        :raises WarrenError: the reason for the failure; everything that was started is stopped again.
         """
         await self._lifecycle.start(self._registry, self._handlers, self._middlewares)
         return self
 
     async def stop(self) -> None:
-        """Cancel the consumers, requeue what has not started, let what has started end, flush the confirms, close."""
+        """Stop: cancel consumers, requeue unstarted messages, let running handlers finish, await confirms, close
+        connections.
+        """
         await self._lifecycle.stop()
 
     async def __aenter__(self) -> App:
@@ -417,7 +440,7 @@ class App:
         await self.stop()
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then stop cleanly; a second signal ends at once."""
+        """Run until SIGTERM or SIGINT, then stop gracefully; a second signal cancels the graceful stop."""
         asyncio.run(serve(self))
 
     @property
@@ -425,26 +448,28 @@ class App:
         return self._lifecycle.state
 
     def on_state(self, callback: StateCallback) -> StateCallback:
-        """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. It must not block."""
+        """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. The callback must not
+        block.
+        """
         self._lifecycle.listeners.add(callback)
         return callback
 
     def health(self) -> Health:
-        """The state, what is missing and why, for probes; `HealthProbe` answers them over HTTP."""
+        """Return the state, the parts that are not ready, and the reason; `HealthProbe` serves this over HTTP."""
         return self._lifecycle.health()
 
     @property
     def ready(self) -> bool:
-        """Both connections are up and the broker has confirmed every consumer."""
+        """True if both connections are up and the broker has confirmed every consumer."""
         return self.state is State.READY
 
     @property
     def url(self) -> str | None:
-        """The URL of the broker that it is or would be connected to; of the embedded broker only while the App runs."""
+        """The URL of the current or next connection attempt; of an embedded broker only while the App runs."""
         return self._lifecycle.url
 
     def statistics(self) -> Statistics:
-        """Counts of this run.
+        """Return the counts of this run.
 
         :raises TransportUnavailable: if the App does not run.
         """

@@ -1,7 +1,7 @@
-"""What an App sends and receives, as an AsyncAPI 3.0 document with AMQP bindings.
+"""AsyncAPI 3.0 document of the messages that an App sends and receives, with AMQP bindings.
 
 https://www.asyncapi.com/docs/reference/specification/v3.0.0 and its AMQP 0-9-1 bindings, version 0.3.0. Payloads are the
-JSON Schemas of pydantic, as what is written on the wire has them.
+JSON Schemas of pydantic, in the form that is sent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ BINDINGS: Final = "0.3.0"
 
 
 def asyncapi_document(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
-    """The document of one App: what it handles, and what `app.publishes` names.
+    """Return the document of one App: the messages that it handles, and those that `app.publishes` lists.
 
-    :param title: of the application; `version`: its own, not that of AsyncAPI.
+    :param title: title of the application.
+    :param version: version of the application, not of AsyncAPI.
     """
     return _Document(app).made(title, version, description)
 
@@ -253,6 +254,6 @@ def _described(function: Any) -> dict[str, str]:
 
 
 def _own_doc(kind: Any) -> str:
-    """Its own docstring: those of the classes it comes from speak of the SDK."""
+    """Return the class's own docstring; inherited ones describe the SDK."""
     doc = vars(kind).get("__doc__") if isinstance(kind, type) and issubclass(kind, Message) else None
     return inspect.cleandoc(doc) if doc else ""

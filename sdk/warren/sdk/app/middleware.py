@@ -45,7 +45,9 @@ class Middlewares:
         await send(outgoing)
 
     async def submit(self, outgoing: Outgoing, submit: Submit) -> asyncio.Future[None]:
-        """As `send`, but return when the message is written; the returned future is done when the middlewares have returned.
+        """Submit through the publish middlewares: return when the message is written.
+
+        The future is done when the middlewares have returned.
 
         Messages that are submitted one after the other stay in order, although middlewares may wait.
         """

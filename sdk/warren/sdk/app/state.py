@@ -39,7 +39,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether every consumer is confirmed and the broker reads what is published."""
+        """True if every consumer is confirmed and the broker reads what is published."""
         return self.state is State.READY
 
 

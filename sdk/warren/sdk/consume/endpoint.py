@@ -16,7 +16,7 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.messages.codec import decode
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.rpc.replies import wants_reply
-from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, scope
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, processing_scope
 from warren.sdk.topology.queue import Queue
 
 
@@ -84,7 +84,7 @@ class Endpoint:
         :raises asyncio.CancelledError: if the task was cancelled from outside. No other exception leaves this method.
         """
         try:
-            with scope(self.telemetry, delivery, delivery_tag), as_current_delivery(delivery):
+            with processing_scope(self.telemetry, delivery, delivery_tag), as_current_delivery(delivery):
                 return await self._process(delivery)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -8,7 +8,7 @@ from warren.core.capture_events import DEAD_LETTERED, event_prefix
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.logger import log
-from warren.sdk.telemetry.consume_spans import failed
+from warren.sdk.telemetry.consume_spans import record_failure
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class HandlerReport:
 
         :param expected: the error is the handler's answer to a request (a `RemoteError`): it is not logged.
         """
-        failed(error)
+        record_failure(error)
         if not expected:
             log.warning(
                 "event=handler.failed queue=%s type=%s message_id=%s",
@@ -67,7 +67,7 @@ class HandlerReport:
 
     def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:
         """Report that the message is about to be dead-lettered."""
-        failed(error)
+        record_failure(error)
         log.error(
             "event=message.dead_lettered queue=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
             delivery.queue, reason, delivery.type, delivery.message_id, type(error).__name__, error,

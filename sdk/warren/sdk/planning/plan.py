@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def stands(self) -> bool:
-        """Whether nothing is missing or different, and every exchange and every queue that is not exclusive could be
+        """True if nothing is missing or different, and every exchange and every queue that is not exclusive could be
         compared.
 
         Bindings that could not be listed count as present.

@@ -76,7 +76,7 @@ class BulkEntry:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the broker confirmed the message."""
+        """True if the broker confirmed the message."""
         result = self.result
         return (
             isinstance(result, asyncio.Future)

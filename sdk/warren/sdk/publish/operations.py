@@ -159,7 +159,7 @@ class PublishOperations:
         await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
-        """As `send`, for a received message: the publish middlewares are not applied again."""
+        """Publish a received message and await the confirm, without the publish middlewares."""
         await self._running().direct_sender.publish(outgoing, timeout)
 
     async def _declare_required(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:

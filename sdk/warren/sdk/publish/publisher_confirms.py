@@ -112,7 +112,7 @@ class Publisher:
 
     @property
     def attached(self) -> bool:
-        """Whether there is an open channel."""
+        """True if there is an open channel."""
         return self._channel is not None and self._channel.usable
 
     def attach(self, confirmed: DataChannel) -> None:

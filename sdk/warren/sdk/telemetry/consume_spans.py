@@ -36,7 +36,7 @@ class ProcessingSpan:
 _processing: ContextVar[ProcessingSpan | None] = ContextVar("warren_processing", default=None)
 
 
-def failed(error: BaseException) -> None:
+def record_failure(error: BaseException) -> None:
     """Mark the current processing span, if there is one, as failed."""
     processing = _processing.get()
     if processing is not None:
@@ -46,7 +46,7 @@ def failed(error: BaseException) -> None:
 NOTHING = nullcontext()
 
 
-def scope(
+def processing_scope(
     consuming: ConsumeTelemetry | None, delivery: Delivery, delivery_tag: int
 ) -> AbstractContextManager[None]:
     """Return the context manager for a handler: a processing span; without telemetry, the trace context of the

@@ -235,7 +235,7 @@ class Queue:
 
     @property
     def dead_letters_at_least_once(self) -> bool:
-        """Whether the broker keeps dead letters until another queue has confirmed them."""
+        """True if the broker keeps dead letters until another queue has confirmed them."""
         safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
         return self.dead_letter_exchange is not None and self.type == "quorum" and safe
 

@@ -46,7 +46,7 @@ class TopologyRegistry:
 
     @property
     def declares(self) -> bool:
-        """Whether missing items are declared; otherwise they are an error."""
+        """True if missing items are declared; otherwise they are an error."""
         return self._policy == "always"
 
     def add(self, items: Iterable[Declarable]) -> None:

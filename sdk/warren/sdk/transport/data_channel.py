@@ -95,7 +95,7 @@ class DataChannel:
 
     @property
     def usable(self) -> bool:
-        """Whether the channel is open and its connection too."""
+        """True if the channel is open and its connection too."""
         return not (self._closing or self.ended.done() or self._frame_writer.transport.is_closing())
 
     @property
@@ -111,7 +111,7 @@ class DataChannel:
 
     @property
     def congested(self) -> bool:
-        """Whether the write buffer is above its high-water mark."""
+        """True if the write buffer is above its high-water mark."""
         return self._frame_writer.transport.get_write_buffer_size() >= CONGESTED_BYTES
 
     async def drain(self) -> None:

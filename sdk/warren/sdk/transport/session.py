@@ -30,7 +30,7 @@ HEARTBEAT_SECONDS = "15"
 
 UNLIMITED = 2**31
 MOST_CHANNELS = 65535
-"""Where the broker sets no limit (AMQP 0-9-1, connection.tune)."""
+"""Most channels if the broker sets no limit (AMQP 0-9-1, connection.tune)."""
 
 Opened = TypeVar("Opened")
 
@@ -108,7 +108,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether the connection is lost or closed."""
+        """True if the connection is lost or closed."""
         return self._underlay.is_closed or self.lost.done()
 
     @property

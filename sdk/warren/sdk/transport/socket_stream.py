@@ -15,7 +15,7 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
-"""How often aiormq gets a heartbeat while only messages arrive, which it does not receive."""
+"""Seconds between heartbeats for aiormq while only messages arrive, which it does not receive."""
 
 
 class FrameWriter:

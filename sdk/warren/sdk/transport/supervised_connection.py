@@ -22,7 +22,7 @@ LONGEST_RETRY_SECONDS = 3.0
 STABLE_SECONDS = 1.0
 """A connection that is lost sooner counts as a failed attempt, so that the next one waits."""
 MOST_REFUSALS = 3
-"""How often the broker may close the connection during one piece of work before the work fails."""
+"""Number of times that the broker closes the connection during one piece of work before the work fails."""
 
 Result = TypeVar("Result")
 
