@@ -27,7 +27,7 @@ class SharedSocketConnection(aio_pika.Connection):
     `transport_factory`.
     """
 
-    PARAMETERS = (
+    PARAMETERS: tuple[ConnectionParameter, ...] = (
         *aio_pika.Connection.PARAMETERS,
         ConnectionParameter(name="transport_factory", parser=_unchanged, is_kwarg=True),
     )
