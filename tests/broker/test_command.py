@@ -1,4 +1,4 @@
-"""`warren broker` as a process: its one line, its errors, its exit status, and its end."""
+"""`warren broker` as a process: ready line, errors, exit statuses and shutdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(*arguments: str | Path) -> Child:
 
 
 def refused(*arguments: str | Path) -> tuple[int, list[str]]:
-    """The exit status and the lines on standard error of a broker that does not start; it says nothing else."""
+    """Run a broker that does not start, and return its exit status and the lines on standard error."""
     ran = subprocess.run(
         [str(word) for word in warren("broker", *arguments)],
         capture_output=True,
@@ -38,24 +38,24 @@ def refused(*arguments: str | Path) -> tuple[int, list[str]]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, str, Path]]:
-    """A broker, its URL and its data folder."""
+    """Start a broker, and yield its process, URL and data folder."""
     folder = tmp_path_factory.mktemp("running") / "data"
     with start("--port", "0", "--data-dir", folder) as child:
         yield child, child.wait_for_line(READY).removeprefix(READY), folder
 
 
-def test_one_line_says_where_it_is(running: tuple[Child, str, Path]) -> None:
+def test_the_ready_line_has_the_url(running: tuple[Child, str, Path]) -> None:
     child, url, folder = running
     assert re.fullmatch(r"amqp://127\.0\.0\.1:\d+", url)
     with RawClient(url) as peer:
         peer.connect().open().close()
     assert child.lines == [READY + url]
     assert folder.is_dir()
-    # Logs go to standard error, with a time and a level.
+    # The log on standard error has a time and a level.
     assert re.search(r"^\d{4}-\d\d-\d\d \S+ INFO warren\.broker", child.errors, re.MULTILINE)
 
 
-def test_a_taken_port(running: tuple[Child, str, Path]) -> None:
+def test_a_port_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
     port = running[1].rpartition(":")[2]
     assert refused("--port", port) == (
         2,
@@ -65,7 +65,7 @@ def test_a_taken_port(running: tuple[Child, str, Path]) -> None:
     )
 
 
-def test_a_data_folder_in_use(running: tuple[Child, str, Path]) -> None:
+def test_a_data_folder_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
     status, lines = refused("--port", "0", "--data-dir", running[2])
     assert status == 2
     assert len(lines) == 1
@@ -73,7 +73,7 @@ def test_a_data_folder_in_use(running: tuple[Child, str, Path]) -> None:
     assert "in use" in lines[0]
 
 
-def test_a_data_folder_of_an_unknown_version(tmp_path: Path) -> None:
+def test_a_data_folder_of_an_unknown_version_is_an_error(tmp_path: Path) -> None:
     with start("--port", "0", "--data-dir", tmp_path) as child:
         child.wait_for_line(READY)
     version = tmp_path / "format"
@@ -84,7 +84,7 @@ def test_a_data_folder_of_an_unknown_version(tmp_path: Path) -> None:
     assert "999" in lines[0]
 
 
-def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_a_data_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     status, lines = refused("--port", "0", "--data-dir", file)
@@ -93,7 +93,7 @@ def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
     assert str(file) in lines[0]
 
 
-def test_an_address_of_another_machine() -> None:
+def test_an_address_of_another_machine_is_an_error() -> None:
     status, lines = refused("--port", "0", "--host", "192.0.2.1")
     assert status == 2
     assert len(lines) == 1
@@ -111,7 +111,7 @@ def test_an_address_of_another_machine() -> None:
         ["extra"],
     ],
 )
-def test_wrong_arguments(arguments: list[str]) -> None:
+def test_wrong_arguments_are_an_error(arguments: list[str]) -> None:
     status, lines = refused(*arguments)
     assert status == 2
     assert lines[-1].startswith("warren broker: ")
@@ -119,7 +119,7 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_closes_all_connections_and_stops_gracefully(tmp_path: Path, number: signal.Signals) -> None:
     with start("--port", "0", "--data-dir", tmp_path / "data") as child:
         url = child.wait_for_line(READY).removeprefix(READY)
         with (
@@ -137,7 +137,7 @@ def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.S
             assert child.wait() == 0
         assert child.lines == [READY + url]
         assert "Traceback" not in child.errors
-    # What was declared durable is there again.
+    # Durable queues exist after the restart.
     with (
         start("--port", "0", "--data-dir", tmp_path / "data") as child,
         RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer,
@@ -145,10 +145,10 @@ def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.S
         peer.connect().open().declare("kept", passive=True)
 
 
-def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_does_not_block_the_stop(tmp_path: Path) -> None:
     with start("--port", "0") as child, RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer:
         peer.connect().open()
-        # Returns that nobody reads fill both sockets' buffers.
+        # Unread returns fill the buffers of both sockets.
         for _ in range(60):
             peer.publish("", "nowhere", b"x" * 100_000, mandatory=True)
         peer.send_bytes(b"")
@@ -156,8 +156,8 @@ def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
         assert child.wait() == 0
 
 
-def test_further_signals_change_nothing(tmp_path: Path) -> None:
-    """Not even when they come while the interpreter ends."""
+def test_further_signals_have_no_effect(tmp_path: Path) -> None:
+    """This includes signals that arrive while the interpreter exits."""
     with start("--port", "0", "--data-dir", tmp_path) as child:
         child.wait_for_line(READY)
 

@@ -62,7 +62,8 @@ class Users:
         return [self._users[name] for name in sorted(self._users)]
 
     def get(self, name: str) -> User:
-        """
+        """Return the user of a name.
+
         :raises ObjectNotFound: if there is none of that name.
         """
         user = self._users.get(name)

@@ -146,7 +146,8 @@ class Channel:
         target.epoch = vhost.routing_epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
-        """
+        """Check the topic permissions of a publish.
+
         :raises AmqpError: 403 if the user may not publish to the exchange with one of the routing keys.
         """
         authorization = self.connection.authorization

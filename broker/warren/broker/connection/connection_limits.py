@@ -67,7 +67,8 @@ class ConnectionLimits:
         return authorization
 
     def check_new_channel(self, connection: Connection) -> None:
-        """
+        """Check the channel limit of the connection's user.
+
         :raises AmqpError: 530 if the connection's user has as many channels as it may.
         """
         assert connection.authorization is not None

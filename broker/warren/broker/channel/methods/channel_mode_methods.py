@@ -29,7 +29,8 @@ def tx_select(context: MethodContext) -> None:
 
 
 def transaction_of(context: MethodContext) -> Transaction:
-    """
+    """Return the transaction of the channel.
+
     :raises AmqpError: 406 if the channel is not in transaction mode.
     """
     if context.channel.tx is None:
