@@ -60,7 +60,7 @@ def test_a_port_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
     assert refused("--port", port) == (
         2,
         [
-            f"warren broker: port {port} at 127.0.0.1 is taken; choose another with --port, or 0 for any free one"
+            f"warren broker: port {port} at 127.0.0.1 is in use; choose another with --port, or 0 for any free one"
         ],
     )
 

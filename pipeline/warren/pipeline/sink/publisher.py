@@ -38,7 +38,7 @@ class Publisher:
         self._target = target
         self._confirms = ConfirmWindow()
         self._retrying = False
-        """Whether messages are being published again; then only a confirm counts as progress."""
+        """True while messages are being published again; then only a confirm counts as progress."""
         self._last_progress_at = time.monotonic()
         self._pause = PAUSE
         self._retry_at = 0.0

@@ -29,7 +29,7 @@ class PendingMessages:
         self.size = 0
         """Bytes of the messages."""
         self.may_be_stream = False
-        """Whether the first delivery had a stream's header."""
+        """True if the first delivery had a stream's header."""
         self._entries: list[SpooledMessage] = []
         self._key_extractor = key_extractor
 

@@ -59,7 +59,7 @@ class Exchange:
         self.selector: BindingSelector | None = None
         """Selects one binding for each message, in hash and random exchanges; None in others."""
         self.is_delayed = False
-        """It is an `x-delayed-message` exchange."""
+        """True for an `x-delayed-message` exchange."""
         self.window: DeduplicationWindow | None = None
         """Deduplication window; None if it does not deduplicate."""
         self.delay_queue: Queue | None = None

@@ -113,7 +113,9 @@ class Definitions:
         """Return a number for a queue that no other queue of this data folder has had or will have, crashes included."""
         incarnation = self._next_incarnation
         if incarnation >= self._reserved_until:
-            raise StoreError("the definitions cannot be written as fast as queues are declared", ExitStatus.IO)
+            raise StoreError(
+                "the definitions cannot be written as fast as queues are declared", ExitStatus.IO
+            )
         self._next_incarnation += 1
         # Half of the reserve is left when the next one is requested: it is committed long before it is needed.
         if self._requested_until - self._next_incarnation < _RESERVE_SIZE // 2:

@@ -72,7 +72,7 @@ class CompactionRead:
         self.size = size
         self.records: list[Record] = []
         self.finished = False
-        """There are no more records in the segment."""
+        """True if the segment has no more records."""
         self.error = ""
         """Reason why the segment cannot be read; empty if it can."""
 

@@ -99,7 +99,7 @@ class StreamLog:
         self.has_changes = False
         """The stream is among those with changes for the next batch."""
         self.has_messages = False
-        """It has messages for the next batch."""
+        """True if it has messages for the next batch."""
         self.keep_chunks = False
         """A consumer is at the end of the stream: `on_committed` gets the chunks with their payloads."""
         self.on_committed: Callable[[list[Chunk]], None] = _ignore
