@@ -13,7 +13,7 @@ import pytest
 from tests.support.postgres import postgres_server
 from tests.support.processes import Child
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers, worker_host
 
 pytestmark = pytest.mark.processes
@@ -118,7 +118,7 @@ async def test_the_private_postgres_keeps_committed_rows_through_a_crash() -> No
         await session.close()
 
 
-async def steps(voice: Voice, fail: bool) -> None:
+async def steps(voice: WorkerChannel, fail: bool) -> None:
     voice.say("first")
     assert not fail, "the test asked for it"
     await voice.wait("waits")

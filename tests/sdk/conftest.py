@@ -26,7 +26,7 @@ PATIENT = (
     "publish.transaction.CLOSE_SECONDS",
     "transport.session.CONNECT_SECONDS",
 )
-"""What the SDK gives a broker to answer, before it takes the connection or the channel for dead and begins anew."""
+"""Raise the SDK's deadlines for answers of the broker, after which it reconnects: a busy machine is slow."""
 
 
 class MakeApp(Protocol):

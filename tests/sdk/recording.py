@@ -1,4 +1,4 @@
-"""What an App tells OpenTelemetry, kept in memory."""
+"""In-memory recorder of an App's spans and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warren.sdk import (
 
 
 class Recorded:
-    """What an App told OpenTelemetry."""
+    """Spans and metrics of an App."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()

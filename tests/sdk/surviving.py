@@ -79,7 +79,7 @@ RARER_TO_CLIENT = (
 RARER = [("to server", frame) for frame in RARER_TO_SERVER] + [
     ("to client", frame) for frame in RARER_TO_CLIENT
 ]
-"""What only a life with calls, dead letters, returns, single messages and transactions meets."""
+"""Faults that only a workload with calls, dead letters, returns, fetched messages and transactions meets."""
 MESSAGES = 30
 DEADLINE = 150.0
 

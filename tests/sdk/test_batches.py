@@ -1,4 +1,4 @@
-"""Messages are handled together, by count or by time, and each has an end of its own."""
+"""Batch handlers: batches by count and by time, and an outcome for each message."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_batch_is_closed_by_count_and_by_time(
     assert stored[-1] == [1], "it stays callable as what it was"
 
 
-async def test_each_message_of_a_batch_has_its_own_end(
+async def test_each_message_of_a_batch_has_its_own_outcome(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(retry=Retry(2, first_wait="1ms"))
@@ -90,11 +90,11 @@ async def test_each_message_of_a_batch_has_its_own_end(
 
 
 class Unexpected(BaseException):
-    """Neither an error nor a cancellation."""
+    """An exception that is neither an Exception nor a cancellation."""
 
 
 @pytest.mark.parametrize("error", [Unexpected(), BaseExceptionGroup("both", [Unexpected(), OSError()])])
-async def test_no_exception_of_a_handler_of_batches_hangs_its_messages(
+async def test_no_exception_of_a_batch_handler_leaves_messages_unsettled(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, error: BaseException
 ) -> None:
     app = make_app()
@@ -131,7 +131,7 @@ async def test_a_batch_that_fails_fails_each_of_its_messages(
     assert all(str(message.headers["warren-dead-error"]).startswith(error) for message in dead)
 
 
-async def test_so_many_batches_at_a_time_and_what_cannot_be_read_is_in_none(
+async def test_concurrency_limits_batches_and_undecodable_messages_are_in_none(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Row(Command, queue=name):
@@ -167,7 +167,7 @@ async def test_so_many_batches_at_a_time_and_what_cannot_be_read_is_in_none(
     assert len(closed) >= 6
 
 
-async def test_a_batch_that_outlives_the_grace_period_goes_back(
+async def test_a_batch_that_exceeds_the_grace_period_is_requeued(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(grace=0.1)
@@ -193,7 +193,7 @@ class Measured(Event, exchange="measures", key="measured"):
     value: int
 
 
-async def test_a_batch_waits_by_the_apps_clock(warren: Warren) -> None:
+async def test_a_batch_waits_on_the_apps_clock(warren: Warren) -> None:
     app = App()
     batches: list[int] = []
 
@@ -212,7 +212,7 @@ async def test_a_batch_waits_by_the_apps_clock(warren: Warren) -> None:
         assert warren.handled(Measured) == [Measured(value=1), Measured(value=2)]
 
 
-def test_what_no_batch_can_be_is_refused() -> None:
+def test_invalid_batch_options_are_refused() -> None:
     class Ask(Request[int], queue="asks"):
         pass
 

@@ -1,4 +1,4 @@
-"""A call ends in its typed reply, or in an error of its own."""
+"""Calls: typed replies, and the error of each call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replies(request: pytest.FixtureRequest) -> ReplyMode:
 
 @pytest.fixture
 def make_app(make_app: MakeApp, replies: ReplyMode) -> MakeApp:
-    """Every test holds for both ways that replies come in."""
+    """Run every test with a reply queue and with direct reply-to."""
     return partial(make_app, replies=replies)
 
 
@@ -106,7 +106,7 @@ async def test_an_error_is_a_reply(make_app: MakeApp, amqp_client: AsyncClient, 
         await amqp_client.holds(queue, 0)
 
 
-async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> None:
+async def test_a_call_without_a_server_fails_at_once(make_app: MakeApp, name: str) -> None:
     class Ask(Request[int], queue=name):
         pass
 
@@ -206,7 +206,7 @@ async def test_a_lost_connection_fails_the_calls_in_flight(
         assert await client.call(Ask()) == 2
 
 
-async def test_a_reply_that_is_not_what_the_request_says_is_an_error(
+async def test_a_reply_of_another_type_is_an_error(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):
@@ -277,7 +277,7 @@ async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_its
 async def test_a_request_that_is_handled_twice_gets_one_reply(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    """At least once: the second reply finds nobody, and is counted."""
+    """Delivery is at least once: the second reply is discarded and counted."""
 
     class Ask(Request[int], queue=name):
         pass
@@ -296,9 +296,7 @@ async def test_a_request_that_is_handled_twice_gets_one_reply(
         assert client.statistics().calls.replies == 1
 
 
-async def test_replies_go_on_after_the_connection_came_back(
-    make_app: MakeApp, proxy: Proxy, name: str
-) -> None:
+async def test_replies_arrive_again_after_a_reconnect(make_app: MakeApp, proxy: Proxy, name: str) -> None:
     class Ask(Request[int], queue=name):
         n: int
 
@@ -368,7 +366,7 @@ async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
         calling.cancel()
 
 
-async def test_a_request_that_waited_for_room_expires_with_its_caller(
+async def test_a_request_that_waited_for_the_window_expires_with_its_caller(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):

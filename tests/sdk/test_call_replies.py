@@ -1,4 +1,4 @@
-"""What a reply may be: any type, a member of a union, or an error whose class both sides know."""
+"""Reply types: plain types, unions, and faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Quote(BaseModel):
 
 
 class Estimate(BaseModel):
-    """The same fields as a Quote: only its name tells them apart."""
+    """A reply with the fields of a Quote, distinguishable by its name only."""
 
     cents: int
 
@@ -107,9 +107,7 @@ async def test_a_fault_arrives_as_the_class_that_was_raised(make_app: MakeApp, n
     )  # fmt: skip
 
 
-async def test_a_fault_that_the_caller_does_not_know_is_an_error_of_its_code(
-    make_app: MakeApp, name: str
-) -> None:
+async def test_an_unknown_fault_is_a_remote_error_with_its_code(make_app: MakeApp, name: str) -> None:
     class Buy(Request[int], queue=name):
         pass
 
@@ -140,7 +138,7 @@ async def test_a_fault_that_the_caller_does_not_know_is_an_error_of_its_code(
         assert caught.value.details == {"left": 1, "price": "1"}
 
 
-def test_mistakes_in_replies_are_said_at_once() -> None:
+def test_invalid_reply_types_are_refused_at_once() -> None:
     class Inner(BaseModel):
         class Quote(BaseModel):
             pass
@@ -163,7 +161,7 @@ def test_mistakes_in_replies_are_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])
-async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
+async def test_a_reply_that_can_never_be_published_is_not_retried_for_ever(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, small: bool
 ) -> None:
     class Fetch(Request[str], queue=name):
@@ -197,7 +195,7 @@ async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
         assert len(handled) == 1
 
 
-async def test_a_reply_that_cannot_be_read_is_not_shown(
+async def test_the_error_of_an_undecodable_reply_does_not_show_its_content(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Fetch(Request[int], queue=name):
@@ -217,7 +215,7 @@ async def test_a_reply_that_cannot_be_read_is_not_shown(
     assert "secret" not in "".join(format_exception(caught.value))
 
 
-async def test_a_result_of_the_wrong_type_is_not_shown(
+async def test_the_error_of_a_wrong_result_does_not_show_its_content(
     make_app: MakeApp, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fetch(Request[dict[str, int]], queue=name):

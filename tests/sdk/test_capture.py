@@ -1,4 +1,4 @@
-"""Event capture in the SDK: every step of a message's life is in the stream, once and in order, or known to be missing."""
+"""Event capture in the SDK: all events of a message are in the stream once and in order, or are reported missing."""
 
 from __future__ import annotations
 

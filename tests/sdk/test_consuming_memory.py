@@ -1,4 +1,4 @@
-"""What a subscription keeps in memory does not grow with what it has handled."""
+"""Memory of a subscription: it does not grow with the number of handled messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk.transport import data_channel
 MESSAGES = 3000
 
 
-async def test_settled_messages_are_not_kept_while_one_is_worked_on(make_app: MakeApp, name: str) -> None:
+async def test_settled_messages_are_not_kept_while_another_is_handled(make_app: MakeApp, name: str) -> None:
     app = make_app()
     finish = asyncio.Event()
 

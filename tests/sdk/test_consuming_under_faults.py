@@ -1,4 +1,4 @@
-"""Connections are lost while messages are handled in every way: nothing is lost, nothing stays behind, order holds."""
+"""Consuming under lost connections: no message is lost or left over, and keyed order holds."""
 
 from __future__ import annotations
 

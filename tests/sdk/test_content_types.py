@@ -1,4 +1,4 @@
-"""Content is read as its type says: JSON, MessagePack, text; what is unknown is dead, with the reason."""
+"""Content types: JSON, MessagePack and text are decoded, unknown types are dead-lettered with the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.async_client import AsyncClient
 from warren.sdk import Command, ConfigError, Request
 
 
-async def test_a_message_travels_as_its_class_says(
+async def test_a_message_is_encoded_with_its_classs_content_type(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Sample(Command, queue=name, content_type="application/msgpack"):
@@ -44,7 +44,7 @@ async def test_a_message_travels_as_its_class_says(
         assert msgpack.unpackb(wire.body)["total"] == "9.90"
 
 
-async def test_a_request_may_travel_as_messagepack(make_app: MakeApp, name: str) -> None:
+async def test_a_request_can_be_encoded_as_messagepack(make_app: MakeApp, name: str) -> None:
     class Double(Request[int], queue=name, content_type="application/msgpack"):
         number: int
 
@@ -68,7 +68,7 @@ async def test_a_request_may_travel_as_messagepack(make_app: MakeApp, name: str)
         ("application/x-msgpack", msgpack.packb({"number": 1})),
     ],
 )
-async def test_what_says_the_same_is_read_alike(
+async def test_equivalent_content_types_are_decoded_alike(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, content_type: str | None, body: bytes
 ) -> None:
     class Ping(Command, queue=name):
@@ -96,7 +96,7 @@ async def test_what_says_the_same_is_read_alike(
         ("application/json", msgpack.packb({"number": 1}), "undecodable"),
     ],
 )
-async def test_what_cannot_be_read_is_dead_with_the_reason(
+async def test_unknown_content_types_are_dead_lettered_with_the_reason(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, content_type: str, body: bytes, reason: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -114,7 +114,7 @@ async def test_what_cannot_be_read_is_dead_with_the_reason(
     assert (dead.body, dead.content_type, dead.headers["warren-dead-reason"]) == (body, content_type, reason)
 
 
-async def test_bytes_are_taken_whatever_they_are(
+async def test_bytes_handlers_accept_any_content(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -129,14 +129,14 @@ async def test_bytes_are_taken_whatever_they_are(
         assert await asyncio.wait_for(seen.get(), 60) == b"<x/>"
 
 
-def test_other_content_types_are_no_form_of_a_message() -> None:
+def test_a_message_class_refuses_other_content_types() -> None:
     with pytest.raises(ConfigError, match="content_type is 'text/xml', it must be application/json or"):
 
         class Wrong(Command, queue="q", content_type="text/xml"):
             pass
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_msgpack_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from warren.sdk.messages import content_types
 
     def missing(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a handler takes beside its message: made for each message, once, and cleaned up when it is done with."""
+"""Dependencies of handlers: created for each message once, and cleaned up after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ledger:
         self.text = text
 
 
-async def test_every_kind_of_function_is_made_before_and_cleaned_up_after(
+async def test_dependencies_of_every_kind_are_created_before_and_cleaned_up_after_the_handler(
     make_app: MakeApp, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -64,7 +64,7 @@ async def test_every_kind_of_function_is_made_before_and_cleaned_up_after(
     assert steps[-1] == "handle 9 2 4 5 'own'", "it stays callable as what it was"
 
 
-async def test_one_message_shares_what_it_depends_on_and_the_next_gets_its_own(
+async def test_dependencies_are_shared_within_a_message_and_not_between_messages(
     make_app: MakeApp, name: str
 ) -> None:
     app = make_app()
@@ -95,7 +95,9 @@ async def test_one_message_shares_what_it_depends_on_and_the_next_gets_its_own(
     assert seen[0][0] is not seen[1][0]
 
 
-async def test_context_comes_by_its_type(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
+async def test_context_objects_are_injected_by_type(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -129,7 +131,7 @@ async def test_context_comes_by_its_type(make_app: MakeApp, amqp_client: AsyncCl
         assert "the header 'x-retries' is not" in str(dead.headers["warren-dead-error"])
 
 
-async def test_a_failure_reaches_the_clean_up_and_each_attempt_gets_its_own(
+async def test_a_failure_reaches_the_clean_up_and_each_attempt_gets_its_own_dependencies(
     make_app: MakeApp, name: str
 ) -> None:
     app = make_app()
@@ -173,7 +175,7 @@ async def test_a_clean_up_that_fails_fails_the_message(
     assert dead.headers["warren-dead-error"] == "OSError: the commit failed"
 
 
-async def test_a_test_puts_another_function_in_its_place(make_app: MakeApp, name: str) -> None:
+async def test_a_test_overrides_a_dependency(make_app: MakeApp, name: str) -> None:
     app = make_app()
     seen: asyncio.Queue[str] = asyncio.Queue()
 
@@ -204,7 +206,7 @@ def recursive(value: Annotated[int, Depends(lambda: 1)]) -> int:
     return value
 
 
-def test_what_cannot_be_filled_is_refused_where_it_is_declared() -> None:
+def test_an_unresolvable_parameter_is_refused_at_registration() -> None:
     app = App("amqp://localhost")
 
     def unfilled(what: dict[str, int]) -> int:

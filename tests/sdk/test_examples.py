@@ -1,4 +1,4 @@
-"""The examples of the SDK run as they stand, and print what they promise."""
+"""Examples of the SDK run unchanged and print the expected lines."""
 
 from __future__ import annotations
 

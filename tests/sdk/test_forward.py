@@ -1,4 +1,4 @@
-"""A delivery published on: the same message elsewhere, and dead letters that know where they came from."""
+"""Forwarding: the same message at another address, and the original address of dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def forwarding(app: App, source: str, target: str) -> None:
         await app.forward(delivery, key=target, headers={"added": 1, "removed": None})
 
 
-async def test_what_is_forwarded_is_the_same_message_elsewhere(
+async def test_a_forwarded_message_keeps_id_properties_and_body(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -52,7 +52,7 @@ async def test_what_is_forwarded_is_the_same_message_elsewhere(
     await amqp_client.holds(f"{name}.on", 0)
 
 
-async def test_a_dead_letter_says_where_it_was_published(
+async def test_a_dead_letter_keeps_its_original_address(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[name]):
@@ -71,7 +71,7 @@ async def test_a_dead_letter_says_where_it_was_published(
     assert (dead.headers["warren-deaths"], dead.headers["warren-dead-first-time"]) == (3, 17)
 
 
-async def test_an_origin_that_is_known_is_kept(
+async def test_an_earlier_original_address_is_kept(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):

@@ -1,4 +1,4 @@
-"""Scatter-gather: one request, many who answer, and what came in the end."""
+"""Scatter-gather: one request, many replies, and the queues that did not reply."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def market(name: str, suppliers: Sequence[str]) -> type[Scatter[int]]:
 
 
 def supply(app: App, ask: type[Scatter[int]], queue: str, price: int) -> asyncio.Event:
-    """A supplier that answers with its price when the event is set."""
+    """Add a supplier that replies with its price when the event is set."""
     go = asyncio.Event()
 
     @app.handle(ask, queue=queue)
@@ -53,7 +53,7 @@ def supply(app: App, ask: type[Scatter[int]], queue: str, price: int) -> asyncio
     return go
 
 
-async def test_all_who_listen_answer(make_app: MakeApp, name: str) -> None:
+async def test_all_queues_reply(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b", "c"])
     app = make_app()
     for one, price in {"a": 1, "b": 2, "c": -1}.items():
@@ -67,7 +67,7 @@ async def test_all_who_listen_answer(make_app: MakeApp, name: str) -> None:
     assert (gathered.silent, gathered.interrupted) == (frozenset(), None)
 
 
-async def test_who_does_not_answer_in_time_is_named(make_app: MakeApp, name: str) -> None:
+async def test_queues_that_do_not_reply_in_time_are_listed(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()
     supply(app, ask, f"{name}.a", 1).set()
@@ -81,7 +81,7 @@ async def test_who_does_not_answer_in_time_is_named(make_app: MakeApp, name: str
         await until(lambda: app.statistics().calls.discarded_replies == 1, "the late reply is counted")
 
 
-async def test_so_many_replies_are_enough(make_app: MakeApp, name: str) -> None:
+async def test_gather_ends_after_the_requested_number_of_replies(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b", "c"])
     app = make_app()
     supply(app, ask, f"{name}.a", -1).set()
@@ -94,7 +94,7 @@ async def test_so_many_replies_are_enough(make_app: MakeApp, name: str) -> None:
         never.set()
 
 
-async def test_whoever_waits_for_more_values_than_can_come_waits_no_longer_than_for_the_last(
+async def test_gather_ends_with_the_last_reply_if_more_values_are_requested(
     make_app: MakeApp, name: str
 ) -> None:
     ask = market(name, ["a", "b"])
@@ -106,7 +106,7 @@ async def test_whoever_waits_for_more_values_than_can_come_waits_no_longer_than_
     assert (gathered.values, len(gathered.errors), gathered.silent) == ([2], 1, frozenset())
 
 
-async def test_replies_can_be_seen_as_they_come(make_app: MakeApp, name: str) -> None:
+async def test_replies_can_be_iterated_as_they_arrive(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()
     first, second = supply(app, ask, f"{name}.a", 1), supply(app, ask, f"{name}.b", 2)
@@ -146,10 +146,10 @@ async def test_one_server_counts_once_however_often_it_answers(
         assert app.statistics().calls.discarded_replies == 1
 
 
-async def test_a_request_can_be_scattered_over_an_exchange_of_others(
+async def test_a_request_can_be_scattered_over_an_existing_exchange(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    """AsyncClient servers say not who they are; so many replies are awaited."""
+    """Servers that are not built with Warren do not name their queue; the number of replies is awaited."""
 
     class Ping(Request[str], queue=name):
         pass
@@ -169,7 +169,7 @@ async def test_a_request_can_be_scattered_over_an_exchange_of_others(
     assert [reply.queue for reply in gathered.replies] == [None, None]
 
 
-async def test_nobody_listens_is_said_at_once(make_app: MakeApp, name: str) -> None:
+async def test_a_scatter_without_bindings_fails_at_once(make_app: MakeApp, name: str) -> None:
     class Ask(Scatter[int], exchange=name, key="ask"):
         pass
 
@@ -179,7 +179,7 @@ async def test_nobody_listens_is_said_at_once(make_app: MakeApp, name: str) -> N
         assert app.statistics().calls.in_flight == 0
 
 
-async def test_a_lost_connection_ends_the_waiting_with_what_came(
+async def test_a_lost_connection_ends_gather_with_the_replies_so_far(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     ask = market(name, ["a", "b"])
@@ -195,7 +195,7 @@ async def test_a_lost_connection_ends_the_waiting_with_what_came(
         assert gathering.silent == {f"{name}.b"}
 
 
-async def test_replies_are_opened_by_the_middlewares_that_sealed_them(make_app: MakeApp, name: str) -> None:
+async def test_replies_pass_the_callers_handle_middlewares(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a"])
     app = make_app()
 

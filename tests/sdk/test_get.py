@@ -1,4 +1,4 @@
-"""One message of a queue, for who does not consume it: held until it is settled, and never lost."""
+"""`app.get`: a fetched message is held until it is settled, and is never lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_one_message_or_none(make_app: MakeApp, amqp_client: AsyncClient, 
     await amqp_client.holds(name, 0)
 
 
-async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, name: str) -> None:
+async def test_get_waits_for_a_message_up_to_its_timeout(make_app: MakeApp, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -56,7 +56,7 @@ async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, n
         assert await app.get(name, timeout=0.05) is None
 
 
-async def test_a_message_may_go_back_or_to_the_dead(
+async def test_a_fetched_message_can_be_requeued_or_dead_lettered(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -83,7 +83,7 @@ async def test_a_message_may_go_back_or_to_the_dead(
     await amqp_client.holds(name, 0)
 
 
-async def test_a_block_acknowledges_or_gives_back(
+async def test_a_with_block_acknowledges_or_requeues(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -109,7 +109,7 @@ async def test_a_block_acknowledges_or_gives_back(
         await unsettled.ack()
 
 
-async def test_who_gives_up_waiting_takes_nothing(
+async def test_a_cancelled_get_takes_no_message(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -130,7 +130,7 @@ async def test_who_gives_up_waiting_takes_nothing(
     await amqp_client.holds(name, 0)
 
 
-async def test_what_cannot_be_got_is_said(
+async def test_get_raises_for_a_missing_queue(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)

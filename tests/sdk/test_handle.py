@@ -1,4 +1,4 @@
-"""A message is acknowledged after its handler succeeded; whatever else happens, it ends somewhere visible."""
+"""Handlers: acknowledgement after success, retries, and dead letters for everything else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
     await amqp_client.holds(name, 0)
 
 
-async def test_a_decorated_function_stays_what_it_was(make_app: MakeApp, name: str) -> None:
+async def test_a_decorator_returns_the_function_unchanged(make_app: MakeApp, name: str) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -73,7 +73,7 @@ async def test_a_decorated_function_stays_what_it_was(make_app: MakeApp, name: s
     assert double.__name__ == "double"
 
 
-async def test_the_delivery_is_there_for_who_asks(make_app: MakeApp, name: str) -> None:
+async def test_a_handler_gets_the_delivery_by_annotation(make_app: MakeApp, name: str) -> None:
     class Happened(Event, exchange=f"{name}.x", key="it.happened"):
         pass
 
@@ -107,7 +107,7 @@ async def test_the_delivery_is_there_for_who_asks(make_app: MakeApp, name: str) 
     assert other.routing_key == "that.too.is.bound"
 
 
-async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_with_the_reason(
+async def test_a_failing_handler_is_attempted_three_times_then_the_message_is_dead_lettered(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -135,7 +135,7 @@ async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_w
     await amqp_client.holds(name, 0)
 
 
-async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp, name: str) -> None:
+async def test_a_handler_that_succeeds_after_a_retry_is_a_success(make_app: MakeApp, name: str) -> None:
     class Ping(Command, queue=name):
         pass
 
@@ -155,7 +155,7 @@ async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp
     assert len(tried) == 3
 
 
-async def test_what_cannot_be_read_is_dead_at_once(
+async def test_undecodable_content_is_dead_lettered_at_once(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -174,7 +174,7 @@ async def test_what_cannot_be_read_is_dead_at_once(
             assert (dead.body, dead.headers["warren-dead-reason"]) == (body, "undecodable")
 
 
-async def test_a_handler_may_choose_the_end(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
+async def test_a_handler_chooses_the_outcome(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -213,7 +213,7 @@ async def test_without_a_dead_letter_exchange_a_failure_is_counted_as_dropped(
         await until(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
 
 
-async def test_two_types_share_a_queue_and_a_third_is_dead(
+async def test_two_types_share_a_queue_and_an_unknown_type_is_dead_lettered(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Opened(Event, exchange=f"{name}.x", key="opened"):
@@ -245,7 +245,7 @@ async def test_two_types_share_a_queue_and_a_third_is_dead(
     ("kind", "sent", "got"),
     [(bytes, b"\x00\xff", b"\x00\xff"), (dict, {"a": [1]}, {"a": [1]}), (str, "Grüezi", "Grüezi")],
 )
-async def test_foreign_content_is_read_as_what_is_asked_for(
+async def test_foreign_content_is_decoded_as_the_handlers_type(
     make_app: MakeApp, name: str, kind: type[object], sent: object, got: object
 ) -> None:
     app = make_app()
@@ -326,7 +326,7 @@ class Unfit(Event, exchange="x"):
     pass
 
 
-def test_a_handler_that_does_not_fit_is_refused() -> None:
+def test_a_handler_with_an_unsuitable_signature_is_refused() -> None:
     app = App("amqp://localhost")
 
     async def fits(message: Refused) -> None: ...
@@ -365,7 +365,7 @@ def test_a_handler_that_does_not_fit_is_refused() -> None:
         Retry(0)
 
 
-async def test_a_dead_letter_queue_that_is_gone_is_made_again(
+async def test_a_deleted_dead_letter_queue_is_declared_again(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -382,7 +382,7 @@ async def test_a_dead_letter_queue_that_is_gone_is_made_again(
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
 
 
-async def test_a_dead_letter_that_no_queue_takes_is_counted_as_dropped(
+async def test_an_unroutable_dead_letter_is_counted_as_dropped(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -413,7 +413,7 @@ class Account:
 
 @pytest.mark.parametrize("kind", [Card, Account, dict[str, int]])
 @pytest.mark.parametrize("content_type", ["application/json", "application/msgpack"])
-async def test_content_that_cannot_be_read_is_shown_nowhere(
+async def test_undecodable_content_appears_in_no_log_or_error(
     make_app: MakeApp,
     amqp_client: AsyncClient,
     name: str,

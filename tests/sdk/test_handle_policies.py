@@ -1,4 +1,4 @@
-"""What patterns put around a handler: `Once`, a retry policy, a delay backend."""
+"""Handler policies that patterns implement: `Once`, retry policy, delay backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warren.sdk import (
 
 
 class Ledger:
-    """The smallest `Once`: it keeps results by message id, in memory."""
+    """A minimal `Once` that stores results by message id in memory."""
 
     def __init__(self) -> None:
         self.results: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ async def test_once_runs_around_the_handler_and_keeps_its_result(make_app: MakeA
 
 
 class Later:
-    """A policy of one attempt and then a delay, and the backend for it: both keep what they were asked."""
+    """A retry policy with one attempt and a delay, and its backend. Both record their calls."""
 
     def __init__(self, app: Callable[[], App]) -> None:
         self.asked: list[tuple[str, timedelta]] = []
@@ -85,7 +85,7 @@ class Later:
         await self._app().publish(delivery.body, key=queue, headers={"warren-attempt": delivery.attempt + 1})
 
 
-async def test_a_policy_may_delay_before_the_message_is_dead(
+async def test_a_policy_delays_before_the_message_is_dead_lettered(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     apps: list[App] = []

@@ -1,4 +1,4 @@
-"""Messages are addresses and have one wire form; what is frozen here may never change."""
+"""Message classes: addresses and wire format. The frozen formats must never change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_wire_form_of_an_event_is_frozen() -> None:
     }
 
 
-def test_a_given_id_leaves_the_time_to_a_header() -> None:
+def test_with_a_given_id_the_publish_time_is_in_a_header() -> None:
     outgoing = encode(CancelOrder(order_id="42"), now=NOW, message_id="cancel-42")
     assert on_the_wire(outgoing)["headers"] == {"warren-first-published": 1769904000125}
 
@@ -177,7 +177,7 @@ def test_the_type_is_the_name_in_snake_case(name: str, wire: str) -> None:
     assert kind.wire_type == wire
 
 
-def test_an_event_reaches_its_exchange_and_its_audience() -> None:
+def test_an_event_declares_its_exchange_and_its_audience() -> None:
     assert OrderPlaced.required_topology() == [
         Exchange("orders"),
         Queue("billing"),
@@ -197,12 +197,12 @@ def test_a_family_of_events_shares_an_exchange() -> None:
         encode(Shop(), now=NOW)
 
 
-def test_a_request_knows_what_it_is_answered_with() -> None:
+def test_a_request_has_a_reply_type() -> None:
     assert GetQuote.reply_type() is Decimal
     assert GetQuote.required_topology() == [Queue("quotes")]
 
 
-def test_what_has_no_address_is_said_in_one_line() -> None:
+def test_a_message_without_address_is_refused() -> None:
     class Lost(Command):
         pass
 
@@ -218,7 +218,7 @@ def test_what_has_no_address_is_said_in_one_line() -> None:
         type("Wrong", (Event,), {}, exchange="x", key="k", audience="billing")
 
 
-def test_the_text_of_an_error_shows_nothing_of_the_content() -> None:
+def test_validation_errors_do_not_show_the_content() -> None:
     class Login(Command, queue="login"):
         password: int
 

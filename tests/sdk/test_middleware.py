@@ -1,4 +1,4 @@
-"""Middlewares see and change what is published and what is handled, on both sides, and may end a message."""
+"""Middlewares: change publishes and deliveries, and choose outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handle = Callable[[Delivery], Awaitable[None]]
 
 
 def reverse(app: App, tag: str, order: list[str], *, opens: str = "") -> None:
-    """Bodies travel reversed, with the tag behind them."""
+    """Return middlewares that reverse bodies and append the tag."""
 
     async def seal(outgoing: Outgoing, call_next: Publish) -> None:
         order.append(f"publish {tag}")
@@ -78,7 +78,7 @@ async def test_both_sides_change_the_message_from_the_user_to_the_wire_and_back(
     assert wire.app_id == "b"
 
 
-async def test_a_middleware_dead_letters_the_message_as_it_came(
+async def test_a_middleware_dead_letters_the_original_message(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -95,7 +95,7 @@ async def test_a_middleware_dead_letters_the_message_as_it_came(
     assert dead.headers["warren-dead-error"] == "DeadLetter: it is not sealed"
 
 
-async def test_a_dead_letter_is_not_sealed_twice(
+async def test_a_dead_letter_does_not_pass_the_publish_middlewares(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -111,7 +111,7 @@ async def test_a_dead_letter_is_not_sealed_twice(
         assert (await amqp_client.take(f"{name}.dead")).body == b"21a"
 
 
-async def test_what_is_forwarded_goes_as_it_came(
+async def test_a_forwarded_message_does_not_pass_the_publish_middlewares(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -153,7 +153,7 @@ async def test_requests_and_replies_pass_on_both_sides(make_app: MakeApp, name: 
                 await stranger.call(Double(number=21), timeout=60)
 
 
-async def test_what_a_middleware_raises_is_tried_again_as_the_handlers_failures_are(
+async def test_an_error_of_a_middleware_is_retried_like_one_of_the_handler(
     make_app: MakeApp, name: str
 ) -> None:
     app = make_app()
@@ -180,7 +180,9 @@ async def test_what_a_middleware_raises_is_tried_again_as_the_handlers_failures_
     assert len(tried) == 3
 
 
-async def test_what_a_middleware_keeps_to_itself_is_acknowledged(make_app: MakeApp, name: str) -> None:
+async def test_a_message_that_a_middleware_does_not_pass_on_is_acknowledged(
+    make_app: MakeApp, name: str
+) -> None:
     app = make_app()
 
     async def skip(delivery: Delivery, call_next: Handle) -> None:
@@ -224,7 +226,7 @@ async def test_many_publishes_keep_their_order_though_a_middleware_waits(
             await app.publish(b"3", key=name)
 
 
-async def test_a_middleware_sees_what_became_of_the_publish(make_app: MakeApp, name: str) -> None:
+async def test_a_middleware_gets_the_outcome_of_the_publish(make_app: MakeApp, name: str) -> None:
     app = make_app()
     ended: list[str] = []
 
@@ -245,7 +247,7 @@ async def test_a_middleware_sees_what_became_of_the_publish(make_app: MakeApp, n
     assert ended == ["confirmed", "Unroutable", "confirmed"]
 
 
-async def test_a_middleware_is_added_before_the_start_and_is_something(make_app: MakeApp) -> None:
+async def test_a_middleware_must_be_added_before_the_start(make_app: MakeApp) -> None:
     app = make_app()
     with pytest.raises(ConfigError, match="needs publish= or handle="):
         app.middleware()

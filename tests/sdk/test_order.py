@@ -1,4 +1,4 @@
-"""Messages of one key are handled in their order, though others are handled meanwhile; prefetch is a number of its own."""
+"""Ordering by key: one message of a key at a time, other keys concurrently; and prefetch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, ConfigError, Delivery
 
 
-async def test_one_key_waits_and_the_others_go_on(make_app: MakeApp, name: str) -> None:
+async def test_messages_of_one_key_wait_while_other_keys_run(make_app: MakeApp, name: str) -> None:
     class Step(Command, queue=name):
         order: str
         number: int
@@ -64,7 +64,7 @@ async def test_the_key_may_be_a_header(make_app: MakeApp, name: str) -> None:
     assert done == {tenant: [b"0", b"1", b"2", b"3", b"4"] for tenant in ("x", "y")}
 
 
-async def test_what_has_no_readable_key_ends_like_any_other(
+async def test_messages_without_a_readable_key_are_handled(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Step(Command, queue=name):
@@ -87,7 +87,7 @@ async def test_what_has_no_readable_key_ends_like_any_other(
         await until(lambda: sorted(seen) == [0, 1, 2], "the others are handled")
 
 
-async def test_the_prefetch_is_apart_from_the_concurrency(make_app: MakeApp, name: str) -> None:
+async def test_the_prefetch_is_independent_of_the_concurrency(make_app: MakeApp, name: str) -> None:
     app = make_app()
     finish = asyncio.Event()
 
@@ -107,8 +107,8 @@ async def test_the_prefetch_is_apart_from_the_concurrency(make_app: MakeApp, nam
         await until(lambda: statistics().acknowledged == 20, "all are handled")
 
 
-async def test_a_worker_that_comes_late_gets_work_from_a_backlog(make_app: MakeApp, name: str) -> None:
-    """With an unlimited prefetch the first worker would hold all 10,000, and the second nothing."""
+async def test_a_late_consumer_gets_messages_from_the_backlog(make_app: MakeApp, name: str) -> None:
+    """With an unlimited prefetch the first worker would hold all 10,000 messages and the second none."""
     first, second = make_app(), make_app()
     got = asyncio.Event()
     held: list[int] = []

@@ -1,4 +1,4 @@
-"""A handler chooses the end of its message by what it returns or raises; a policy chooses it by what went wrong."""
+"""Outcomes that handlers return or raise, and retry policies by exception class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from warren.sdk.durations import duration
 
 
 class Straight:
-    """A delay backend that keeps what it was asked and delivers at once."""
+    """A delay backend that records its calls and redelivers at once."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, timedelta]] = []
@@ -89,7 +89,7 @@ async def test_outcomes_are_values_and_exceptions(
     assert (statistics.subscriptions[name].requeued, statistics.handlers[name].failed_attempts) == (1, 0)
 
 
-async def test_a_policy_tries_here_then_delays_then_gives_up(
+async def test_a_policy_retries_then_delays_then_dead_letters(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     delays = Straight()
@@ -134,7 +134,7 @@ async def test_a_policy_looks_at_the_class_of_the_error(
     assert len(tried) == tries
 
 
-async def test_retry_later_takes_the_policys_delays_to_their_end(
+async def test_retry_later_uses_all_delays_of_the_policy(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     delays = Straight()
@@ -214,5 +214,5 @@ def test_a_policy_is_a_value() -> None:
     ("written", "seconds"),
     [("250ms", 0.25), ("5s", 5), ("1.5m", 90), (" 2 h ", 7200), ("1d", 86400), (0.5, 0.5), (3, 3)],
 )
-def test_durations_are_written_as_people_write_them(written: str | float, seconds: float) -> None:
+def test_durations_can_be_text(written: str | float, seconds: float) -> None:
     assert duration(written) == timedelta(seconds=seconds)

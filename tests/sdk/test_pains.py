@@ -1,4 +1,4 @@
-"""The list of what users of other clients suffer from: every row is answered, by tests that are there and run."""
+"""Consistency of pains.toml: each row names existing tests that run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAINS = tomllib.loads((Path(__file__).parent / "pains.toml").read_text())["pain"
 
 @cache
 def found_in(file: str) -> dict[str, bool]:
-    """The tests of a module as pytest finds them, and whether each is left out."""
+    """Return the tests of a module as pytest collects them, and whether each is skipped."""
     path = ROOT / file
     assert path.is_file(), file
     assert path.name.startswith("test_"), file

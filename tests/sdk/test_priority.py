@@ -1,4 +1,4 @@
-"""Messages with priorities, for queues that have them."""
+"""Message priorities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.async_client import AsyncClient
 from warren.sdk import ConfigError, Queue
 
 
-async def test_what_is_urgent_overtakes_what_waits(
+async def test_messages_with_higher_priority_overtake_others(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()

@@ -1,4 +1,4 @@
-"""Stopping ends what has started, and gives back the rest."""
+"""Stopping an App: running handlers finish, other deliveries are requeued."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
 
 
 class Unexpected(BaseException):
-    """Neither an error nor a cancellation."""
+    """An exception that is neither an Exception nor a cancellation."""
 
 
 @pytest.mark.parametrize("how", ["raise", "cancel", "cancel and return"])

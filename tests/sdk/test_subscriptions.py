@@ -1,4 +1,4 @@
-"""A subscription can be paused, resumed and cancelled, and pauses itself while its handlers keep failing."""
+"""Subscriptions: pause, resume, cancel, and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
     assert seen == [b"%d" % number for number in range(8)], "in their order"
 
 
-async def test_a_cancelled_subscription_is_over(
+async def test_a_cancelled_subscription_cannot_be_resumed(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -85,7 +85,7 @@ async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name
         await until(lambda: seen == [b"1"], "it is handled")
 
 
-async def test_switching_to_and_fro_loses_nothing(
+async def test_repeated_pause_and_resume_loses_no_message(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -114,7 +114,7 @@ async def test_switching_to_and_fro_loses_nothing(
 
 
 class Switched:
-    """A clock whose timers a test sets off."""
+    """A clock whose timers the test fires."""
 
     def __init__(self, app: App) -> None:
         self._now = app.clock.now
@@ -131,7 +131,7 @@ class Switched:
         await asyncio.sleep(0)
 
 
-async def test_a_circuit_opens_is_tried_with_one_message_and_closes(
+async def test_a_circuit_opens_half_opens_and_closes(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(retry=Retry(1))
@@ -191,7 +191,7 @@ async def test_an_open_circuit_can_be_closed_by_hand(make_app: MakeApp, name: st
         await until(lambda: seen == [b"1"], "it is handled")
 
 
-async def test_a_subscription_is_there_while_the_app_runs(make_app: MakeApp, name: str) -> None:
+async def test_a_subscription_exists_while_the_app_runs(make_app: MakeApp, name: str) -> None:
     app = make_app()
 
     @app.handle(bytes, queue=name)
@@ -208,7 +208,7 @@ async def test_a_subscription_is_there_while_the_app_runs(make_app: MakeApp, nam
 
 
 @pytest.mark.parametrize("mode", [Mode.PAUSED, Mode.CANCELLED, None])
-async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
+async def test_a_circuit_does_not_override_a_users_choice(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, mode: Mode | None
 ) -> None:
     app = make_app(retry=Retry(1))

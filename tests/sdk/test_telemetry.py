@@ -1,4 +1,4 @@
-"""OpenTelemetry's conventions for messaging as a contract: a test for each operation, its attributes and links."""
+"""OpenTelemetry spans: the semantic conventions for messaging, with attributes and links of each operation."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_a_process_that_fails(
 
 
 async def test_settle(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
-    """ack after the handler, reject of what it requeues, nack of what was never started."""
+    """`ack` after the handler, `reject` for requeued messages, `nack` for messages that were not started."""
 
     class Charge(Command, queue=name):
         how: str = ""

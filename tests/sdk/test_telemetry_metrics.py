@@ -1,4 +1,4 @@
-"""OpenTelemetry's conventions for messaging as a contract: trace context, options, and a test for each metric."""
+"""OpenTelemetry metrics, trace context and options: the semantic conventions for messaging."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ async def test_a_metric(
         assert {point.explicit_bounds for point in found.data.data_points} == {bounds}
 
 
-async def test_where_nobody_listens_nothing_stands_in_the_way(make_app: MakeApp, name: str) -> None:
-    """Nothing is paid: publishes go straight to the publisher, handlers run in no scope, settlements in no span."""
+async def test_without_telemetry_no_wrapper_is_installed(make_app: MakeApp, name: str) -> None:
+    """Telemetry costs nothing when it is off: publishes, handlers and settlements have no wrapper."""
     app = make_app()
     app.declare(Queue(name))
     async with app:

@@ -1,4 +1,4 @@
-"""A type checker infers replies and refuses handlers that do not fit."""
+"""Type checking: replies are inferred, and unsuitable handlers are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker must see in the SDK; checked by `test_typing.py`, never run."""
+"""Types that a type checker must infer for the SDK; checked by `test_typing.py`, never executed."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 

@@ -1,8 +1,8 @@
-"""A blocking AMQP client that shows every method as it came: pamqp's frames over hand-written sockets, no Warren code.
+"""Blocking AMQP client that returns every method as it came: channels on top of `raw_client`, no Warren code.
 
-A passive declare is a fence: what the broker had to deliver of that queue to the same channel has arrived before its
-answer, so that a test can say that nothing more came without waiting. RabbitMQ answers it before it has worked off what it
-was sent earlier: there, and only there, the fence is a pause.
+`Channel.state` (a passive declare) is a fence: deliveries of that queue to the same channel have arrived before its answer,
+so that a test can assert without waiting that no more came. RabbitMQ answers it before it has processed earlier methods;
+only there, the fence polls until the answer is stable.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Closed(Exception):
 
 @dataclass(frozen=True)
 class Message:
-    """What basic.deliver, basic.get-ok and basic.return carry."""
+    """A message of basic.deliver, basic.get-ok or basic.return."""
 
     carrier: Basic.Deliver | Basic.GetOk | Basic.Return
     header: bytes
-    """The payload of the header frame as it came."""
+    """Payload of the header frame, undecoded."""
     properties: Basic.Properties
     body: bytes
 
@@ -76,14 +76,14 @@ Event: TypeAlias = Method | Message
 
 
 class Connection:
-    """A connection whose channels keep what arrives until a test asks for it."""
+    """A connection. Its channels store what arrives until a test reads it."""
 
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:
         self.raw = RawClient(url, timeout=timeout).connect()
         self.server = dict(self.raw.server)
         self.channels: dict[int, Channel] = {}
         self.events: deque[Method] = deque()
-        """What came for the connection itself: blocked, unblocked."""
+        """Methods for the connection itself: blocked, unblocked."""
 
     @property
     def is_rabbitmq(self) -> bool:
@@ -97,7 +97,7 @@ class Connection:
         return channel
 
     def read(self) -> None:
-        """Take one method with its content and put it where it belongs.
+        """Read one method with its content and store it in its channel or connection.
 
         :raises Closed: if it closes the channel or the connection.
         """
@@ -130,7 +130,7 @@ class Connection:
         return Message(carrier, head.payload, header.properties, body)
 
     def event(self) -> Method:
-        """The next method for the connection itself."""
+        """Return the next method for the connection itself."""
         while not self.events:
             self.read()
         return self.events.popleft()
@@ -143,7 +143,7 @@ class Connection:
             raise
 
     def abort(self) -> None:
-        """Drop the socket without a word."""
+        """Close the socket without connection.close."""
         self.raw.abort()
 
     def __enter__(self) -> Connection:
@@ -159,7 +159,7 @@ class Connection:
 
 
 class Channel:
-    """One channel. Methods that have an answer wait for it; whatever else arrives stays in `events`, in order."""
+    """A channel. Methods with an answer wait for it; all other methods stay in `events`, in order."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
@@ -176,13 +176,13 @@ class Channel:
         return self.next_method(reply)
 
     def next_method(self, kind: type[Reply]) -> Reply:
-        """The next method of this kind; what came before it stays in `events`."""
+        """Return the next method of this kind; those before it stay in `events`."""
         found = self._next(lambda event: isinstance(event, kind))
         assert isinstance(found, kind)
         return found
 
     def next(self) -> Event:
-        """The next of anything."""
+        """Return the next method or message."""
         return self._next(lambda event: True)
 
     def _next(self, wanted: Callable[[Event], bool]) -> Event:
@@ -197,7 +197,7 @@ class Channel:
             self.connection.read()
 
     def closed(self) -> Closed:
-        """The error with which the broker closes this channel, or the connection; what comes before it is kept."""
+        """Wait until the broker closes this channel or the connection; return its error. Earlier events are kept."""
         while True:
             try:
                 self.connection.read()
@@ -233,7 +233,7 @@ class Channel:
         return str(reply.queue)
 
     def state(self, queue: str) -> tuple[int, int]:
-        """How many messages are ready, and how many consumers there are; a fence for what was delivered of this queue."""
+        """Return the number of ready messages and of consumers. All earlier deliveries of this queue have arrived then."""
         found = self._state(queue)
         if self.connection.is_rabbitmq:
             # Its queues answer this before they look at what came before it.
@@ -253,7 +253,7 @@ class Channel:
         return self.state(queue)[0]
 
     def exists(self, queue: str) -> bool:
-        """Whether there is such a queue; asked on a channel of its own, which a refusal closes."""
+        """Return whether the queue exists. It uses another channel, which a refusal closes."""
         other = self.connection.channel()
         try:
             other.state(queue)
@@ -323,7 +323,7 @@ class Channel:
         mandatory: bool = False,
         **properties: Any,
     ) -> bytes:
-        """The frames of a publish, for those who send many at once."""
+        """Return the frames of a publish, to send many at once."""
         data = body.encode() if isinstance(body, str) else body
         if not properties:
             return publish_frames(self.number, exchange, queue, data, mandatory=mandatory)
@@ -379,7 +379,7 @@ class Channel:
         return found
 
     def delivered(self, queue: str) -> list[Message]:
-        """All of this queue that has been delivered to this channel and not been asked for yet."""
+        """Return all messages that were delivered to this channel and not read yet."""
         self.state(queue)
         found = [event for event in self.events if isinstance(event, Message)]
         self.events = deque(event for event in self.events if not isinstance(event, Message))
@@ -396,7 +396,7 @@ class Channel:
         return found if isinstance(found, Message) else None
 
     def drain(self, queue: str) -> list[bytes]:
-        """Take everything that is ready: the bodies."""
+        """Consume all ready messages; return their bodies."""
         bodies = []
         while (message := self.get(queue, no_ack=True)) is not None:
             bodies.append(message.body)

@@ -1,4 +1,4 @@
-"""The same users, virtual hosts and permissions on Warren and on RabbitMQ, in the form of RabbitMQ's definitions."""
+"""Brokers with users, virtual hosts and permissions from RabbitMQ definitions, for Warren and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def definitions(
 
 @contextmanager
 def broker_with_definitions(kind: str, what: dict[str, Any]) -> Iterator[str]:
-    """The URL of a broker with these definitions: `rabbitmq`, `warren`, or `warren-3.10`, which follows that version."""
+    """Start a broker with these definitions and yield its URL; `kind` is `rabbitmq`, `warren` or, for a version, `warren-3.10`."""
     if kind == "rabbitmq":
         with rabbitmq_server(definitions=what) as server:
             yield server.url
@@ -56,7 +56,7 @@ def broker_with_definitions(kind: str, what: dict[str, Any]) -> Iterator[str]:
 
 
 def load(inprocess: InProcessBroker, what: dict[str, Any]) -> None:
-    """Make all of it through the API, as definitions say it."""
+    """Create all definitions through the broker's API."""
     broker = inprocess.broker
     assert broker is not None
     users, permissions, vhosts = broker.access.users, broker.access.permissions, broker.virtual_hosts

@@ -11,16 +11,16 @@ from tests.support.processes import Child, free_port
 
 READY = "warren broker ready: "
 PATIENT = ("--handshake-timeout", "120")
-"""On a busy machine a client may be connected and stand still for longer than the ten seconds that are the default."""
+"""On a busy machine, a client may stand still for longer than the default of ten seconds."""
 
 
 def warren(*arguments: str | Path) -> list[str | Path]:
-    """The command line of `warren ARGUMENTS` in the environment that the tests run in."""
+    """Return the command line of `warren ARGUMENTS` with the interpreter of the tests."""
     return [sys.executable, "-m", "warren.cli.dispatch", *arguments]
 
 
 class BrokerProcess:
-    """A `warren broker` on a data folder; it keeps its port over restarts, so `url` stays true."""
+    """A `warren broker` on a data folder. It keeps its port over restarts, so that `url` stays valid."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BrokerProcess:
         return [self.python, *words[1:]]
 
     def start(self, timeout: float = 90.0) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start the broker and wait until it accepts connections."""
         assert self.child is None, "the broker runs already"
         # Not any that the system would give: while the broker is down, it would give the port to a connection.
         self.port = self.port or free_port()
@@ -68,12 +68,12 @@ class BrokerProcess:
         self.child = child
 
     def stop(self) -> int:
-        """SIGTERM: its exit status."""
+        """Stop the broker with SIGTERM; return its exit status."""
         child, self.child = self.child, None
         return child.stop() if child is not None else 0
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Kill the broker with SIGKILL."""
         assert self.child is not None, "the broker is not running"
         self.child.kill()
         self.child = None

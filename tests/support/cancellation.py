@@ -1,4 +1,4 @@
-"""Cancels a coroutine at each place where it waits, and some turns of the event loop later."""
+"""Cancellation of a coroutine at each await, and some event loop iterations later."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import Any
 
 TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
-"""Turns of the event loop between the suspension and the cancellation: other tasks go on meanwhile."""
+"""Event loop iterations between suspension and cancellation, in which other tasks run."""
 
 
 async def cancellations(
     operation: Callable[[], Coroutine[Any, Any, object]], turns: tuple[int, ...] = TURNS, most: int = 30
 ) -> AsyncIterator[tuple[int, int, BaseException | None]]:
-    """Run it anew and cancel it, at its first suspension, at its second, until it has no more.
+    """Run the operation repeatedly and cancel it at its first suspension, its second, and so on.
 
     Yields where it was cancelled and what came of it (None if it ended well nevertheless).
     """
@@ -32,7 +32,7 @@ async def cancellations(
 async def cancelled_at(
     coroutine: Coroutine[Any, Any, object], suspension: int, turns: int
 ) -> tuple[bool, BaseException | None]:
-    """Whether it came so far, and what it ended with: `CancelledError`, another error, or None."""
+    """Return whether the coroutine got this far, and its result: `CancelledError`, another error, or None."""
     reached = asyncio.Event()
     task = asyncio.ensure_future(_counted(coroutine, suspension, reached.set))
     waiting = asyncio.ensure_future(reached.wait())
@@ -54,7 +54,7 @@ async def cancelled_at(
 def _counted(
     coroutine: Coroutine[Any, Any, object], at: int, reached: Callable[[], None]
 ) -> Generator[Any, Any, object]:
-    """Passes everything between the coroutine and its task, and counts how often it is suspended."""
+    """Run the coroutine and count its suspensions."""
     count = 0
     error: BaseException | None = None
     value = None

@@ -1,4 +1,4 @@
-"""What an event stream holds, read by a client of nobody's: batches as they came, and their events in order."""
+"""Reader of capture event streams: batches as they arrive, and their events in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class CapturedBatch:
-    """A batch."""
+    """A batch of capture events."""
 
     message_id: str
     application: str
@@ -29,7 +29,7 @@ class CapturedBatch:
 
 
 class CaptureReader:
-    """All batches of a stream so far: read on until something is there."""
+    """All batches of a stream so far; `until` reads on."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._connection = Connection(url)
@@ -60,12 +60,12 @@ class CaptureReader:
         return self
 
     def stopped(self, sources: int = 1) -> CaptureReader:
-        """Read on until so many sources have said that they end."""
+        """Read on until this number of sources have ended."""
         return self.until(lambda found: sum(one["event"] == "stopped" for one in found.events) == sources)
 
     @property
     def events(self) -> list[Event]:
-        """Each once, in the order of their sources' sequences."""
+        """All events without duplicates, in the order of their sources' sequence numbers."""
         by_source: dict[str, dict[int, CapturedBatch]] = defaultdict(dict)
         for batch in self.batches:
             by_source[batch.source][batch.sequence] = batch
@@ -77,7 +77,7 @@ class CaptureReader:
         ]
 
     def missing(self) -> int:
-        """How many events the sequences say are not there, of one source that has begun and ended."""
+        """Return the number of missing events, by the sequence numbers of one source that has started and ended."""
         present: set[int] = set()
         for batch in self.batches:
             assert batch.count == len(batch.events)
@@ -89,7 +89,7 @@ class CaptureReader:
 
 
 def of(events: Iterable[Event], *names: str, **values: object) -> list[Event]:
-    """The events of these names that have these values."""
+    """Return the events with these names and values."""
     return [
         event
         for event in events
@@ -98,7 +98,7 @@ def of(events: Iterable[Event], *names: str, **values: object) -> list[Event]:
 
 
 def names(events: Iterable[Event], **values: object) -> list[str]:
-    """The names of the events that have these values."""
+    """Return the names of the events with these values."""
     return [
         event["event"] for event in events if all(event.get(key) == value for key, value in values.items())
     ]

@@ -1,4 +1,4 @@
-"""Certificates of the tests' own, made with the `openssl` command: an authority, a server of this machine, and clients."""
+"""Test certificates, created with the `openssl` command: an authority, a server on this machine, clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Authority:
-    """Signs certificates in a folder; elliptic keys, which are made at once."""
+    """Certificate authority in a folder, with elliptic-curve keys, which are quick to generate."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self.folder = folder
@@ -21,7 +21,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, subject: str, *, password: str = "") -> tuple[Path, Path]:
-        """A certificate for this machine's addresses, and its key.
+        """Issue a certificate for this machine's addresses; return it and its key.
 
         :param subject: as OpenSSL writes it, `/O=client/CN=ann`
         """
@@ -43,7 +43,7 @@ class Authority:
         return certificate, key
 
     def client(self, identity: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """What a client needs that trusts this authority, and shows this certificate with its key."""
+        """Return a client context that trusts this authority and presents this certificate."""
         context = ssl.create_default_context(cafile=self.certificate)
         if identity is not None:
             context.load_cert_chain(*identity)

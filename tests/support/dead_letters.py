@@ -1,4 +1,4 @@
-"""Queues whose messages die, and what their dead letters say about it."""
+"""Dead-lettering queues, and the x-death headers of their dead letters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.support.processes import wait_until
 
 
 def dying(channel: Channel, grave: str, **arguments: Any) -> str:
-    """A queue whose dead letters go to another, by the default exchange."""
+    """Declare a queue whose dead letters go to another queue through the default exchange; return its name."""
     return channel.declare(
         exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **arguments
     )
 
 
 def arrived(channel: Channel, queue: str) -> Message:
-    """The next message of a queue, once it is there."""
+    """Wait for the next message of a queue and return it."""
     found: list[Message] = []
 
     def look() -> bool:
@@ -33,5 +33,5 @@ def deaths(message: Message) -> list[dict[str, Any]]:
 
 
 def reasons(message: Message) -> list[tuple[str, str, int]]:
-    """Queue, reason and count of each entry of x-death."""
+    """Return queue, reason and count of each entry of x-death."""
     return [(death["queue"], death["reason"], death["count"]) for death in deaths(message)]

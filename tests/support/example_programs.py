@@ -1,4 +1,4 @@
-"""Runs programs as a reader would: in a process of their own, where every warning is an error."""
+"""Example programs: run as a reader would run them, with warnings as errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker of this process, on a loop in a thread of its own, so that a blocking client can talk to it.
+"""Broker in this process, on an event loop in its own thread, for blocking clients.
 
 Its clock stands still until a test moves it; its disk can be made to fail.
 """
@@ -23,15 +23,15 @@ from warren.broker.store.file_system.files_protocol import Files
 Result = TypeVar("Result")
 
 PATIENCE = 120.0
-"""Seconds: a busy machine may let a client or the loop's thread stand still for longer than anybody would wait."""
+"""Seconds. On a busy machine, a client or the loop's thread may stand still for a long time."""
 
 
 class Pauses:
-    """Looks at the loop's processor time whenever the loop gets round to it: a busy machine does not count."""
+    """Processor time of the loop between its iterations, which a busy machine does not affect."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.spans: list[float] = []
-        """Seconds of processor time from one look to the next; once it has stopped the longest first."""
+        """Seconds of processor time between samples; after the stop, longest first."""
         self._loop = loop
         self._last = 0.0
         self._running = True
@@ -81,7 +81,7 @@ class InProcessBroker:
 
     @property
     def alarm(self) -> bytes:
-        """Why publishers are blocked; empty if they are not."""
+        """Reason why publishers are blocked; empty if they are not."""
         assert self.broker is not None
         node = self.broker._node
         assert node is not None
@@ -103,7 +103,7 @@ class InProcessBroker:
         self.start()
 
     def crash(self) -> None:
-        """Go on as if the process had been killed now: with what is on the disk at this moment."""
+        """Restart from a copy of the current files, as if the process had been killed now."""
         assert self.data_dir is not None
         image = self.data_dir.with_name(self.data_dir.name + "+")
         self.call(lambda: shutil.copytree(str(self.data_dir), image, ignore=shutil.ignore_patterns("*.sock")))
@@ -112,23 +112,23 @@ class InProcessBroker:
         self.start()
 
     def advance(self, seconds: float) -> None:
-        """Move the clock on; what falls due on the way happens in order."""
+        """Advance the clock; all that falls due happens in order."""
         self._run(self.clock.advance(seconds))
 
     def jump(self, seconds: float) -> None:
-        """Move the clock on without firing anything, as it is on a loop that is behind."""
+        """Advance the clock without firing timers, as on an event loop that is late."""
         self.call(lambda: self.clock.jump(seconds))
 
     @contextmanager
     def pauses(self) -> Iterator[Pauses]:
-        """How much processor time the broker's loop gave to one thing after the other, while the block lasts."""
+        """Measure the processor time of the broker's loop between its iterations during the block."""
         pauses = Pauses(self._loop)
         self.call(pauses.start)
         yield pauses
         self.call(pauses.stop)
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Call something on the broker's loop."""
+        """Call a function on the broker's loop; return its result."""
 
         async def run() -> Result:
             return function()

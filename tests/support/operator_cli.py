@@ -1,4 +1,4 @@
-"""An operator at the command line: `warren ctl` on a data folder, or `rabbitmqctl`."""
+"""Operator command lines: `warren ctl` on a data folder, or `rabbitmqctl`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warren.core.errors import UsageError
 
 
 class CommandResult(NamedTuple):
-    """What one command said."""
+    """Exit status and output of a command."""
 
     status: int
     output: str
@@ -29,7 +29,7 @@ Run: TypeAlias = Callable[..., CommandResult]
 
 
 class Operator:
-    """Commands for one broker."""
+    """Runs commands for one broker."""
 
     def __init__(self, run: Run, url: str, *, is_warren: bool) -> None:
         self.run = run
@@ -37,32 +37,32 @@ class Operator:
         self.is_warren = is_warren
 
     def __call__(self, *words: str) -> list[str]:
-        """A command that is carried out: the lines that it prints, without its announcement."""
+        """Run a command that must succeed; return its lines without its announcement."""
         said = self.run("-q", *words)
         assert said.status == 0, said
         return said.lines
 
     def refused(self, *words: str) -> str:
-        """A command that is not carried out: what it says of that."""
+        """Run a command that must fail; return its error output."""
         said = self.run("-q", *words)
         assert said.status, said
         return said.errors
 
     def table(self, *words: str) -> list[dict[str, Any]]:
-        """The rows that a command lists."""
+        """Return the rows that a command lists."""
         said = self.run(*words, "--formatter", "json")
         assert said.status == 0, said
         rows: list[dict[str, Any]] = json.loads(said.output)
         return rows
 
     def queue(self, name: str, *items: str) -> dict[str, Any]:
-        """Items of one queue."""
+        """Return items of one queue."""
         (row,) = [row for row in self.table("list_queues", "name", *items) if row["name"] == name]
         return row
 
 
 def warren_ctl(data_dir: Path) -> Run:
-    """`warren ctl` in this process, which is as good as its own and starts faster."""
+    """Return a runner for `warren ctl` in this process, which starts faster than a child."""
 
     def run(*words: str) -> CommandResult:
         output, errors = io.StringIO(), io.StringIO()

@@ -1,4 +1,4 @@
-"""Names of parametrised tests that are the same in each process."""
+"""Stable ids of test parameters: the same in each process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pamqp.base import Frame
 
 
 def frame_id(value: object) -> str:
-    """`Basic.Ack(2, True)` as it would be written; of a list, all of it."""
+    """Return a frame as code, `Basic.Ack(2, True)`; for a list, all frames."""
     if isinstance(value, list):
         return " ".join(frame_id(each) for each in value)
     if isinstance(value, Frame):

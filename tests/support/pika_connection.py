@@ -1,4 +1,4 @@
-"""pika's blocking connection, for a test that asks something now and then."""
+"""pika's blocking connection without heartbeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SECONDS = 60.0
 
 
 def pika_connection(url: str) -> pika.BlockingConnection:
-    """Without heartbeats: nobody sends them between a test's questions, however long those are apart."""
+    """Connect without heartbeats, because nobody sends them while the test does other things."""
     parameters = pika.URLParameters(url)
     parameters.heartbeat = 0
     parameters.socket_timeout = SECONDS

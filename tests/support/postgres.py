@@ -52,7 +52,7 @@ class PostgreSQL:
         return self._server is not None
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start the broker and wait until it accepts connections."""
         assert self._server is None, "PostgreSQL runs already"
         server = self._server = Child(_unprivileged(self._command), cwd=self._folder)
         wait_until(lambda: self._answers() or not server.running, "PostgreSQL accepts connections", 60)
@@ -73,7 +73,7 @@ class PostgreSQL:
             server.wait(60)
 
     def _answers(self) -> bool:
-        """Whether a start of a session is answered; while it recovers it is answered with error 57P03."""
+        """Return whether the server accepts sessions; while it recovers, it answers with error 57P03."""
         startup = b"\x00\x03\x00\x00user\x00%s\x00database\x00postgres\x00\x00" % ROLE.encode()
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=5) as client:
@@ -86,7 +86,7 @@ class PostgreSQL:
 
 
 def installed() -> bool:
-    """Whether this machine has Debian's postgresql; `make test` installs it."""
+    """Return whether this machine has Debian's postgresql, which `make test` installs."""
     return _programs() is not None
 
 

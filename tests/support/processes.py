@@ -1,4 +1,4 @@
-"""Child processes for tests: started, watched line by line with a deadline, and ended by their own id."""
+"""Child processes with deadlines: start, read lines, stop by process id; and free ports."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 
 PORTS = (10_000, 32_768)
-"""From where on Linux takes its own: net.ipv4.ip_local_port_range."""
+"""Ports below those that Linux assigns itself (net.ipv4.ip_local_port_range)."""
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody has at this moment.
+    """Return a TCP port of the loopback interface that is free at this moment.
 
     None of those that the system gives to connections: one of many others could get it before a server that takes long
     to start.
@@ -36,14 +36,14 @@ def free_port() -> int:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A TCP port of the loopback interface that nobody listens on, nor can while the block lasts."""
+    """Reserve a TCP port of the loopback interface on which no process listens during the block."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Ask `condition` again and again until it is true.
+    """Wait until `condition` is true.
 
     :param timeout: seconds
     :raises AssertionError: naming `what`, when the deadline has passed
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60.0) 
 
 
 class Child:
-    """A process in a session of its own; standard output is kept as lines, standard error as text.
+    """A process in its own session. Standard output is collected as lines, standard error as text.
 
     Leaving the `with` block stops it.
     """
@@ -95,14 +95,14 @@ class Child:
 
     @property
     def errors(self) -> str:
-        """What the child has written to standard error so far."""
+        """Standard error of the child so far."""
         if self._errors.closed:
             return self._last_errors
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
     def wait_for_line(self, start: str, timeout: float = 60.0) -> str:
-        """The first line of standard output that begins with `start`.
+        """Wait for a line of standard output that begins with `start`; return it.
 
         :raises AssertionError: with what the child said, if it ends first or `timeout` seconds pass
         """
@@ -116,13 +116,13 @@ class Child:
         return line
 
     def wait(self, timeout: float = 60.0) -> int:
-        """Wait for its end: its exit status, negative for a signal."""
+        """Wait for the end of the process; return its exit status, negative for a signal."""
         status = self._process.wait(timeout)
         self._release()
         return status
 
     def stop(self, timeout: float = 60.0) -> int:
-        """End it and what it has started: SIGTERM, and SIGKILL after `timeout` seconds."""
+        """Stop the process and its children (SIGTERM, after `timeout` seconds SIGKILL); return the exit status."""
         self._signal(signal.SIGTERM)
         try:
             self._process.wait(timeout)
@@ -131,7 +131,7 @@ class Child:
         return self.wait()
 
     def kill(self) -> None:
-        """End it and what it has started with SIGKILL."""
+        """Kill the process and its children with SIGKILL."""
         self._signal(signal.SIGKILL)
         self.wait()
 
@@ -173,7 +173,7 @@ class Child:
 
 
 def resident_kib(pid: int) -> int:
-    """How much of a process is in memory, in KiB (Linux)."""
+    """Return the resident memory of a process in KiB (Linux)."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
     return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on command: it cuts, holds, delays, slows down and half-closes connections."""
+"""TCP proxy that cuts, holds, delays, throttles and half-closes connections on command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from urllib.parse import urlsplit, urlunsplit
 CHUNK = 64 * 1024
 
 Watch = Callable[[bytes], "tuple[int, Callable[[], End | None]] | None"]
-"""Looks at a piece, and says after which byte of it what is to be called, if anything."""
+"""Inspects a piece of data; returns the offset in it and the function to call there, or None."""
 
 
 Rewrite = Callable[[bytes], bytes]
-"""Gives what passes on instead of a piece; it may keep back a part for the next one."""
+"""Returns the data to pass on instead of a piece; it may keep a part for the next call."""
 
 
 class End(Enum):
-    """How a direction of a connection ends there; the rest of its bytes is lost."""
+    """End of one direction of a connection; the rest of its bytes is lost."""
 
     CUT = "both ends are reset"
     HALF_CLOSED = "the receiver sees the end of the stream"
@@ -36,15 +36,15 @@ class Lane:
         self.passed = 0
         """Bytes passed on so far."""
         self.watch: Callable[[], Watch] | None = None
-        """Makes what looks at the bytes of each connection that is made from now on."""
+        """Creates the watcher of each new connection."""
         self.rewrite: Callable[[], Rewrite] | None = None
-        """Makes what changes the bytes of each connection that is made from now on."""
+        """Creates the rewriter of each new connection."""
         self._cut_after: int | None = None
         self._open = asyncio.Event()
         self._open.set()
 
     def hold(self) -> None:
-        """Keep everything back until `release`."""
+        """Hold all data until `release`."""
         self._open.clear()
 
     def release(self) -> None:
@@ -59,7 +59,7 @@ class Lane:
         self._cut_after = count
 
     async def _admit(self, data: bytes) -> tuple[bytes, bool]:
-        """What of `data` may pass, when it may, and whether the connection is cut afterwards."""
+        """Wait until data may pass; return that part of it, and whether the connection is cut afterwards."""
         if self.delay:
             await asyncio.sleep(self.delay)
         await self._open.wait()

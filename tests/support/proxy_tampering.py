@@ -1,4 +1,4 @@
-"""What a proxy does to single messages and acknowledgements on their way to a broker: leave out, repeat, swap."""
+"""Tampering with messages in the proxy: drop, repeat and swap publishes, drop acknowledgements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.raw_client import PROTOCOL_HEADER
 
 
 class Tampering:
-    """The plan for all connections through a lane: `lane.rewrite = Tampering(...)`.
+    """Tampering plan for all connections through a lane: `lane.rewrite = Tampering(...)`.
 
     :param drop, repeat, swap: bodies of publishes: left out; sent twice; sent after the one that follows
     :param forget: acknowledgements of this delivery tag and later ones are left out
@@ -34,16 +34,16 @@ class Tampering:
 
 
 class Stream:
-    """One connection: whole frames pass on, a publish with its content as one."""
+    """Rewriter of one connection. It passes on whole frames, and a publish together with its content."""
 
     def __init__(self, plan: Tampering) -> None:
         self._plan = plan
         self._rest = b""
         self._begun = False
         self._contents: dict[int, list[bytes]] = {}
-        """Frames of a publish that is not complete, by channel."""
+        """Frames of incomplete publishes, by channel."""
         self._missing: dict[int, int] = {}
-        """How much of its body is still to come; -1 before its header."""
+        """Bytes of the body that are missing, by channel; -1 before the header."""
         self._held = b""
 
     def rewrite(self, data: bytes) -> bytes:

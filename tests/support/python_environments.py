@@ -1,4 +1,4 @@
-"""Interpreters as other machines have them: the packages of this one, but no Warren, or one of another version."""
+"""Python environments without Warren, or with another version of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = ("core", "wire", "cli", "sdk", "patterns", "broker", "pipeline")
 
 
 def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
-    """An interpreter that sees what is installed here, apart from Warren.
+    """Create an interpreter with the packages that are installed here, except Warren.
 
     :param folder: for it, does not exist yet
     :param version: of the Warren that it has; None: it has none
@@ -52,7 +52,7 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
 
 
 def warren_roots() -> list[Path]:
-    """Where the parts of this Warren stand: one folder, or those of a checkout, installed as editable or not."""
+    """Return the folders of Warren's parts: one if it is installed, several in a checkout."""
     parts = (find_spec(f"warren.{part}") for part in PARTS)
     # ROOT/warren/PART/__init__.py
     return list(dict.fromkeys(Path(part.origin).parents[2] for part in parts if part and part.origin))

@@ -1,4 +1,4 @@
-"""queue.declare with argument fields of any type, and the refusals that RabbitMQ answers it with."""
+"""queue.declare with argument fields of any type, and RabbitMQ's refusals of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TTL = "x-message-ttl"
 
 
 def declare(peer: RawClient, name: str, *fields: Field, flags: int = EXCLUSIVE) -> str | Refusal:
-    """queue.declare with fields of any type: the name in its answer, or why not."""
+    """Declare a queue with argument fields of any type; return its name, or the refusal."""
     table = b"".join(bytes([len(key)]) + key.encode() + raw for key, raw in fields)
     payload = struct.pack(">HHH", 50, 10, 0) + bytes([len(name)]) + name.encode() + bytes([flags])
     peer.send_bytes(raw_frame(1, 1, payload + struct.pack(">I", len(table)) + table))

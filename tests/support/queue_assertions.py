@@ -1,4 +1,4 @@
-"""What is in a queue, and what came of it, where a broker may take its time: RabbitMQ's queues are processes of their own.
+"""Assertions about queues that allow for RabbitMQ's queues being asynchronous.
 
 They answer how much they hold before they look at what was published, acknowledged or returned a moment ago.
 """
@@ -10,7 +10,7 @@ from tests.support.processes import wait_until
 
 
 def holds(channel: Channel, queue: str, count: int) -> None:
-    """So many messages are ready: at once here, in a while at RabbitMQ."""
+    """Assert that this number of messages is ready: at once with Warren, after a while with RabbitMQ."""
     if channel.connection.is_rabbitmq:
         wait_until(lambda: channel.ready(queue) == count, f"{count} are ready")
     else:
@@ -18,7 +18,7 @@ def holds(channel: Channel, queue: str, count: int) -> None:
 
 
 def takes_exactly(channel: Channel, queue: str, count: int) -> list[Message]:
-    """So many messages are delivered next, and no more of this queue: what they are."""
+    """Assert that exactly this number of messages is delivered next; return them."""
     found = channel.deliveries(count)
     assert channel.delivered(queue) == []
     return found

@@ -29,7 +29,7 @@ vm_memory_high_watermark.relative = 0.4
 log.file.level = warning
 handshake_timeout = 120000
 """
-"""On a busy machine a client may be connected and stand still for longer than the ten seconds that are the default."""
+"""On a busy machine, a client may stand still for longer than the default of ten seconds."""
 
 
 class RabbitMQ:
@@ -47,7 +47,7 @@ class RabbitMQ:
 
     @property
     def folder(self) -> Path:
-        """Where its user may read and write."""
+        """Folder that RabbitMQ's user may read and write."""
         return Path(self._environment["HOME"])
 
     def command(self) -> list[str]:
@@ -67,14 +67,14 @@ class RabbitMQ:
         )
 
     def ctl(self, *words: str) -> str:
-        """What `rabbitmqctl WORDS` prints when it is done."""
+        """Run `rabbitmqctl` with these words; return its output."""
         done = self.run("--quiet", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
 
 def installed() -> bool:
-    """Whether this machine has Debian's rabbitmq-server; `make test` installs it."""
+    """Return whether this machine has Debian's rabbitmq-server, which `make test` installs."""
     return SERVER.exists() and shutil.which("epmd") is not None
 
 

@@ -1,4 +1,4 @@
-"""A channel to a broker that stops or crashes and comes back, and both ways to do that."""
+"""Sessions over restarts: stop or crash a broker, start it again and reconnect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
 
 
 class RestartableSession:
-    """A channel, anew after each restart."""
+    """A channel that is opened again after each restart."""
 
     def __init__(self, broker: InProcessBroker) -> None:
         self.broker = broker
@@ -31,7 +31,7 @@ class RestartableSession:
         self.channel.settled_until(self.sent)
 
     def sync(self) -> None:
-        """What was acknowledged is on the disk when a later publish is confirmed."""
+        """Wait until earlier acknowledgements are on disk: a later publish is confirmed then."""
         self.channel.declare("sync", durable=True)
         self.publish("sync", b"")
 
@@ -42,14 +42,14 @@ class RestartableSession:
         self.connect()
 
     def crash(self) -> None:
-        """Go on with what is on the disk now, with whatever is unacknowledged."""
+        """Restart from the current files, with deliveries unacknowledged."""
         self.broker.crash()
         self.connection.abort()
         self.connect()
 
 
 ENDS = ("restart", "crash")
-"""Both ways to end: what is promised holds for each."""
+"""Both ways to restart; durability must hold for each."""
 
 
 def end(session: RestartableSession, how: str) -> None:

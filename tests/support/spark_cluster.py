@@ -38,7 +38,7 @@ DEFAULTS = {
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": str(WORKERS),
 }
-"""What spark-defaults.conf says to those that start applications, as an operator of a cluster would write it."""
+"""Content of spark-defaults.conf for applications, as an operator would write it."""
 
 
 class SparkCluster:
@@ -128,7 +128,7 @@ class SparkCluster:
         return f"sc://127.0.0.1:{port}"
 
     def said(self) -> list[str]:
-        """What master, workers and Connect server have logged so far."""
+        """Logs of master, workers and Connect server so far."""
         return [child.errors for child in self._children]
 
     def executors(self) -> list[int]:
@@ -165,7 +165,7 @@ def children(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> bytes:
-    """What it was started with; nothing if it has ended (Linux)."""
+    """Return the command line of a process; empty if it has ended (Linux)."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Streams as a client sees them: declaring, publishing, consuming from somewhere on."""
+"""Streams on the blocking client: declare, publish, consume from an offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def declare_stream(channel: Channel, name: str, **arguments: Any) -> str:
 
 
 def publish(channel: Channel, stream: str, *bodies: bytes, **properties: Any) -> None:
-    """Publish one after the other, each when the one before it is confirmed: each is a chunk of its own."""
+    """Publish one by one, each after the confirm of the one before, so that each is a chunk of its own."""
     confirming = channel.connection.channel()
     confirming.confirm()
     for number, body in enumerate(bodies, 1):
@@ -27,7 +27,7 @@ def publish(channel: Channel, stream: str, *bodies: bytes, **properties: Any) ->
 
 
 def publish_at_once(channel: Channel, stream: str, *bodies: bytes) -> None:
-    """Publish all, then wait for the confirms."""
+    """Publish all messages, then wait for the confirms."""
     confirming = channel.connection.channel()
     confirming.confirm()
     confirming.connection.raw.send_bytes(b"".join(confirming.encoded(stream, body) for body in bodies))
@@ -45,7 +45,7 @@ def consume(
     exclusive: bool = False,
     **arguments: Any,
 ) -> str:
-    """Consume from an x-stream-offset on; None leaves it out."""
+    """Consume from an x-stream-offset; None omits it."""
     channel.qos(prefetch)
     table = {name.replace("_", "-"): value for name, value in arguments.items()}
     if offset is not None:
@@ -59,12 +59,12 @@ def offset_of(message: Message) -> int:
 
 
 def seen(channel: Channel, count: int) -> list[tuple[int, bytes]]:
-    """The next `count` deliveries: offset and body of each."""
+    """Return offset and body of the next `count` deliveries."""
     return [(offset_of(message), message.body) for message in channel.deliveries(count)]
 
 
 def numbered(first: int, last: int) -> list[tuple[int, bytes]]:
-    """What `seen` gives if each body is its offset, from the first to the last."""
+    """Return the result of `seen` if each body is its offset, from the first to the last."""
     return [(number, b"%d" % number) for number in range(first, last + 1)]
 
 

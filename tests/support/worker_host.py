@@ -1,4 +1,4 @@
-"""The process that workers are forked from: it has imported what they need, so that one starts in milliseconds.
+"""Worker host: a process with all imports done, from which workers are forked in milliseconds.
 
 `python -m tests.support.worker_host SOCKET MODULE...`. A connection to the socket is one worker: the first line names the
 function and its arguments, every further line of the worker is what it says, every line to it lets it go on.
@@ -18,18 +18,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 
-class Voice:
-    """How a worker talks to its test."""
+class WorkerChannel:
+    """Channel from a worker to its test."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
 
     def say(self, line: str) -> None:
-        """Tell the test; it has left this process when it returns, so that a kill afterwards does not undo it."""
+        """Send a line to the test. It has left this process on return, so that a kill afterwards does not undo it."""
         self._link.sendall(json.dumps({"said": line}).encode() + b"\n")
 
     async def wait(self, line: str) -> None:
-        """Say it, and wait until the test lets this worker go on: the place to be killed at."""
+        """Send a line, and wait until the test lets this worker continue: the point at which it can be killed."""
         self.say(line)
         loop = asyncio.get_running_loop()
         self._link.setblocking(False)
@@ -69,7 +69,7 @@ def _work(link: socket.socket) -> None:
             order: dict[str, Any] = json.loads(lines.readline())
         link.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
         target: Target = getattr(importlib.import_module(order["module"]), order["function"])
-        asyncio.run(_run(target(Voice(link), **order["arguments"])))
+        asyncio.run(_run(target(WorkerChannel(link), **order["arguments"])))
     except SystemExit:
         pass
     except BaseException:

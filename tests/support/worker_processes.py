@@ -1,4 +1,4 @@
-"""Workers of a test in processes of their own, which it can kill at the very step where it wants them to die."""
+"""Worker processes that a test kills at a certain step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.worker_host import Target
 
 @contextmanager
 def worker_host(*modules: str) -> Iterator[Path]:
-    """The process that workers are forked from, with these modules imported; the path of its socket."""
+    """Start a worker host with these modules imported; yield the path of its socket."""
     with tempfile.TemporaryDirectory(prefix="warren-workers-") as folder:
         path = Path(folder) / "socket"
         with Child([sys.executable, "-m", "tests.support.worker_host", path, *modules]) as host:
@@ -29,7 +29,7 @@ def worker_host(*modules: str) -> Iterator[Path]:
 
 
 class Worker:
-    """One process of a test."""
+    """A worker process."""
 
     def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.pid = pid
@@ -37,22 +37,22 @@ class Worker:
         self._writer = writer
 
     def kill(self) -> None:
-        """SIGKILL: nothing that it has not done yet is done, nothing is closed or said."""
+        """Kill the worker with SIGKILL, without any clean-up."""
         os.kill(self.pid, signal.SIGKILL)
 
     def go_on(self) -> None:
-        """Let it go on from where it waits."""
+        """Let the worker continue from where it waits."""
         self._writer.write(b"\n")
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """Kill the worker if it still runs, and close the connection to it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._writer.close()
 
 
 class Workers:
-    """The workers of one test, and all that they have said so far, in the order in which it came."""
+    """Workers of one test, and the lines that they have sent so far, in the order of arrival."""
 
     def __init__(self, host: Path) -> None:
         self.said: list[str] = []
@@ -76,7 +76,7 @@ class Workers:
         return worker
 
     async def hear(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
-        """Wait until workers have said `line` so often.
+        """Wait until workers have sent `line` this number of times.
 
         :raises AssertionError: with all that was said, if they have not within `seconds`, or if a worker failed
         """

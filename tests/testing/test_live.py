@@ -1,4 +1,4 @@
-"""A story on a live broker: names of its own, times divided, and nothing left behind."""
+"""Test harness on a live broker: isolated names, scaled times, and clean-up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def patient(url: str) -> Warren:
 
 
 async def comes(warren: Warren, condition: Callable[[], bool]) -> None:
-    """What is due has come: a machine that is busy with other things may need a while."""
+    """Wait until the messages that are due have arrived: a busy machine is slow."""
     for _ in range(400):
         if condition():
             return
@@ -119,7 +119,7 @@ async def test_a_deadline_of_five_minutes_is_over_in_half_a_second(amqp_url: str
         assert unpaid.statistics.signalled == 1
 
 
-async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: str) -> None:
+async def test_two_tests_on_one_broker_are_isolated_and_clean_up(amqp_url: str) -> None:
     class Ping(Command, queue="live-pings"):
         number: int
 
@@ -149,7 +149,7 @@ async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: s
                 await (await connection.channel()).get_queue(name)
 
 
-async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: str) -> None:
+async def test_a_client_behind_the_proxy_gets_its_own_names(amqp_url: str) -> None:
     async with (
         RewritingProxy(amqp_url, NameRewriter(".t1", 10)) as relay,
         await aio_pika.connect(relay.url) as connection,
@@ -180,7 +180,7 @@ async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: s
         assert ".t1" not in str(refused.value)
 
 
-async def test_without_a_broker_it_is_said_at_once() -> None:
+async def test_an_unreachable_broker_fails_at_once() -> None:
     with closed_port() as port:
         warren = Warren(f"amqp://guest:secret@127.0.0.1:{port}/", SCALE)
         with pytest.raises(TransportUnavailable, match=r"no broker under test at amqp://guest@") as raised:

@@ -1,4 +1,4 @@
-"""The plugin as pytest loads it: cheap for who does not use it, and the example passes on any broker."""
+"""Pytest plugin: options, lazy imports, and the example of the documentation."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_the_example_passes_on_a_live_broker(tmp_path: Path, amqp_url: str) -> N
     assert "1 passed" in done.stdout
 
 
-def test_a_time_scale_is_a_number_and_for_a_live_broker(tmp_path: Path) -> None:
+def test_a_time_scale_is_a_number_and_needs_a_live_broker(tmp_path: Path) -> None:
     done = run("", tmp_path, "--amqp-url", "amqp://localhost", "--time-scale", "0.5")
     assert (done.returncode, "invalid time_scale value: '0.5'" in done.stderr) == (4, True)
     done = run("", tmp_path, "--time-scale", "600")
     assert (done.returncode, "--amqp-url" in done.stderr) == (4, True)
 
 
-def test_pytest_does_not_import_what_nobody_uses(tmp_path: Path) -> None:
+def test_the_plugin_imports_warren_only_when_used(tmp_path: Path) -> None:
     test = """
 import sys
 def test_other():

@@ -17,7 +17,7 @@ from typing import Any
 from tests.faults.soak.load import all_empty, processor_seconds
 from tests.support.broker_process import BrokerProcess
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers, worker_host
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore
 from warren.sdk import App, Command, Event
@@ -52,7 +52,7 @@ class Cancel(Command, queue="soak.cancel"):
     order: int
 
 
-async def shop(voice: Voice, url: str, redis: str, limit: float, notes: str) -> None:
+async def shop(voice: WorkerChannel, url: str, redis: str, limit: float, notes: str) -> None:
     """A process of the shop. It notes what it heard, and writes that down when it is told to."""
     store = RedisStore(redis)
     unpaid = Deadline(

@@ -23,7 +23,7 @@ from tests.patterns.databases import Sessions, sessions_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Worker, Workers, worker_host
 from warren.patterns import Once, RedisStore, TransactionalOnce, current_session
 from warren.sdk import App, Command
@@ -62,7 +62,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
     return figures
 
 
-async def charging(voice: Voice, url: str, redis: str, database: str, form: str) -> None:
+async def charging(voice: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
     """A worker: each charge is a row in the database."""
     async with _protected(redis, database, form) as (once, sessions):
         app = App(url)
@@ -184,7 +184,7 @@ async def _cost(place: dict[str, str], data: Path, host: Path, share: float) -> 
     ]
 
 
-async def idle(voice: Voice, url: str, redis: str, database: str, form: str) -> None:
+async def idle(voice: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
     async with _protected(redis, database, form) as (once, _):
         app = App(url)
 

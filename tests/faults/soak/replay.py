@@ -14,7 +14,7 @@ from random import Random
 
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers, worker_host
 from warren.patterns.dead_letters import ParkingLot, replay
 from warren.patterns.dead_letters.parking_lot import count_messages
@@ -34,7 +34,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
         )
 
 
-async def replaying(voice: Voice, url: str) -> None:
+async def replaying(voice: WorkerChannel, url: str) -> None:
     """A worker that replays all that is there."""
     async with ParkingLot(url, PARKED) as lot, App(url, declare="never") as app:
         voice.say("replaying")

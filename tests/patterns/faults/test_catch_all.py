@@ -9,7 +9,7 @@ from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import CatchAll, ParkingLot
 from warren.sdk import App, Delivery
@@ -52,7 +52,7 @@ class Watch:
         await eventually(there, f"{keys} are kept")
 
 
-async def watch(voice: Voice, url: str, name: str, stop: str) -> None:
+async def watch(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
     its = Watch(App(url), name)
 
     async def stand() -> None:

@@ -14,7 +14,7 @@ from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns.claim_check import BlobStoreUnavailable, ClaimCheck, FolderBlobStore
 from warren.sdk import App, Command, Retry
@@ -27,7 +27,7 @@ LARGE = "x" * 5000
 class StoppingBlobs(FolderBlobStore):
     """A folder at which a worker stands still, or which is down for a while."""
 
-    stand: Voice | None = None
+    stand: WorkerChannel | None = None
     down = False
 
     async def put(self, name: str, body: bytes) -> None:
@@ -76,7 +76,7 @@ class Post:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
 
 
-async def sender(voice: Voice, url: str, name: str, folder: str) -> None:
+async def sender(voice: WorkerChannel, url: str, name: str, folder: str) -> None:
     """A worker that stands still between putting a body and publishing its message."""
     post = Post(App(url), name, Path(folder))
     post.blobs.stand = voice
@@ -100,7 +100,7 @@ async def test_a_publisher_dies_between_body_and_message(
     assert await check.clean() == 1
 
 
-async def taker(voice: Voice, url: str, name: str, folder: str, stop: str) -> None:
+async def taker(voice: WorkerChannel, url: str, name: str, folder: str, stop: str) -> None:
     """A worker that stands still before or after it took a letter."""
     post = Post(App(url), name, Path(folder))
 

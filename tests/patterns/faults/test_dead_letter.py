@@ -12,7 +12,7 @@ from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns.dead_letters import ParkedMessage, ParkingLot, replay
 from warren.sdk import App, Queue, TransportUnavailable, WarrenError
@@ -45,7 +45,7 @@ async def replayed(url: str, name: str) -> None:
         assert (await replay(lot, app)).failed == []
 
 
-async def replayer(voice: Voice, url: str, queue: str, stop: str) -> None:
+async def replayer(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
     """A worker that replays, and stands still before the third publish or after it."""
     async with ParkingLot(url, f"{queue}.dead") as lot, App(url) as app:
 

@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, Store
 from warren.patterns.stores import SwapResult
@@ -131,7 +131,7 @@ class Shop:
         await eventually(lambda: its.settled + its.signalled >= count, f"{count} due messages are done")
 
 
-async def clerk(voice: Voice, url: str, name: str, redis: str, stop: str) -> None:
+async def clerk(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """A worker that handles what is due, and stands still before or after it publishes the signal."""
     shop = Shop(App(url), name, redis, cancels=False)
 

@@ -16,7 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import BinaryDelayQueues, Cancellation, Delay, RedisStore
 from warren.patterns.delay import delay as delay_module
@@ -68,7 +68,7 @@ class Bell:
         await eventually(lambda: sorted(self.rung) == sorted(texts), f"{texts} ring, not {self.rung}")
 
 
-async def gate(voice: Voice, url: str, queue: str, redis: str, stop: str) -> None:
+async def gate(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str) -> None:
     """A worker that passes on what is due, and stands still before it does or when it has."""
     bell = Bell(App(url), queue, redis)
     forward = bell.app.forward

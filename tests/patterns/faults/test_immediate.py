@@ -12,7 +12,7 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Immediate, NoConsumer
 from warren.sdk import App, Message, PublishTimeout
@@ -47,7 +47,7 @@ class House:
         """And after it."""
 
 
-async def house(voice: Voice, url: str, queue: str, stop: str) -> None:
+async def house(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = House(App(url), queue)
 
     async def stand() -> None:

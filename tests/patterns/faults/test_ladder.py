@@ -13,7 +13,7 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import DelayLadder, Once, SqliteStore
 from warren.sdk import App, Delivery, Message
@@ -79,7 +79,7 @@ async def waits(url: str, name: str) -> str | None:
     return (await take_one(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
 
 
-async def stairs(voice: Voice, url: str, queue: str, stop: str) -> None:
+async def stairs(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = Stairs(App(url), queue)
 
     async def stand() -> None:

@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.sdk import App, Command
@@ -79,7 +79,7 @@ class Till:
         """And after it."""
 
 
-async def till(voice: Voice, url: str, queue: str, redis: str, stop: str = "") -> None:
+async def till(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str = "") -> None:
     """A worker that says what it charges, and stands still before or after it."""
     its = Till(App(url), queue, redis, lease=SHORT)
 

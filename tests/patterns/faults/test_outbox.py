@@ -20,7 +20,7 @@ from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, Delivery
@@ -66,7 +66,7 @@ async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> 
             await outbox.add(session, note_in(queue)(text=its), ordered_by="the notes")
 
 
-async def relay(voice: Voice, url: str, queue: str, database: str, add: str) -> None:
+async def relay(voice: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
     """A worker with an outbox: it relays, and writes a note that it commits, or does not."""
     async with sessions_of(database, queue) as sessions:
         outbox = Outbox(sessions, lease=LEASE)

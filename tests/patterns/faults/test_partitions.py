@@ -10,7 +10,7 @@ from tests.patterns.waiting import eventually
 from tests.patterns.works import Works
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.sdk import App
@@ -18,7 +18,7 @@ from warren.sdk import App
 MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
 
 
-async def hand(voice: Voice, url: str, name: str, stop: str) -> None:
+async def hand(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
     """A worker that stands still before or after the effect of number 1."""
     works = Works(App(url), name, count=1)
 

@@ -14,7 +14,7 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.protection import Encryption, Signing
@@ -65,7 +65,7 @@ def protected(app: App) -> App:
     return app
 
 
-async def payer(voice: Voice, url: str, name: str, secret: str, stop: str) -> None:
+async def payer(voice: WorkerChannel, url: str, name: str, secret: str, stop: str) -> None:
     """A worker that stands still before or after it took a payment."""
     vault = Vault(App(url), name, secret=bytes.fromhex(secret))
 

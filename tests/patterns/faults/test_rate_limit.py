@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import RedisStore
 from warren.patterns.rate_limit import RateLimit, RedisRateLimiter
@@ -70,7 +70,7 @@ class Gate:
         )
 
 
-async def guard(voice: Voice, url: str, name: str, redis: str, stop: str) -> None:
+async def guard(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """A worker that stands still before or after the effect, with a token that it took."""
     gate = Gate(App(url), name, redis)
 

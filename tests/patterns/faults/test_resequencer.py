@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import RedisStore
 from warren.patterns.resequencer import Resequencer
@@ -76,7 +76,7 @@ class Stairs:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
 
 
-async def climber(voice: Voice, url: str, name: str, redis: str, stop: str) -> None:
+async def climber(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """A worker that stands still before or after it took step 2."""
     stairs = Stairs(App(url), name, redis)
 

@@ -16,7 +16,7 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import BinaryDelayQueues, Delay, WaitQueues, backoff
 from warren.sdk import App, Command, ConfigError, Delivery, Retry
@@ -58,7 +58,7 @@ class Till:
         """What a test wants to happen before it fails."""
 
 
-async def till(voice: Voice, url: str, queue: str) -> None:
+async def till(voice: WorkerChannel, url: str, queue: str) -> None:
     its = Till(App(url), queue)
 
     async def before() -> None:

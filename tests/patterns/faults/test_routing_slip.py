@@ -10,7 +10,7 @@ from tests.patterns.trip import Trip
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.routing_slip import RoutingSlips
@@ -19,7 +19,7 @@ from warren.sdk import App
 MATRIX = Matrix("routing_slip", page="docs/patterns/routing_slip.md")
 
 
-async def agent(voice: Voice, url: str, name: str, stop: str) -> None:
+async def agent(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
     """A worker that stands still before or after it books the hotel."""
     trip = Trip(App(url), name, hears_end=False)
 

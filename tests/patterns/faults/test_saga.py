@@ -19,7 +19,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import RedisStore
 from warren.patterns.saga import COMPENSATED, COMPLETED
@@ -35,7 +35,9 @@ def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
     return checkout
 
 
-async def till(voice: Voice, url: str, name: str, redis: str, before: int = 0, after: int = 0) -> None:
+async def till(
+    voice: WorkerChannel, url: str, name: str, redis: str, before: int = 0, after: int = 0
+) -> None:
     """A worker that stands still before or after a change of the store."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
 

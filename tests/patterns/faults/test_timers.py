@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.timers import DateSchedule, IntervalSchedule, Schedule, Timers
@@ -83,7 +83,9 @@ class Tower:
         await eventually(lambda: all(bell in self.rang for bell in bells), f"{bells} ring, not {self.rang}")
 
 
-async def keeper(voice: Voice, url: str, name: str, redis: str, after: int = 0, before: int = 0) -> None:
+async def keeper(
+    voice: WorkerChannel, url: str, name: str, redis: str, after: int = 0, before: int = 0
+) -> None:
     """A worker that stands still at a change of a timer's record: 1, it begins; 2, it is published."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE), only="timer:")
 

@@ -12,7 +12,7 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import ParkingLot
 from warren.sdk import App, Queue, TransactionFailed, TransactionUnknown
@@ -38,7 +38,7 @@ async def both(url: str, name: str, expected: int) -> None:
     await eventually(there, f"{expected} are in both queues")
 
 
-async def clerk(voice: Voice, url: str, queue: str, stop: str) -> None:
+async def clerk(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
     """A worker that takes an order and books it on both sides, and stands still before the commit or after it."""
     async with App(url) as app:
         async with app.transaction() as tx:

@@ -18,7 +18,7 @@ from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import TransactionalOnce, current_session
 from warren.sdk import App, Command
@@ -78,7 +78,7 @@ async def paid(sessions: Sessions, *order_ids: str) -> None:
     await eventually(there, f"payments {order_ids} are in the database")
 
 
-async def bookkeeper(voice: Voice, url: str, queue: str, database: str, stop: str = "") -> None:
+async def bookkeeper(voice: WorkerChannel, url: str, queue: str, database: str, stop: str = "") -> None:
     """A worker that stands still before or after its effect."""
     async with sessions_of(database, queue) as sessions:
         its = Books(App(url), queue, sessions)

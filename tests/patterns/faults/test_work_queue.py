@@ -9,7 +9,7 @@ from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.worker_host import Voice
+from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import WorkQueue
 from warren.sdk import App, Message
@@ -51,7 +51,7 @@ class Press:
         )
 
 
-async def press(voice: Voice, url: str, queue: str, stop: str) -> None:
+async def press(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = Press(App(url), queue)
 
     async def stand() -> None:

@@ -1,4 +1,4 @@
-"""A message of another client whose strings are no UTF-8 ends in the dead letter queue, and nothing else suffers."""
+"""Messages with strings that are not UTF-8: they are dead-lettered, and other messages are handled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLAGS = {
 
 
 def raw(data: bytes) -> bytes:
-    """A short string of any bytes."""
+    """Return a short string of any bytes."""
     return bytes([len(data)]) + data
 
 
@@ -53,7 +53,7 @@ def send(url: str, exchange: str, key: bytes, body: bytes, flags: int = 0, prope
 
 
 def take(url: str, queue: str) -> Content:
-    """The next message of the queue as it stands on the wire."""
+    """Return the next message of the queue as it is on the wire."""
     with raw_connection(url) as client:
         client.open()
         client.send_bytes(method(1, BASIC_GET, b"\0\0" + short(queue) + b"\1"))
@@ -61,7 +61,7 @@ def take(url: str, queue: str) -> Content:
 
 
 @pytest.mark.parametrize("name_of", [*FLAGS, "routing_key"])
-async def test_a_string_that_is_no_text_is_dead_with_the_reason_and_its_neighbours_are_handled(
+async def test_a_message_with_invalid_utf8_is_dead_lettered_and_its_neighbours_are_handled(
     make_app: MakeApp,
     amqp_client: AsyncClient,
     amqp_url: str,
@@ -118,10 +118,10 @@ async def test_the_dead_letter_of_a_custom_exchange_keeps_a_routing_key_of_any_b
     assert raw(NO_TEXT) in dead.frame.payload
 
 
-async def test_headers_of_any_bytes_are_there_for_who_asks(
+async def test_headers_with_invalid_utf8_are_bytes(
     make_app: MakeApp, amqp_client: AsyncClient, amqp_url: str, name: str
 ) -> None:
-    """A long string is bytes by the specification (AMQP 0-9-1 section 4.2.5.3): no reason to refuse a message."""
+    """A long string may hold any bytes (AMQP 0-9-1 section 4.2.5.3), so the message is accepted."""
     app = make_app()
     seen: asyncio.Queue[object] = asyncio.Queue()
 
@@ -145,7 +145,7 @@ async def test_headers_of_any_bytes_are_there_for_who_asks(
     assert not missing, "every header goes on with its own type and bytes"
 
 
-async def test_a_reply_to_nobody_is_counted_whatever_its_bytes(
+async def test_a_discarded_reply_with_invalid_utf8_is_counted(
     make_app: MakeApp, amqp_url: str, name: str
 ) -> None:
     app = make_app()

@@ -1,4 +1,4 @@
-"""RPC with clients and servers of other kinds, in both directions: what is on the wire is what everybody writes."""
+"""RPC interoperability: pika clients and servers, and other clients that follow RabbitMQ's tutorials."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_pika_client_is_answered(make_app: MakeApp, amqp_url: str, name:
         return Quote(sku=request.sku, cents=5)
 
     def ask() -> tuple[str | None, bytes]:
-        """As RabbitMQ's tutorial 6 does it, or with direct reply-to."""
+        """Call with pika as RabbitMQ's tutorial 6 does, or with direct reply-to."""
         with pika_connection(amqp_url) as connection:
             channel = connection.channel()
             replies = "amq.rabbitmq.reply-to"
@@ -113,7 +113,7 @@ def pika_server(url: str, queue: str) -> Iterator[None]:
 async def test_a_client_of_another_kind_is_answered(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    """The wire form of requests and replies, frozen."""
+    """The wire format of requests and replies is frozen."""
 
     class GetQuote(Request[Quote], queue=name):
         sku: str

@@ -1,4 +1,4 @@
-"""What users of other clients suffered from, and no other module shows (tests/sdk/pains.toml has the whole list)."""
+"""Problems that users of other clients report (tests/sdk/pains.toml lists all), as far as no other module tests them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from warren.sdk import App, Command, Event, HeldDelivery, Queue, Request, Requeu
 from warren.testing import Warren
 
 
-async def test_a_handler_beyond_the_brokers_patience_costs_its_channel_and_nothing_else() -> None:
-    """RabbitMQ closes the channel of who holds a message for 30 minutes; the consumer must be back by itself."""
+async def test_a_handler_beyond_the_delivery_acknowledgement_timeout_loses_only_its_channel() -> None:
+    """RabbitMQ closes a channel with a delivery unacknowledged for 30 minutes; the consumer must recover by itself."""
 
     class Ship(Command, queue="shipping"):
         order_id: str
@@ -95,7 +95,7 @@ async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead
     assert runs == [1, 1, 1]
 
 
-async def test_what_is_given_back_does_not_wait_for_its_delay_again(warren: Warren) -> None:
+async def test_a_requeued_message_is_not_delayed_again(warren: Warren) -> None:
     class Remind(Command, queue="reminders"):
         text: str
 
@@ -115,7 +115,7 @@ async def test_what_is_given_back_does_not_wait_for_its_delay_again(warren: Warr
     assert [at - began for at in seen] == [3600, 3600]
 
 
-async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
+async def test_a_deleted_dead_letter_queue_causes_no_redelivery_loop(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -137,7 +137,7 @@ async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
     assert runs == [0, 0, 0, 1, 2, 3, 4, 5]
 
 
-async def test_a_connection_with_no_channel_left_says_so_and_goes_on() -> None:
+async def test_a_connection_without_free_channels_raises_and_keeps_working() -> None:
     async with Broker(BrokerConfig(channel_max=4)) as broker:
         app = App(broker.url)
         app.declare(Queue("parked"))

@@ -1,4 +1,4 @@
-"""Apps as a story: the broker, the handlers, the delays and the leases on one clock that the test moves."""
+"""Test harness on the virtual clock: handlers, delays, deadlines and leases in one test-controlled time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GetPrice(Request[int], queue="prices"):
     sku: str
 
 
-async def test_what_follows_from_a_publish_has_happened_when_it_returns(warren: Warren) -> None:
+async def test_publish_returns_after_all_that_follows_is_done(warren: Warren) -> None:
     billing, stock = App(), App()
 
     @billing.handle(Placed, queue="billing")
@@ -62,7 +62,7 @@ async def test_what_follows_from_a_publish_has_happened_when_it_returns(warren: 
         assert warren.dead_letters == []
 
 
-async def test_messages_come_at_their_time_whatever_their_order(warren: Warren) -> None:
+async def test_delayed_messages_arrive_at_their_time(warren: Warren) -> None:
     app, delay, seen = App(), Delay(), list[tuple[str, datetime]]()
     app.include(delay)
 
@@ -81,7 +81,7 @@ async def test_messages_come_at_their_time_whatever_their_order(warren: Warren) 
     assert [at - began for _, at in seen] == [timedelta(seconds=90), timedelta(days=3)]
 
 
-async def test_a_handler_that_sleeps_by_the_apps_clock_waits_for_the_time(warren: Warren) -> None:
+async def test_a_handler_that_sleeps_on_the_apps_clock_waits_for_advance(warren: Warren) -> None:
     app = App()
 
     @app.handle(Ship, concurrency=1)
@@ -97,7 +97,7 @@ async def test_a_handler_that_sleeps_by_the_apps_clock_waits_for_the_time(warren
         assert [order.order_id for order in warren.handled(Ship)] == ["1", "2"]
 
 
-async def test_a_call_takes_the_time_that_its_handler_sleeps(warren: Warren) -> None:
+async def test_a_call_advances_the_time_that_its_handler_sleeps(warren: Warren) -> None:
     app, failures = App(), [ConnectionError("first"), ConnectionError("second")]
 
     @app.handle(GetPrice)
@@ -145,7 +145,7 @@ async def test_an_error_that_is_a_reply_is_an_error_of_the_call(warren: Warren) 
         assert not warren.handled(GetPrice)
 
 
-async def test_what_the_broker_gives_up_is_a_dead_letter_too(warren: Warren) -> None:
+async def test_dead_letters_of_the_broker_are_collected_too(warren: Warren) -> None:
     class Quote(Command, queue=Queue("quotes", message_ttl=timedelta(minutes=5))):
         sku: str
 
@@ -164,7 +164,7 @@ async def test_what_the_broker_gives_up_is_a_dead_letter_too(warren: Warren) -> 
     assert (expired.queue, expired.reason, expired.read(Quote)) == ("quotes", "expired", Quote(sku="lamp"))
 
 
-async def test_a_lease_and_what_is_kept_go_by_the_tests_time(warren: Warren, tmp_path: object) -> None:
+async def test_leases_and_stored_results_use_the_tests_clock(warren: Warren, tmp_path: object) -> None:
     app, store = App(), SqliteStore(f"{tmp_path}/claims.sqlite")
 
     @app.handle(Ship, once=Once(store, key=lambda order: str(order.order_id), keep=timedelta(hours=1)))
@@ -182,7 +182,7 @@ async def test_a_lease_and_what_is_kept_go_by_the_tests_time(warren: Warren, tmp
         assert len(warren.handled(Ship)) == 2
 
 
-async def test_what_ends_otherwise_has_not_been_handled(warren: Warren) -> None:
+async def test_messages_with_other_outcomes_are_not_listed_as_handled(warren: Warren) -> None:
     app = App()
 
     @app.handle(Ship)
@@ -224,7 +224,7 @@ async def test_a_batch_is_handled_when_it_is_full_or_its_time_is_over(warren: Wa
     assert len(warren.handled(Ship)) == 4
 
 
-async def test_a_dependency_is_another_for_a_test(warren: Warren) -> None:
+async def test_a_dependency_can_be_overridden(warren: Warren) -> None:
     app, said = App(), list[str]()
 
     async def mailer() -> str:
@@ -240,7 +240,7 @@ async def test_a_dependency_is_another_for_a_test(warren: Warren) -> None:
     assert said == ["a fake"]
 
 
-async def test_what_the_apps_published_is_known_by_its_class(warren: Warren) -> None:
+async def test_published_messages_are_listed_by_class(warren: Warren) -> None:
     app = App()
 
     @app.handle(Placed, queue="billing")
@@ -256,7 +256,7 @@ async def test_what_the_apps_published_is_known_by_its_class(warren: Warren) -> 
         assert len(warren.published(Message)) == 3
 
 
-async def test_what_travels_as_messagepack_is_read_alike(warren: Warren) -> None:
+async def test_messagepack_messages_are_decoded(warren: Warren) -> None:
     class Packed(Command, queue="packed", content_type="application/msgpack"):
         number: int
 
@@ -298,7 +298,7 @@ async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warre
         assert warren.handled(Ship) == [Ship(order_id="1")]
 
 
-async def test_an_app_is_afterwards_what_it_was_and_may_be_tested_again(warren: Warren) -> None:
+async def test_an_app_is_restored_and_can_be_tested_again(warren: Warren) -> None:
     app = App("amqp://elsewhere:5672/")
     time = app.clock.now()
 
@@ -315,7 +315,7 @@ async def test_an_app_is_afterwards_what_it_was_and_may_be_tested_again(warren: 
         assert app.clock.now() - time < 3600
 
 
-async def test_wrong_use_is_said(warren: Warren) -> None:
+async def test_wrong_use_raises(warren: Warren) -> None:
     app = App()
     with pytest.raises(RuntimeError, match=r"warren\.running"):
         await warren.publish(Ship(order_id="1"))
