@@ -204,7 +204,7 @@ def test_only_committed_transactions_survive_a_kill(broker: BrokerProcess) -> No
 def test_a_commit_is_answered_when_its_queue_was_deleted(
     session: RestartableSession, requeue: bool | None
 ) -> None:
-    """Nothing of it goes to the disk, so there is nothing to wait for."""
+    """The commit writes nothing to the disk, so there is nothing to wait for."""
     channel = session.connection.channel()
     queue = channel.declare("gone", durable=True)
     session.publish(queue, b"x")

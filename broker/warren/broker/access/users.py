@@ -106,6 +106,7 @@ class Users:
         logger.debug("event=user.added user=%r", name)
 
     def change_password(self, name: str, password: str) -> None:
+        """Set a password; the next login needs it, open connections stay."""
         self._put(
             replace(self.get(name), password=passwords.hash_password(password), algorithm=passwords.SHA256)
         )
@@ -125,6 +126,7 @@ class Users:
         self._put(replace(self.get(name), password=b""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
+        """Replace the tags of a user."""
         self._put(replace(self.get(name), tags=_tags(tags)))
 
     def set_limits(self, name: str, *, max_connections: int | None, max_channels: int | None) -> None:

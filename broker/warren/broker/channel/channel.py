@@ -107,7 +107,7 @@ class Channel:
         if vhost.capture is not None:
             end = connection.transport.get_extra_info
             self.origin = connection_name(end("peername"), end("sockname"))
-        self.identities: dict[int, str] = {}
+        self.captured_ids: dict[int, str] = {}
         """Ids of unacknowledged messages by their delivery tags, if events are captured."""
         self.last_queue = b""
         """Name of the queue last declared, which an empty name in a method stands for."""
@@ -235,7 +235,9 @@ class Channel:
             assert consumer is not None
             message.consumer = None
             if consumer.queue.capture is not None:
-                consumer.queue.capture.acknowledged(consumer, self.identities.pop(int(tag), ""), self.origin)
+                consumer.queue.capture.acknowledged(
+                    consumer, self.captured_ids.pop(int(tag), ""), self.origin
+                )
             consumer.queue.acknowledge(message)
             self.release(consumer)
             if consumer.stalled:
@@ -252,7 +254,7 @@ class Channel:
             assert consumer is not None
             message.consumer = None
             if consumer.queue.capture is not None:
-                identity = self.identities.pop(int(message.tag), "")
+                identity = self.captured_ids.pop(int(message.tag), "")
                 consumer.queue.capture.acknowledged(consumer, identity, self.origin)
             consumer.queue.acknowledge(message)
             self.release(consumer)
@@ -298,7 +300,7 @@ class Channel:
             assert consumer is not None
             message.consumer = None
             if consumer.queue.capture is not None:
-                identity = self.identities.pop(int(message.tag), "")
+                identity = self.captured_ids.pop(int(message.tag), "")
                 if requeue:
                     consumer.queue.capture.requeued(consumer, identity, self.origin)
                 else:
@@ -424,7 +426,7 @@ class Channel:
                 assert consumer is not None
                 message.consumer = None
                 if consumer.queue.capture is not None:
-                    identity = self.identities.pop(int(message.tag), "")
+                    identity = self.captured_ids.pop(int(message.tag), "")
                     consumer.queue.capture.requeued_by_close(consumer, identity, self.origin)
                 by_queue.setdefault(consumer.queue, []).append(message)
             self.unacked.clear()

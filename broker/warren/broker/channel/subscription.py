@@ -79,7 +79,7 @@ class Subscription(Consumer):
         if capture is not None:
             identity = capture.delivered(self, message, self.origin, self.no_ack)
             if not self.no_ack:
-                channel.identities[int(tag)] = identity
+                channel.captured_ids[int(tag)] = identity
         if self.no_ack:
             return not connection.deliveries_paused
         message.tag = tag

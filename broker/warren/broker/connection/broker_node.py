@@ -42,7 +42,7 @@ class BrokerNode:
         self,
         loop: asyncio.AbstractEventLoop,
         access: Access,
-        login: LoginSettings,
+        login_settings: LoginSettings,
         settings: ConnectionSettings,
         virtual_hosts: VirtualHosts,
         log: Optional[Log],  # noqa: UP045
@@ -51,7 +51,7 @@ class BrokerNode:
     ) -> None:
         self.loop = loop
         self.access = access
-        self.login = login
+        self.login_settings = login_settings
         self.settings = settings
         self.virtual_hosts = virtual_hosts
         self.vhosts: dict[bytes, Declarations] = virtual_hosts.declarations

@@ -54,7 +54,7 @@ class Handshake:
             self._lifecycle.drop()
             return
         self._lifecycle.enter(STARTING)
-        mechanisms = " ".join(offered_mechanisms(node.login, connection.identity)).encode()
+        mechanisms = " ".join(offered_mechanisms(node.login_settings, connection.identity)).encode()
         connection.send(frame(0, "connection.start", 0, 9, node.server_properties, mechanisms, b"en_US"))
 
     def receive_start_ok(self, arguments: Arguments) -> None:
@@ -76,7 +76,7 @@ class Handshake:
         mechanism = self.mechanism = arguments.data("mechanism").decode(errors="replace")
         try:
             user = authenticate(
-                node.access, node.login, connection.identity, mechanism, arguments.data("response")
+                node.access, node.login_settings, connection.identity, mechanism, arguments.data("response")
             )
         except LoginRefused as refusal:
             logger.warning(

@@ -182,10 +182,12 @@ class Listener:
                     await server.wait_closed()
 
     def on_socket_opened(self, transport: asyncio.Transport) -> None:
+        """Count a socket as open."""
         self._transports.add(transport)
         self._no_sockets.clear()
 
     def on_socket_lost(self, transport: asyncio.Transport) -> None:
+        """Count a socket as closed; without any other, `close` can end."""
         self._transports.discard(transport)
         if not self._transports:
             self._no_sockets.set()

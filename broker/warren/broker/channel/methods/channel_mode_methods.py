@@ -13,6 +13,10 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def confirm_select(context: MethodContext) -> None:
+    """Put the channel into confirm mode.
+
+    :raises AmqpError: 406 if it is in transaction mode.
+    """
     if context.channel.tx is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     context.channel.confirming = True
@@ -20,6 +24,10 @@ def confirm_select(context: MethodContext) -> None:
 
 
 def tx_select(context: MethodContext) -> None:
+    """Put the channel into transaction mode.
+
+    :raises AmqpError: 406 if it is in confirm mode.
+    """
     channel = context.channel
     if channel.confirming:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
@@ -51,6 +59,7 @@ def tx_commit(context: MethodContext) -> None:
 
 
 def tx_rollback(context: MethodContext) -> None:
+    """Discard the publishes and acknowledgements since the last commit."""
     transaction_of(context).rollback()
     context.reply("tx.rollback-ok")
 
@@ -61,6 +70,10 @@ def access_request(context: MethodContext) -> None:
 
 
 def channel_flow(context: MethodContext) -> None:
+    """Accept `active=true`, which changes nothing.
+
+    :raises AmqpError: 540 for `active=false`, which RabbitMQ does not implement either.
+    """
     if not context.arguments.flag("active"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
     context.reply("channel.flow-ok", True)

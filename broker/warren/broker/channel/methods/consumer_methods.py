@@ -22,6 +22,10 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def basic_qos(context: MethodContext) -> None:
+    """Set the prefetch limit of the channel's future consumers, or with `global` of the whole channel.
+
+    :raises AmqpError: 540 for a limit in bytes, as in RabbitMQ.
+    """
     arguments, channel = context.arguments, context.channel
     size = arguments.number("prefetch_size")
     if size:
@@ -36,6 +40,11 @@ def basic_qos(context: MethodContext) -> None:
 
 
 def basic_consume(context: MethodContext) -> None:
+    """Add a consumer to a queue, a stream, or the pseudo-queue of direct reply-to.
+
+    :raises AmqpError: 530 if the channel has the tag already, 404 without the queue, 403 without the permission or if
+        another consumer is exclusive, 406 for an invalid argument.
+    """
     arguments, channel, connection = context.arguments, context.channel, context.connection
     tag = arguments.data("consumer_tag") or generate_name(b"amq.ctag")
     if tag in channel.subscriptions:
@@ -74,6 +83,7 @@ def basic_consume(context: MethodContext) -> None:
 
 
 def basic_cancel(context: MethodContext) -> None:
+    """Cancel a consumer. An unknown tag is no error; messages that were delivered stay unacknowledged."""
     tag = context.arguments.data("consumer_tag")
     subscription = context.channel.subscriptions.pop(tag, None)
     context.reply("basic.cancel-ok", tag)
@@ -85,6 +95,10 @@ def basic_cancel(context: MethodContext) -> None:
 
 
 def basic_get(context: MethodContext) -> None:
+    """Reply with the next message of a queue.
+
+    :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream.
+    """
     connection = context.connection
     queue = context.queue(READ)
     refuse_stream(context, queue, "basic.get")
@@ -124,11 +138,11 @@ def get_one(context: MethodContext, queue: Queue) -> None:
     connection.send(encoded)
     no_ack = context.arguments.flag("no_ack")
     if queue.capture is not None:
-        channel.identities[tag] = queue.capture.delivered(
+        channel.captured_ids[tag] = queue.capture.delivered(
             queue.basic_get_consumer, message, channel.origin, no_ack
         )
     if no_ack:
-        channel.identities.pop(tag, None)
+        channel.captured_ids.pop(tag, None)
         queue.acknowledge(message)
         return
     message.tag = tag
@@ -150,11 +164,13 @@ def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
 
 
 def basic_reject(context: MethodContext) -> None:
+    """Requeue or dead-letter one message."""
     arguments = context.arguments
     context.channel.reject(arguments.number("delivery_tag"), False, arguments.flag("requeue"), REJECT)
 
 
 def basic_nack(context: MethodContext) -> None:
+    """Requeue or dead-letter one message, or with `multiple` all up to its tag."""
     arguments = context.arguments
     context.channel.reject(
         arguments.number("delivery_tag"), arguments.flag("multiple"), arguments.flag("requeue"), NACK
@@ -162,6 +178,7 @@ def basic_nack(context: MethodContext) -> None:
 
 
 def basic_recover(context: MethodContext) -> None:
+    """Requeue all unacknowledged messages of the channel, and reply."""
     recover(context)
     context.reply("basic.recover-ok")
 

@@ -19,6 +19,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def exchange_declare(context: MethodContext) -> None:
+    """Declare an exchange; with `passive`, check that it exists."""
     arguments = context.arguments
     name = context.exchange_name()
     if arguments.flag("passive"):
@@ -43,6 +44,7 @@ def exchange_declare(context: MethodContext) -> None:
 
 
 def exchange_delete(context: MethodContext) -> None:
+    """Delete an exchange; with `if_unused`, only without bindings."""
     name = context.exchange_name()
     if name and not name.startswith(b"amq."):
         context.authorization.check(CONFIGURE, "exchange", name)
@@ -51,6 +53,7 @@ def exchange_delete(context: MethodContext) -> None:
 
 
 def exchange_bind(context: MethodContext) -> None:
+    """Bind an exchange to another."""
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
     context.declarations.bind(
@@ -63,6 +66,7 @@ def exchange_bind(context: MethodContext) -> None:
 
 
 def exchange_unbind(context: MethodContext) -> None:
+    """Remove a binding between two exchanges. A missing one is no error."""
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
     context.declarations.unbind(
@@ -78,6 +82,7 @@ def exchange_unbind(context: MethodContext) -> None:
 
 
 def queue_declare(context: MethodContext) -> None:
+    """Declare a queue, and reply with its message and consumer counts; with `passive`, check that it exists."""
     arguments, connection = context.arguments, context.connection
     name = arguments.data("queue").translate(None, LINE_ENDS)
     if name.startswith(direct_reply_to.PSEUDO_QUEUE):
@@ -108,6 +113,7 @@ def queue_declare(context: MethodContext) -> None:
 
 
 def queue_bind(context: MethodContext) -> None:
+    """Bind a queue to an exchange."""
     arguments = context.arguments
     name, source = context.stripped_queue_name(), context.exchange_name()
     direct_reply_to.refuse_binding(context, name)
@@ -123,6 +129,7 @@ def queue_bind(context: MethodContext) -> None:
 
 
 def queue_unbind(context: MethodContext) -> None:
+    """Remove a queue's binding. A missing one is no error."""
     arguments = context.arguments
     name, source = context.stripped_queue_name(), context.exchange_name()
     direct_reply_to.refuse_binding(context, name)
@@ -137,12 +144,14 @@ def queue_unbind(context: MethodContext) -> None:
 
 
 def queue_purge(context: MethodContext) -> None:
+    """Delete the ready messages of a queue."""
     queue = context.queue(READ)
     refuse_stream(context, queue, "queue.purge")
     context.reply("queue.purge-ok", int(queue.purge()))
 
 
 def queue_delete(context: MethodContext) -> None:
+    """Delete a queue, and reply with the number of its messages. A missing one is no error."""
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
     count, cancelled = 0, list[bytes]()
