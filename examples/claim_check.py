@@ -8,7 +8,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from warren.patterns.claim_check import ClaimCheck, FolderBlobStore
+from warren.patterns import ClaimCheck, FolderBlobStore
 from warren.sdk import App, Command, Delivery
 
 
@@ -22,7 +22,7 @@ app = App()
 app.include(
     ClaimCheck(
         FolderBlobStore(folder),  # S3Blobs("bucket") for several machines
-        above=100_000,  # bytes; smaller bodies are sent in the message
+        threshold_bytes=100_000,  # bytes; smaller bodies are sent in the message
         keep=timedelta(days=30),
     )
 )

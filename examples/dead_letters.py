@@ -5,7 +5,7 @@ Run it: python examples/dead_letters.py   (AMQP_URL chooses a broker; without it
 
 import asyncio
 
-from warren.patterns.dead_letters import DeadLetterSelection, ParkedMessage, ParkingLot, replay
+from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, replay
 from warren.sdk import App, Event, Retry
 
 

@@ -16,7 +16,7 @@ class Switch(Command, queue="lamp"):
 
 app = App()
 delay = Delay(
-    way=BinaryDelayQueues(unit=timedelta(milliseconds=100), levels=20)
+    strategy=BinaryDelayQueues(unit=timedelta(milliseconds=100), levels=20)
 )  # by default in steps of 1 s, up to 8.5 years
 app.include(delay)
 done = asyncio.Event()

@@ -20,7 +20,8 @@ async def main(folder: Path) -> None:
     app, reminded = App(), asyncio.Event()
     # With several machines: RedisStore(url).
     delay = Delay(
-        way=BinaryDelayQueues(unit=timedelta(milliseconds=100)), store=SqliteStore(folder / "delay.sqlite")
+        strategy=BinaryDelayQueues(unit=timedelta(milliseconds=100)),
+        store=SqliteStore(folder / "delay.sqlite"),
     )
     app.include(delay)
 

@@ -6,7 +6,7 @@ Run it: python examples/encryption.py   (AMQP_URL chooses a broker; without it n
 import asyncio
 import secrets
 
-from warren.patterns.protection import Encryption
+from warren.patterns import Encryption
 from warren.sdk import App, Command, Delivery, Queue
 
 
@@ -34,16 +34,16 @@ async def main() -> None:
 
         outsider = App(app.url)
         outsider.declare(Queue("payments"))
-        refused = asyncio.Event()
+        rejected = asyncio.Event()
 
         @outsider.handle(bytes, queue="payments.dead")
         async def dead(body: bytes, delivery: Delivery) -> None:
             print("refused:", delivery.headers["warren-dead-error"])
-            refused.set()
+            rejected.set()
 
         async with outsider:
             await outsider.publish(Pay(account="666", amount=100))
-            await refused.wait()
+            await rejected.wait()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run it: python examples/partitions.py   (AMQP_URL chooses a broker; without it n
 import asyncio
 import random
 
-from warren.patterns.partitions import Partitions
+from warren.patterns import Partitions
 from warren.sdk import App, Event
 
 orders = Partitions("orders", 8, key=lambda change: change.order_id)

@@ -9,8 +9,7 @@ import os
 import time
 from datetime import timedelta
 
-from warren.patterns import RedisStore
-from warren.patterns.rate_limit import LocalRateLimiter, RateLimit, RateLimiter, RedisRateLimiter
+from warren.patterns import LocalRateLimiter, RateLimit, RateLimiter, RedisRateLimiter, RedisStore
 from warren.sdk import App, Command
 
 

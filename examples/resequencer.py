@@ -6,8 +6,7 @@ Run it: python examples/resequencer.py   (AMQP_URL chooses a broker; without it 
 import asyncio
 import tempfile
 
-from warren.patterns import SqliteStore
-from warren.patterns.resequencer import Resequencer
+from warren.patterns import Resequencer, SqliteStore
 from warren.sdk import App, Event
 
 

@@ -5,8 +5,7 @@ Run it: python examples/retry.py   (AMQP_URL chooses a broker; without it nothin
 
 import asyncio
 
-from warren.patterns import ParkingLot, backoff
-from warren.patterns.dead_letters import ParkedMessage
+from warren.patterns import ParkedMessage, ParkingLot, backoff
 from warren.sdk import App, Command, Delivery, Retry
 
 # 100 ms, 200 ms, 400 ms, each with up to 25 % jitter, so that messages that failed together do not return together.

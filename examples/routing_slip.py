@@ -5,7 +5,7 @@ Run it: python examples/routing_slip.py   (AMQP_URL chooses a broker; without it
 
 import asyncio
 
-from warren.patterns.routing_slip import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
+from warren.patterns import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command
 
 
@@ -34,7 +34,7 @@ async def book_flight(step: BookFlight) -> str:
     return "12A"
 
 
-@book_flight.undo
+@book_flight.compensate
 async def cancel_flight(step: BookFlight, seat: str) -> None:
     print(f"seat {seat} is free again")
 
@@ -45,7 +45,7 @@ async def book_hotel(step: BookHotel) -> int:
     return 217
 
 
-@book_hotel.undo
+@book_hotel.compensate
 async def cancel_hotel(step: BookHotel, room: int) -> None:
     print(f"room {room} is free again")
 

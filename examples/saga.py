@@ -12,14 +12,16 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from warren.patterns import Once, RedisStore, SqliteStore
-from warren.patterns.saga import (
+from warren.patterns import (
     COMPENSATED,
     COMPLETED,
     CompensateSaga,
     Compensation,
     CompleteSaga,
+    Once,
+    RedisStore,
     Saga,
+    SqliteStore,
     StayInState,
     TransitionTo,
 )
@@ -95,7 +97,7 @@ def placed(event: OrderPlaced) -> TransitionTo[Order]:
         At.PAYING,
         Order(order_id=event.order_id),
         send=[ReserveStock(order_id=event.order_id), ChargeCard(order_id=event.order_id)],
-        undo=ReleaseStock(order_id=event.order_id),
+        compensation=ReleaseStock(order_id=event.order_id),
     )
 
 
@@ -105,7 +107,7 @@ def charged(order: Order, event: CardCharged) -> TransitionTo[Order]:
         At.SHIPPING,
         send=[ShipOrder(order_id=order.order_id)],
         # The stock is released only after the card is refunded.
-        undo=Compensation(RefundCard(order_id=order.order_id), until=CardRefunded),
+        compensation=Compensation(RefundCard(order_id=order.order_id), until=CardRefunded),
     )
 
 
@@ -126,10 +128,10 @@ def unpaid(order: Order) -> CompensateSaga[Order]:
 
 @checkout.on(COMPENSATED, CardCharged)
 def charged_too_late(order: Order, event: CardCharged) -> StayInState[Order]:
-    return StayInState(undo=RefundCard(order_id=order.order_id))
+    return StayInState(compensation=RefundCard(order_id=order.order_id))
 
 
-checkout.hears(CardRefunded)
+checkout.receives(CardRefunded)
 
 app = App()
 app.include(checkout)
@@ -167,9 +169,9 @@ async def ship(command: ShipOrder) -> None:
 
 async def ended(order_id: str) -> str:
     while True:
-        story = await checkout.story(order_id)
-        if story is not None and story.state in (COMPLETED, COMPENSATED) and not story.owed:
-            return story.state
+        history = await checkout.history(order_id)
+        if history is not None and history.state in (COMPLETED, COMPENSATED) and not history.pending:
+            return history.state
         await asyncio.sleep(0.01)
 
 
@@ -180,7 +182,7 @@ async def main() -> None:
         await app.publish(OrderPlaced(order_id="42"))
         state = await ended("42")
         print("42:", state)
-    # print(await checkout.story("42")) tells how it got there; so does: warren saga show checkout 42 --store URL
+    # print(await checkout.history("42")) tells how it got there; so does: warren saga show checkout 42 --store URL
 
 
 if __name__ == "__main__":

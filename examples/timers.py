@@ -9,8 +9,15 @@ import os
 import tempfile
 from datetime import UTC, datetime, timedelta
 
-from warren.patterns import Once, RedisStore, SqliteStore
-from warren.patterns.timers import CronSchedule, DateSchedule, IntervalSchedule, Timers
+from warren.patterns import (
+    CronSchedule,
+    DateSchedule,
+    IntervalSchedule,
+    Once,
+    RedisStore,
+    SqliteStore,
+    Timers,
+)
 from warren.sdk import App, Command
 
 
@@ -57,7 +64,7 @@ async def main() -> None:
         await timers.put(DateSchedule("remind-43", now + timedelta(hours=1), Remind(order_id="43")))
         print("cancelled:", await timers.cancel("remind-43"))
         await reminded.wait()
-        for timer in sorted(await timers.listed(), key=lambda timer: timer.name):
+        for timer in sorted(await timers.scheduled(), key=lambda timer: timer.name):
             print(f"{timer.name}: {timer.schedule}")
 
 

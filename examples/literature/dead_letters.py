@@ -9,8 +9,7 @@ declared with the queue, the copy carries the reason, and quorum queues dead-let
 import asyncio
 from datetime import timedelta
 
-from warren.patterns import ParkingLot
-from warren.patterns.dead_letters import ParkedMessage
+from warren.patterns import ParkedMessage, ParkingLot
 from warren.sdk import App, Command, DeadLetter, Queue
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tests.patterns.waiting import eventually
-from warren.patterns import Store
-from warren.patterns.saga import (
+from warren.patterns import (
     COMPENSATED,
     CompensateSaga,
     Compensation,
@@ -18,6 +17,7 @@ from warren.patterns.saga import (
     Saga,
     SagaHistory,
     StayInState,
+    Store,
     TransitionTo,
 )
 from warren.sdk import App, Command, Delivery, Event, Queue
@@ -120,7 +120,7 @@ class Checkout:
                 At.PAYING,
                 Order(order_id=order.order_id),
                 send=[Charge(order_id=order.order_id)],
-                undo=Release(order_id=order.order_id),
+                compensation=Release(order_id=order.order_id),
             )
 
         @self.saga.on(At.PAYING, Noted)
@@ -134,10 +134,10 @@ class Checkout:
                 At.SHIPPING,
                 order.model_copy(update={"charge": event.charge}),
                 send=[Ship(order_id=order.order_id)],
-                undo=Compensation(refund, until=Refunded) if wait else refund,
+                compensation=Compensation(refund, until=Refunded) if wait else refund,
             )
 
-        self.saga.hears(Refunded)
+        self.saga.receives(Refunded)
 
         @self.saga.on(At.SHIPPING, Shipped)
         def shipped(order: Order, event: Shipped) -> CompleteSaga[Order] | CompensateSaga[Order]:
@@ -145,7 +145,7 @@ class Checkout:
 
         @self.saga.on(COMPENSATED, Charged)
         def charged_late(order: Order, event: Charged) -> StayInState[Order]:
-            return StayInState(undo=Refund(charge=event.charge))
+            return StayInState(compensation=Refund(charge=event.charge))
 
         @self.saga.timeout(At.PAYING, after=pay_within)
         def unpaid(order: Order) -> CompensateSaga[Order]:
@@ -170,10 +170,10 @@ class Checkout:
 
     async def is_at(self, key: str, state: str) -> SagaHistory:
         async def there() -> bool:
-            story = await self.saga.story(key)
-            return story is not None and story.state == state and not story.owed
+            history = await self.saga.history(key)
+            return history is not None and history.state == state and not history.pending
 
         await eventually(there, f"the saga of {key} is {state}")
-        story = await self.saga.story(key)
-        assert story is not None
-        return story
+        history = await self.saga.history(key)
+        assert history is not None
+        return history

@@ -12,9 +12,8 @@ import pytest
 
 from tests.patterns import tidy
 from tests.support.postgres import PostgreSQL, postgres_server
-from warren.patterns import PostgresStore, RedisStore, SqliteStore
+from warren.patterns import ListingStore, PostgresStore, RedisStore, SqliteStore
 from warren.patterns.dead_letters import parking_lot
-from warren.patterns.stores import ListingStore
 from warren.sdk import App
 
 OpenStore = Callable[[], ListingStore]
@@ -29,8 +28,8 @@ class NewApp(Protocol):
 @pytest.fixture(autouse=True)
 def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks into a parking lot waits for the broker's answers, and until it has given back what was looked at."""
-    monkeypatch.setattr(parking_lot, "SECONDS", PATIENCE)
-    monkeypatch.setattr(parking_lot, "BACK_SECONDS", PATIENCE)
+    monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr(parking_lot, "REQUEUE_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["redis", "sqlite", "postgres"])

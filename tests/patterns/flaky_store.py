@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from warren.patterns import StoreUnavailable
-from warren.patterns.stores import ListingStore, SwapResult
+from warren.patterns import ListingStore, StoreUnavailable
+from warren.patterns.stores import SwapResult
 
 
 class FlakyStore:
@@ -31,7 +31,7 @@ class FlakyStore:
         if counted:
             await self.before(self.changes + 1)
         swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
-        if swap.done and counted:
+        if swap.swapped and counted:
             self.changes += 1
             await self.after(self.changes)
             if self.changes in self.lose_answer_of:

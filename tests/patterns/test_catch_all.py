@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns import CatchAll, ParkingLot
-from warren.patterns.dead_letters import replay
+from warren.patterns import CatchAll, ParkingLot, replay
 from warren.sdk import Delivery, Event
 
 

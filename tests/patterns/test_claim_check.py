@@ -18,15 +18,15 @@ from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.s3 import s3_server
 from warren.core.errors import UsageError
-from warren.patterns.claim_check import (
+from warren.patterns import (
+    BlobClaim,
     BlobStore,
     BlobStoreUnavailable,
-    Claim,
     ClaimCheck,
+    Encryption,
     FolderBlobStore,
     S3BlobStore,
 )
-from warren.patterns.protection import Encryption
 from warren.sdk import Command, ConfigError, DeadLetter
 
 LARGE = "x" * 20_000
@@ -76,7 +76,7 @@ def blobs(open_blobs: Open) -> BlobStore:
 
 
 def claim_check(blobs: BlobStore, **settings: Any) -> ClaimCheck:
-    return ClaimCheck(blobs, **{"above": 1000, "clean_every": None, **settings})
+    return ClaimCheck(blobs, **{"threshold_bytes": 1000, "clean_every": None, **settings})
 
 
 class Post:
@@ -157,7 +157,7 @@ async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
 
 
 async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tmp_path: Path) -> None:
-    post = Post(new_app, name, claim_check(FolderBlobStore(tmp_path / "b"), most=30_000))
+    post = Post(new_app, name, claim_check(FolderBlobStore(tmp_path / "b"), max_bytes=30_000))
     forger = new_app()
 
     async def forge(outgoing: Any, call_next: Any) -> None:
@@ -167,9 +167,9 @@ async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tm
     forger.middleware(publish=forge)
     async with post.app, forger:
         for claim, reason in (
-            ("../../../etc/passwd;10", "not one that Warren writes"),
-            (f"{'a' * 64};-1", "not one that Warren writes"),
-            (f"{'a' * 64};99999999", "more than ClaimCheck(most=30000)"),
+            ("../../../etc/passwd;10", "not in the form that Warren writes"),
+            (f"{'a' * 64};-1", "not in the form that Warren writes"),
+            (f"{'a' * 64};99999999", "more than ClaimCheck(max_bytes=30000)"),
             (f"{'a' * 64};10", "is gone"),
         ):
             await forger.publish(post.letter(text="x"), headers={"warren-claim": claim})
@@ -180,7 +180,7 @@ async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tm
 async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
     check = claim_check(open_blobs(), keep=timedelta(days=1))
     claim = await check.put(b"body")
-    assert claim == Claim.model_validate_json(claim.model_dump_json()) == await check.put(b"body")
+    assert claim == BlobClaim.model_validate_json(claim.model_dump_json()) == await check.put(b"body")
     other = claim_check(open_blobs())
     assert await other.get(claim) == b"body"
     assert await check.clean() == 0
@@ -188,7 +188,7 @@ async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
     with pytest.raises(DeadLetter, match="is gone"):
         await check.get(claim)
     with pytest.raises(ConfigError, match="too large"):
-        await claim_check(open_blobs(), above=1, most=2).put(b"body")
+        await claim_check(open_blobs(), threshold_bytes=1, max_bytes=2).put(b"body")
 
 
 async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str, tmp_path: Path) -> None:
@@ -240,15 +240,15 @@ async def test_a_place_that_does_not_answer_is_said(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     broken = FolderBlobStore(tmp_path / "b")
     (tmp_path / "b").rmdir()
-    with pytest.raises(BlobStoreUnavailable, match="large bodies in"):
+    with pytest.raises(BlobStoreUnavailable, match="the blob store"):
         await broken.put("ab" * 32, b"body")
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(UsageError, match="cannot be created"):
         FolderBlobStore(tmp_path / "missing" / "b")
     nobody = s3_blobs("http://127.0.0.1:9", config=AioConfig(retries={"total_max_attempts": 1}))
-    with pytest.raises(BlobStoreUnavailable, match="large bodies in bucket 'blobs'"):
+    with pytest.raises(BlobStoreUnavailable, match="the blob store in bucket 'blobs'"):
         await nobody.get("ab" * 32)
     await nobody.close()
-    with pytest.raises(ConfigError, match="above is 5"):
-        ClaimCheck(broken, above=5, most=4)
+    with pytest.raises(ConfigError, match="threshold_bytes is 5"):
+        ClaimCheck(broken, threshold_bytes=5, max_bytes=4)
     with pytest.raises(ConfigError, match="must be positive"):
         ClaimCheck(broken, keep=timedelta(0))

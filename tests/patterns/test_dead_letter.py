@@ -12,16 +12,8 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.proxy import Proxy
-from warren.patterns.dead_letters import (
-    REPLAYED,
-    DeadLetterSelection,
-    ParkedMessage,
-    ParkingLot,
-    SelectionResult,
-    discard,
-    parking_lot,
-    replay,
-)
+from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, SelectionResult, discard, replay
+from warren.patterns.dead_letters import REPLAYED, parking_lot
 from warren.patterns.dead_letters.parking_lot import count_messages
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
 from warren.sdk.transport.data_channel import DataChannel
@@ -282,7 +274,7 @@ async def test_a_letter_comes_while_the_broker_is_asked_for_more(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes before the answer, which does not count it any more."""
-    monkeypatch.setattr(parking_lot, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app, Proxy(amqp_url) as proxy:
@@ -329,7 +321,7 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
             async for letter in lot:
                 read.append(letter)
                 if len(read) == 6:
-                    lot.take_out(read[0])
+                    lot.remove(read[0])
         assert sorted(int(letter.delivery.body) for letter in read) == list(range(16))
         assert await count(amqp_url, f"{name}.dead", 15)
 
@@ -352,7 +344,7 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
-    look, late = parking_lot._look, 2
+    look, late = parking_lot._declare_passively, 2
 
     async def slow(channel: DataChannel, queue: str) -> tuple[int, int]:
         nonlocal late
@@ -360,7 +352,7 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
         late -= 1
         return found if late < 0 else (0, 0)
 
-    monkeypatch.setattr(parking_lot, "_look", slow)
+    monkeypatch.setattr(parking_lot, "_declare_passively", slow)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:

@@ -17,7 +17,7 @@ from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.deadline.deadline import _halves, _step
+from warren.patterns.deadline.deadline import _delay_steps, _next_delay
 from warren.patterns.stores import SwapResult
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Subscription
 
@@ -355,11 +355,11 @@ async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: St
 def test_the_rest_is_waited_for_in_few_steps_and_precisely() -> None:
     for after_ms in (1, 2, 3, 50, 1000, 2500, 1_800_000):
         precision_ms = max(1, min(1000, after_ms // 20))
-        steps = list(_halves(after_ms, precision_ms))
+        steps = list(_delay_steps(after_ms, precision_ms))
         for rest_ms in range(1, after_ms + 1, max(1, after_ms // 997)):
             left, hops = rest_ms, 0
             while left > 0:
-                left -= _step(steps, left, precision_ms)
+                left -= _next_delay(steps, left, precision_ms)
                 hops += 1
             assert -precision_ms <= left
             assert hops <= len(steps) + 1

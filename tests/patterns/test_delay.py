@@ -11,8 +11,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns import BinaryDelayQueues, Delay, DelayedExchange, wait_queue
-from warren.patterns.delay import DelayStrategy
+from warren.patterns import BinaryDelayQueues, Delay, DelayedExchange, DelayStrategy, wait_queue
 from warren.sdk import App, Command, ConfigError, Declarable, Event, Queue, TopologyMismatch
 
 UNIT = timedelta(milliseconds=50)
@@ -40,7 +39,7 @@ class House:
 
         self.switch, self.rang = Switch, Rang
         self.app = app
-        self.delay = Delay(f"{name}.delay", way=way)
+        self.delay = Delay(f"{name}.delay", strategy=way)
         self.app.include(self.delay)
         self.arrived: dict[int, datetime] = {}
         self.order: list[int] = []
@@ -142,7 +141,7 @@ async def test_what_has_no_target_any_more_is_kept(
     new_app: NewApp, amqp_url: str, name: str, way: DelayStrategy
 ) -> None:
     app = new_app()
-    delay = Delay(f"{name}.delay", way=way)
+    delay = Delay(f"{name}.delay", strategy=way)
     app.include(delay)
     app.declare(Queue(f"{name}.target"))
     async with app:

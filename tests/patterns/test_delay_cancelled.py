@@ -12,8 +12,7 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns import BinaryDelayQueues, Cancellation, Delay, SqliteStore
-from warren.patterns.stores import ListingStore
+from warren.patterns import BinaryDelayQueues, Cancellation, Delay, ListingStore, SqliteStore
 from warren.sdk import App, Command, Event, Queue, Subscription
 
 UNIT = timedelta(milliseconds=50)
@@ -45,7 +44,7 @@ class Alarms:
 
         self.ring = Ring
         self.app = app
-        self.delay = Delay(f"{name}.delay", way=WAY, store=store, **settings)
+        self.delay = Delay(f"{name}.delay", strategy=WAY, store=store, **settings)
         self.rung: list[str] = []
         app.include(self.delay)
 
@@ -171,7 +170,7 @@ async def test_what_has_no_target_any_more_says_so(
     new_app: NewApp, amqp_url: str, name: str, open_store: OpenStore
 ) -> None:
     app = new_app()
-    delay = Delay(f"{name}.delay", way=WAY, store=open_store())
+    delay = Delay(f"{name}.delay", strategy=WAY, store=open_store())
     app.include(delay)
     app.declare(Queue(f"{name}.target"))
     async with app:

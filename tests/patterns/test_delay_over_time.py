@@ -15,12 +15,12 @@ from warren.patterns import (
     Delay,
     DelayedExchange,
     DelayLadder,
+    DelayStrategy,
     Immediate,
     SqliteStore,
     WorkQueue,
     backoff,
 )
-from warren.patterns.delay import DelayStrategy
 from warren.sdk import App, Command, Message, Retry
 from warren.testing import Warren
 
@@ -31,7 +31,7 @@ class Switch(Command, queue="lamp"):
 
 @pytest.mark.parametrize("way", [None, DelayedExchange()], ids=["levels", "native"])
 async def test_each_second_and_each_day_comes_at_its_time(warren: Warren, way: DelayStrategy | None) -> None:
-    app, delay = App(), Delay(way=way)
+    app, delay = App(), Delay(strategy=way)
     app.include(delay)
     came: dict[str, timedelta] = {}
 

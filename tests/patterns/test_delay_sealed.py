@@ -8,9 +8,7 @@ from pathlib import Path
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns import BinaryDelayQueues, Delay, ParkingLot, SqliteStore
-from warren.patterns.dead_letters import replay
-from warren.patterns.protection import Encryption
+from warren.patterns import BinaryDelayQueues, Delay, Encryption, ParkingLot, SqliteStore, replay
 from warren.sdk import Command, Delivery, Retry
 
 KEYS = {"2026": bytes(range(32))}
@@ -26,7 +24,7 @@ async def test_a_sealed_message_is_delayed_retried_parked_and_replayed(
     app.include(Encryption(KEYS, current="2026"))
     delay = Delay(
         f"{name}.delay",
-        way=BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=6),
+        strategy=BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=6),
         store=SqliteStore(tmp_path / "delays.sqlite"),
     )
     app.include(delay)

@@ -32,7 +32,7 @@ PROMISED = {
     "encryption": [
         "on its way: noise",
         "here: account='42' amount=100",
-        "refused: DeadLetter: it is not encrypted, and only encrypted messages are taken here",
+        "refused: DeadLetter: the message is not encrypted, and only encrypted messages are accepted here",
     ],
     "timers": [
         "cancelled: True",

@@ -97,5 +97,5 @@ async def test_what_dies_in_a_handler_is_a_dead_letter_like_any_other(
 
 
 async def test_a_pattern_that_no_app_includes_says_so(name: str) -> None:
-    with pytest.raises(ConfigError, match="comes first"):
+    with pytest.raises(ConfigError, match=r"call app.include\(.*\) first"):
         await Immediate(name).publish(Ring(number=1))

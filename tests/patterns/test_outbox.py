@@ -141,16 +141,20 @@ async def test_any_number_may_be_refused(sessions: Sessions) -> None:
         for order in ("a", "b", None):
             await outbox.add(session, b"", ordered_by=order, key="q")
     refused = range(2, 33_002)
-    found = await outbox._tables.waiting(10, but_keys=["b", *map(str, refused)], but_ids=[1, *refused])
+    found = await outbox._tables.pending(
+        10, excluded_keys=["b", *map(str, refused)], excluded_ids=[1, *refused]
+    )
     assert found == []
-    found = await outbox._tables.waiting(10, but_keys=["b", *map(str, refused)], but_ids=refused[2:])
+    found = await outbox._tables.pending(
+        10, excluded_keys=["b", *map(str, refused)], excluded_ids=refused[2:]
+    )
     assert [row.ordered_by for row in found] == ["a", None]
 
 
 async def test_more_may_be_refused_than_is_remembered(
     sessions: Sessions, new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit, value in (("REMEMBERED", 2), ("BATCH", 3), ("LAST_RETRY", 0.05)):
+    for limit, value in (("MAX_RETRY_TIMES", 2), ("BATCH", 3), ("MAX_RETRY_SECONDS", 0.05)):
         monkeypatch.setattr(f"warren.patterns.outbox.relay.{limit}", value, raising=False)
     shop = Shop(
         new_app(), sessions, name, retry_after=timedelta(milliseconds=20), poll=timedelta(milliseconds=10)
@@ -166,7 +170,7 @@ async def test_more_may_be_refused_than_is_remembered(
         await eventually(lambda: shop.outbox.statistics.failed >= 21, "all are tried again")
         assert shop.seen == [("b", 3)]
         assert shop.outbox._relay is not None
-        assert len(shop.outbox._relay._put_off) <= 2
+        assert len(shop.outbox._relay._retry_times) <= 2
         await shop.app.declare_now(Queue(missing))
         await shop.sees(2)
         assert shop.seen == [("b", 3), ("6", 2)]

@@ -10,7 +10,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.patterns.works import Works
 from tests.support.proxy import Proxy
-from warren.patterns.partitions import Partitions
+from warren.patterns import Partitions
 from warren.sdk import App, ConfigError, Event
 
 
@@ -114,5 +114,5 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None
     with pytest.raises(ConfigError, match="belong to no App"):
         await partitions.publish(Other())
     new_app().include(partitions)
-    with pytest.raises(ConfigError, match="Other is not published through these partitions"):
+    with pytest.raises(ConfigError, match="Other does not use the exchange"):
         await partitions.publish(Other())

@@ -16,7 +16,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns.protection import Encryption, Signing
+from warren.patterns import Encryption, Signing
 from warren.sdk import App, Command, ConfigError, Queue, Request
 
 KEY, OTHER = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -85,7 +85,7 @@ class Road:
     async def arrive(self, message: AbstractIncomingMessage, **changed: Any) -> None:
         await publish_captured(self.app.url or "", self.queue, message, **changed)
 
-    async def refused(self) -> str:
+    async def rejected(self) -> str:
         dead = await take_one(self.app.url or "", f"{self.queue}.dead")
         return str(dead.headers["warren-dead-error"])
 
@@ -114,13 +114,13 @@ async def test_nobody_reads_what_is_encrypted(new_app: NewApp, name: str) -> Non
 async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: Make) -> None:
     road = Road(new_app, name, make())
     message = await road.sent_by(make())
-    terms = "warren-encryption" if make is encryption else "warren-signed"
-    algorithm, _, at = str(message.headers[terms]).split(";")
+    header = "warren-encryption" if make is encryption else "warren-signed"
+    algorithm, _, at = str(message.headers[header]).split(";")
 
     def terms_of(text: str) -> dict[str, Any]:
-        return {"headers": {**message.headers, terms: text}}
+        return {"headers": {**message.headers, header: text}}
 
-    changed = "it was changed on its way"
+    changed = "the message was changed on its way"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"body": message.body[:-1] + bytes([message.body[-1] ^ 1])}, changed),
         ({"body": message.body + b" "}, changed),
@@ -130,7 +130,7 @@ async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: 
         ({"content_type": "text/plain"}, changed),
         ({"correlation_id": "another"}, changed),
         (terms_of(f"{algorithm};k1;{int(at) + 1}"), changed),
-        (terms_of(f"{algorithm};k2;{at}"), "'k2', which is not known here"),
+        (terms_of(f"{algorithm};k2;{at}"), "'k2', which this process does not have"),
         (terms_of(f"none;k1;{at}"), "it does not say"),
         (terms_of("k1"), "it does not say"),
         ({"headers": {}}, "it is not"),
@@ -138,7 +138,7 @@ async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: 
     async with road.app:
         for change, reason in cases:
             await road.arrive(message, **change)
-            assert reason in await road.refused(), change
+            assert reason in await road.rejected(), change
         await road.arrive(message)
         await eventually(lambda: road.taken == [100], "the message itself is taken")
 
@@ -147,7 +147,7 @@ async def test_another_key_of_the_same_name_is_no_key(new_app: NewApp, name: str
     road = Road(new_app, name, make())
     async with road.app:
         await road.arrive(await road.sent_by(make({"k1": OTHER})))
-        assert "changed on its way, or not" in await road.refused()
+        assert "changed on its way, or not" in await road.rejected()
         assert road.taken == []
 
 
@@ -156,7 +156,7 @@ async def test_what_is_too_old_or_from_the_future_is_refused(new_app: NewApp, na
     async with road.app:
         for hours in (-1, 1):
             await road.arrive(await road.sent_by(make(), clock=hours * 3600.0))
-            assert "more than 0:05:00 away" in await road.refused()
+            assert "more than 0:05:00 away" in await road.rejected()
         await road.arrive(await road.sent_by(make(), clock=-60.0))
         await eventually(lambda: road.taken == [100], "one that is young enough is taken")
 
@@ -166,7 +166,7 @@ async def test_headers_that_are_named_are_bound(new_app: NewApp, name: str, make
     message = await road.sent_by(make(headers=["tenant"]), headers={"tenant": "blue", "other": 1})
     async with road.app:
         await road.arrive(message, headers={**message.headers, "tenant": "red"})
-        assert "changed on its way" in await road.refused()
+        assert "changed on its way" in await road.rejected()
         await road.arrive(message, headers={**message.headers, "other": 2})
         await eventually(lambda: road.taken == [100], "a header that is not bound may change")
 
@@ -194,7 +194,7 @@ async def test_keys_change_while_the_app_runs(new_app: NewApp, name: str) -> Non
         await eventually(lambda: sorted(road.taken) == [2, 100], "old and new are read")
         own.use({"k2": OTHER}, current="k2")
         await road.arrive(old)
-        assert "'k1', which is not known here" in await road.refused()
+        assert "'k1', which this process does not have" in await road.rejected()
 
 
 async def test_what_is_signed_and_then_encrypted(new_app: NewApp, name: str) -> None:
@@ -203,7 +203,7 @@ async def test_what_is_signed_and_then_encrypted(new_app: NewApp, name: str) -> 
         await app.publish(road.pay(amount=7))
         await eventually(lambda: road.taken == [7], "it arrives")
         await road.arrive(await road.sent_by(encryption()))
-        assert "it is not signed" in await road.refused()
+        assert "the message is not signed" in await road.rejected()
 
 
 async def test_signed_and_encrypted_with_a_reply(new_app: NewApp, name: str) -> None:
@@ -243,7 +243,7 @@ async def test_who_has_no_private_key_only_checks(new_app: NewApp, name: str) ->
         await road.arrive(await road.sent_by(public()))
         await eventually(lambda: road.taken == [100], "a signature that others made is checked")
         await app.publish(road.pay(amount=1))
-        assert "it is not signed" in await road.refused()
+        assert "the message is not signed" in await road.rejected()
 
 
 def test_wrong_keys_are_said_at_once_and_never_shown() -> None:

@@ -15,15 +15,15 @@ from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.waiting import eventually
 from tests.support.tiers import examples
 from warren.broker import VirtualClock
-from warren.patterns import RedisStore
-from warren.patterns.rate_limit import (
+from warren.patterns import (
     LocalRateLimiter,
     RateLimit,
     RateLimiter,
     RateLimitExceeded,
     RedisRateLimiter,
+    RedisStore,
 )
-from warren.patterns.rate_limit.rate_limiter import Rate, take
+from warren.patterns.rate_limit.rules import Rate, reserve_tokens
 from warren.sdk import App, Command, ConfigError, Depends
 from warren.testing import Warren
 
@@ -43,7 +43,7 @@ def test_no_second_sees_more_than_its_rate_and_the_burst(gaps: list[int], count:
     begun: list[int] = []
     for gap in gaps:
         now += gap
-        taken, wait, full = take(full, now, rate, 1, within_us=500_000)
+        taken, wait, full = reserve_tokens(full, now, rate, 1, within_us=500_000)
         assert taken == (wait <= 500_000)
         if taken:
             begun.append(now + wait)
@@ -54,11 +54,11 @@ def test_no_second_sees_more_than_its_rate_and_the_burst(gaps: list[int], count:
 async def test_tokens_are_reserved_ahead_and_come_back_with_time() -> None:
     clock = VirtualClock(start=1000.0)
     limiter = LocalRateLimiter(2, per=SECOND)
-    limiter.follow(clock)
+    limiter.use_clock(clock)
     waits = [(await limiter.reserve("a", within=HOUR)).total_seconds() for _ in range(4)]
     assert waits == [0, 0, 0.5, 1]
     with pytest.raises(
-        RateLimitExceeded, match=r"the rate limit of 'a' has no room for 0:00:01\.5"
+        RateLimitExceeded, match=r"the rate limit of 'a' is exhausted for 0:00:01\.5"
     ) as limited:
         await limiter.reserve("a", within=SECOND)
     assert limited.value.after == 1.5 * SECOND
@@ -124,7 +124,7 @@ async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> No
         times = [round(at - began) for at in clinic.treated]
         assert len(times) == 5
         assert all(later - earlier >= 10 for earlier, later in pairwise(times))
-        assert clinic.limit.statistics.put_aside > 0
+        assert clinic.limit.statistics.delayed > 0
         assert story.dead_letters == []
 
 
@@ -143,7 +143,7 @@ async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_
         for tenant in ("blue", "blue", "red", "red", "green"):
             await app.publish(clinic.treat(patient="x"), headers={"tenant": tenant})
         await eventually(
-            lambda: (clinic.limit.statistics.put_aside, len(clinic.treated)) == (2, 3), "three are treated"
+            lambda: (clinic.limit.statistics.delayed, len(clinic.treated)) == (2, 3), "three are treated"
         )
 
 
@@ -177,9 +177,9 @@ async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) 
 
 
 async def test_wrong_use_is_said_in_one_line(redis_url: str) -> None:
-    with pytest.raises(ConfigError, match="counts are at least 1"):
+    with pytest.raises(ConfigError, match="counts must be at least 1"):
         LocalRateLimiter(0, per=SECOND)
-    with pytest.raises(ConfigError, match="counts are at least 1"):
+    with pytest.raises(ConfigError, match="counts must be at least 1"):
         RedisRateLimiter(RedisStore(redis_url), "x", 2, per=timedelta(microseconds=1))
     with pytest.raises(ConfigError, match="a cost of 3 is not from 1 to 2"):
         await LocalRateLimiter(2, per=SECOND).reserve(cost=3, within=NONE)

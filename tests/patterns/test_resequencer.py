@@ -14,9 +14,7 @@ from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.proxy import Proxy
-from warren.patterns import SqliteStore, Store
-from warren.patterns.resequencer import Resequencer, SequenceNumbers
-from warren.patterns.stores import ListingStore
+from warren.patterns import ListingStore, Resequencer, SequenceNumbers, SqliteStore, Store
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
 
@@ -88,7 +86,7 @@ async def test_a_shuffled_crowd_of_several_keys(new_app: NewApp, store: Store, n
         await app.publish_many(messages)
         await eventually(lambda: len(line.done) == 200, "all are done", seconds=200)
         assert all(line.of(f"{key}") == list(range(1, 41)) for key in range(5))
-        assert line.resequencer.statistics.put_aside > 0
+        assert line.resequencer.statistics.delayed > 0
         assert line.most <= 10
 
 

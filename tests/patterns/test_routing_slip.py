@@ -7,7 +7,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.trip import Trip
 from tests.support.async_client import take_one
-from warren.patterns.routing_slip import RoutingSlipEnded, RoutingSlips
+from warren.patterns import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter
 
 
@@ -40,7 +40,7 @@ async def test_when_a_step_fails_those_before_are_undone_in_reverse(
     ]
     reason = "there is no car" if how == "refused" else "RuntimeError: the car is broken"
     assert (end.completed, end.failed, end.reason, end.results) == (False, "car", reason, {})
-    assert trip.slips.statistics.undone == 2
+    assert trip.slips.statistics.compensated == 2
 
 
 async def test_a_step_that_is_dead_lettered_is_one_that_failed(new_app: NewApp, name: str) -> None:

@@ -14,9 +14,16 @@ from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
-from warren.patterns import SqliteStore, Store
-from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Saga, TransitionTo
-from warren.patterns.stores import ListingStore
+from warren.patterns import (
+    COMPENSATED,
+    COMPENSATING,
+    COMPLETED,
+    ListingStore,
+    Saga,
+    SqliteStore,
+    Store,
+    TransitionTo,
+)
 from warren.sdk import App, Command, ConfigError, Event, Nacked, Request
 from warren.testing import Warren
 
@@ -37,13 +44,13 @@ async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
         await app.publish(checkout.charged(order_id="42", charge="c7"))
         await checkout.is_told("ship")
         await app.publish(checkout.shipped(order_id="42"))
-        story = await checkout.is_at("42", COMPLETED)
-        assert await checkout.saga.story("43") is None
+        history = await checkout.is_at("42", COMPLETED)
+        assert await checkout.saga.history("43") is None
     assert checkout.told == ["charge", "ship"]
-    assert [line.message for line in story.history] == ["placed", "charged", "shipped"]
-    assert "charged -> shipping, sent ship" in str(story)
-    assert story.as_json()["data"] == {"order_id": "42", "charge": "c7", "notes": 0}
-    assert checkout.saga.statistics.begun == checkout.saga.statistics.completed == 1
+    assert [line.message for line in history.entries] == ["placed", "charged", "shipped"]
+    assert "charged -> shipping, sent ship" in str(history)
+    assert history.as_json()["data"] == {"order_id": "42", "charge": "c7", "notes": 0}
+    assert checkout.saga.statistics.started == checkout.saga.statistics.completed == 1
 
 
 async def test_steps_are_undone_in_reverse_each_after_the_one_before(
@@ -55,14 +62,14 @@ async def test_steps_are_undone_in_reverse_each_after_the_one_before(
         await app.publish(checkout.charged(order_id="42"))
         await checkout.is_at("42", At.SHIPPING)
         await app.publish(checkout.shipped(order_id="42", fine=False))
-        story = await checkout.is_at("42", COMPENSATING)
-        assert (story.undo, story.instance.awaiting) == (("release",), "refunded")
+        history = await checkout.is_at("42", COMPENSATING)
+        assert (history.compensations, history.instance.awaited) == (("release",), "refunded")
         await checkout.is_told("refund")
         assert "release" not in checkout.told
         await app.publish(checkout.refunded(order_id="42"))
-        story = await checkout.is_at("42", COMPENSATED)
+        history = await checkout.is_at("42", COMPENSATED)
         await checkout.is_told("release")
-    assert "(no stock)" in str(story)
+    assert "(no stock)" in str(history)
     assert checkout.saga.statistics.compensated == 1
 
 
@@ -78,11 +85,11 @@ async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
         await warren.publish(checkout.charged(order_id="paid"))
         await warren.publish(checkout.placed(order_id="unpaid"))
         await warren.advance(minutes=29)
-        assert (await checkout.is_at("unpaid", At.PAYING)).owed == ()
+        assert (await checkout.is_at("unpaid", At.PAYING)).pending == ()
         await warren.advance(minutes=1, seconds=1)
-        story = await checkout.is_at("unpaid", COMPENSATED)
-        assert story.history[-1].note == "not paid in time"
-        assert "it took too long" in str(story)
+        history = await checkout.is_at("unpaid", COMPENSATED)
+        assert history.entries[-1].note == "not paid in time"
+        assert "it took too long" in str(history)
         await warren.publish(checkout.charged(order_id="unpaid", charge="late"))
         assert checkout.told.count("refund") == 1
         await checkout.is_at("paid", At.SHIPPING)
@@ -109,7 +116,7 @@ async def test_a_message_that_comes_too_early_waits_for_its_turn(
     async with checkout.app as app:
         await app.publish(checkout.shipped(order_id="42"))
         await app.publish(checkout.charged(order_id="42"))
-        await eventually(lambda: checkout.saga.statistics.put_aside >= 2, "both are put aside")
+        await eventually(lambda: checkout.saga.statistics.delayed >= 2, "both are put aside")
         await app.publish(checkout.placed(order_id="42"))
         await checkout.is_at("42", COMPLETED)
 
@@ -175,8 +182,8 @@ async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_s
         await app.publish(checkout.placed(order_id="42"))
 
         async def undone() -> bool:
-            story = await checkout.saga.story("42")
-            return story is not None and story.state == COMPENSATED
+            history = await checkout.saga.history("42")
+            return history is not None and history.state == COMPENSATED
 
         await eventually(undone, "the timeout has come, though the charge is still refused")
         # The timeout may come while the answer to the charge is still on its way.
@@ -200,9 +207,9 @@ async def test_many_messages_for_one_saga_over_two_processes(
         await eventually(
             lambda: sum(one.saga.statistics.passed for one in shops) == 31, "all of them are taken"
         )
-        story = await shops[0].is_at("42", At.PAYING)
-    assert story.as_json()["data"]["notes"] == 30
-    assert len(story.history) == 31
+        history = await shops[0].is_at("42", At.PAYING)
+    assert history.as_json()["data"]["notes"] == 30
+    assert len(history.entries) == 31
 
 
 async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: ListingStore, name: str) -> None:

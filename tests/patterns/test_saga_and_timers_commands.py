@@ -15,8 +15,7 @@ from tests.patterns.conftest import NewApp
 from warren.cli.saga import main as saga
 from warren.cli.timers import main as timers
 from warren.core.errors import UsageError
-from warren.patterns import SqliteStore
-from warren.patterns.timers import DateSchedule, IntervalSchedule, Timers
+from warren.patterns import DateSchedule, IntervalSchedule, SqliteStore, Timers
 from warren.sdk import Command
 
 Call = Callable[[Sequence[str]], int]
@@ -81,7 +80,7 @@ def test_a_store_that_is_not_there_is_said(address: str) -> None:
 
 def test_a_store_that_does_not_answer_is_status_74(capsys: Capture) -> None:
     assert saga(["ls", "checkout", "--store", "redis://127.0.0.1:9/0"]) == 74
-    assert "no answer from Redis" in capsys.readouterr().err
+    assert "did not answer" in capsys.readouterr().err
 
 
 async def in_thread(command: Call, words: list[str]) -> int:

@@ -13,11 +13,10 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
-from warren.patterns import SqliteStore
+from warren.patterns import CronSchedule, DateSchedule, IntervalSchedule, Schedule, SqliteStore, Timers
 from warren.patterns.stores.store import ListingStore
-from warren.patterns.timers import CronSchedule, DateSchedule, IntervalSchedule, Schedule, Timers
 from warren.patterns.timers.leader_election import LeaderElection
-from warren.patterns.timers.schedules import following, spec_of
+from warren.patterns.timers.schedules import next_time_ms, spec_of
 from warren.sdk import App, Command, ConfigError, Delivery
 from warren.sdk.clock import SystemClock
 from warren.testing import Warren
@@ -64,8 +63,8 @@ async def test_at_and_every_ring_at_their_times(warren: Warren, store: ListingSt
         await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="watch")))
         await house.timers.put(DateSchedule("past", began - HOUR, Ring(bell="past")))
         await warren.advance(hours=6, minutes=1)
-        assert [timer.name for timer in await house.timers.listed()] == ["watch"]
-        assert (await house.timers.listed())[0].fired == 3
+        assert [timer.name for timer in await house.timers.scheduled()] == ["watch"]
+        assert (await house.timers.scheduled())[0].fired == 3
     times = [(bell, round((at - began) / HOUR, 2)) for bell, at in house.rang]
     assert times == [("past", 0.0), ("watch", 2.0), ("watch", 4.0), ("tea", 5.0), ("watch", 6.0)]
     assert len(set(house.ids)) == 5
@@ -78,7 +77,7 @@ async def test_what_is_cancelled_rings_no_more(warren: Warren, store: ListingSto
         assert await house.timers.cancel("watch")
         assert not await house.timers.cancel("watch")
         await warren.advance(hours=5)
-        assert await house.timers.listed() == []
+        assert await house.timers.scheduled() == []
     assert len(house.rang) == 2
 
 
@@ -104,7 +103,7 @@ async def test_a_time_of_the_schedules_that_has_rung_does_not_ring_at_the_next_s
     async with warren.running(house.app):
         for _ in range(3):
             await warren.advance(hours=3)
-            assert await house.timers.listed() == []
+            assert await house.timers.scheduled() == []
             await house.app.stop()
             await house.app.start()
         assert [bell for bell, _ in house.rang] == ["tea"]
@@ -126,7 +125,7 @@ async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_di
     assert await timers.cancel("tea")
     assert not await timers.cancel("tea")
     assert await timers.put(tea)
-    assert [timer.name for timer in await timers.listed()] == ["tea"]
+    assert [timer.name for timer in await timers.scheduled()] == ["tea"]
     await store.close()
 
 
@@ -158,14 +157,14 @@ async def test_one_of_two_leads_and_the_other_takes_over(
     second = House(SqliteStore(tmp_path / "timers.sqlite"))
     async with warren.running(first.app, second.app):
         await warren.advance(hours=2, minutes=1)
-        leads, follows = (first, second) if first.timers.leading else (second, first)
-        assert (leads.timers.leading, follows.timers.leading) == (True, False)
+        leads, follows = (first, second) if first.timers.is_leader else (second, first)
+        assert (leads.timers.is_leader, follows.timers.is_leader) == (True, False)
         # What the one that follows puts is noticed by the one that leads.
         await follows.timers.put(DateSchedule("tea", warren.now + HOUR / 2, Ring(bell="tea")))
         await warren.advance(minutes=40)
         await leads.app.stop()
         await warren.advance(hours=2)
-        assert follows.timers.leading
+        assert follows.timers.is_leader
     rang = sorted(bell for house in (first, second) for bell, _ in house.rang)
     assert rang == ["tea"] + 4 * ["watch"]
     assert (leads.timers.statistics.fired, follows.timers.statistics.fired) == (3, 2)
@@ -176,16 +175,16 @@ async def test_the_lead_does_not_depend_on_the_time_that_a_machine_is_set_to(
     store: ListingStore, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
     leads, follows = (LeaderElection(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab")
-    assert (await leads.heartbeat(0)).leading
-    assert not (await follows.heartbeat(0)).leading
+    assert (await leads.heartbeat(0)).is_leader
+    assert not (await follows.heartbeat(0)).is_leader
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    assert not (await follows.heartbeat(0)).leading
-    still = leads.leading
+    assert not (await follows.heartbeat(0)).is_leader
+    still = leads.is_leader
     # Without an answer of the store the lead ends in time, also if the machine's time went back.
     elapsed = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: elapsed() + 500)
-    assert (still, leads.leading) == (True, False)
+    assert (still, leads.is_leader) == (True, False)
     monkeypatch.undo()
     await store.close()
 
@@ -224,7 +223,7 @@ async def test_every_store_keeps_timers_for_another_process(
 
         async def only_later() -> bool:
             """What has rung is listed until its confirm is recorded."""
-            return [timer.name for timer in await outside.listed()] == ["later"]
+            return [timer.name for timer in await outside.scheduled()] == ["later"]
 
         await eventually(only_later, "what waits is listed")
         await outside.put(DateSchedule("soon", datetime.now(UTC) + timedelta(milliseconds=50), Bell()))
@@ -234,7 +233,7 @@ async def test_every_store_keeps_timers_for_another_process(
 def occurrences(cron: CronSchedule, start: datetime, count: int) -> Iterator[str]:
     at = int(start.timestamp() * 1000)
     for _ in range(count):
-        following_ms = following(spec_of(cron), 0, at)
+        following_ms = next_time_ms(spec_of(cron), 0, at)
         assert following_ms is not None
         at = following_ms
         yield datetime.fromtimestamp(at / 1000, ZoneInfo(cron.zone)).strftime("%m-%d %H:%M%z")
@@ -255,7 +254,7 @@ def test_a_cron_expression_keeps_its_hour_through_changes_of_the_clocks() -> Non
 
 def test_an_interval_does_not_drift() -> None:
     spec = {"every_ms": 1000}
-    assert [following(spec, 500, after) for after in (0, 500, 1499, 1500, 7777)] == [
+    assert [next_time_ms(spec, 500, after) for after in (0, 500, 1499, 1500, 7777)] == [
         1500,
         1500,
         1500,
@@ -287,5 +286,5 @@ async def test_a_cron_expression_that_never_comes_is_refused(store: ListingStore
     timers = Timers("t", store=store, sends=[Ring])
     with pytest.raises(ConfigError, match="Bad day-of-month"):
         await timers.put(CronSchedule("never", "0 0 30 2 *", Ring(bell="")))
-    assert await timers.listed() == []
+    assert await timers.scheduled() == []
     await store.close()

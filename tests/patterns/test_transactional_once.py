@@ -124,7 +124,7 @@ async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> N
     with closed_port() as port:
         async with sessions_of(f"postgresql://warren@127.0.0.1:{port}/postgres") as sessions:
             once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
-            with pytest.raises(StoreUnavailable, match="no claim from the database"):
+            with pytest.raises(StoreUnavailable, match="database did not answer to a claim"):
                 await once.run(None, delivery(), effect)
 
 

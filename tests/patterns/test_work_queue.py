@@ -87,8 +87,8 @@ async def test_urgent_work_goes_first_and_the_rest_is_not_passed_over_for_ever(
     for urgency in range(3):
         pages = [page.page for page in press.rendered if page.urgency == urgency]
         assert pages == sorted(pages)
-    assert press.work.statistics.begun == [4, 4, 40]
-    assert press.work.statistics.spared >= 6
+    assert press.work.statistics.started == [4, 4, 40]
+    assert press.work.statistics.promoted >= 6
 
 
 async def test_no_more_at_a_time_than_asked_whatever_the_priorities(new_app: NewApp, name: str) -> None:
@@ -133,9 +133,9 @@ async def test_a_stop_in_the_middle_gives_back_what_has_not_begun(new_app: NewAp
 async def test_wrong_use_is_said(new_app: NewApp, name: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         WorkQueue(name, bypass=0)
-    with pytest.raises(ConfigError, match="comes first"):
+    with pytest.raises(ConfigError, match=r"call app.include\(.*\) first"):
         WorkQueue(name).handle(Render)
     work = WorkQueue(name)
     new_app().include(work)
-    with pytest.raises(ConfigError, match="not from 0 to 2"):
+    with pytest.raises(ConfigError, match="must be from 0 to 2"):
         await work.put(Render(page=1, urgency=1), priority=3)

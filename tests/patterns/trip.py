@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.patterns.waiting import eventually
-from warren.patterns.routing_slip import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
+from warren.patterns import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command, Delivery, Retry
 
 
@@ -47,7 +47,7 @@ class Trip:
             await self.do("flight")
             return {"seat": f"{step.to}-{self.seat}"}
 
-        @flight.undo
+        @flight.compensate
         async def cancel_flight(step: Flight, booked: dict[str, str]) -> None:
             self.did.append(f"no flight to {step.to}, seat {booked['seat']} is free")
 
@@ -56,7 +56,7 @@ class Trip:
             await self.do("hotel")
             return self.room
 
-        @hotel.undo
+        @hotel.compensate
         async def cancel_hotel(step: Hotel, room: int) -> None:
             self.did.append(f"no hotel in {step.town}, room {room} is free")
 

@@ -6,8 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import Literal
 
-from warren.patterns import Once
-from warren.patterns.partitions import Partitions
+from warren.patterns import Once, Partitions
 from warren.sdk import App, Event
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import channel
 from tests.spark.jobs import run_job
 from warren.demo.shop import AUDIT, PayOrder, PlaceOrder, Shop
-from warren.patterns.stores import SqliteStore
+from warren.patterns import SqliteStore
 
 NOON = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 TIME_TO_PAY = timedelta(seconds=1)

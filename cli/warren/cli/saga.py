@@ -67,17 +67,17 @@ def list_sagas(
             return [
                 history
                 async for history in read_histories(opened, name, now_ms=int(time.time() * 1000))
-                if (state is None or history.state == state) and (history.owed or not owing)
+                if (state is None or history.state == state) and (history.pending or not owing)
             ]
 
     found = asyncio.run(collect())
-    found.sort(key=lambda history: (-history.moved.timestamp(), history.key))
+    found.sort(key=lambda history: (-history.last_transition_at.timestamp(), history.key))
     if as_json:
         print_json([history.as_json() for history in found[:limit]])
         return
     for history in found[:limit]:
-        owes = f"  owes {', '.join(history.owed)}" if history.owed else ""
-        print(f"{history.moved:%Y-%m-%d %H:%M:%S}  {history.state:<20}  {history.key}{owes}")
+        owes = f"  owes {', '.join(history.pending)}" if history.pending else ""
+        print(f"{history.last_transition_at:%Y-%m-%d %H:%M:%S}  {history.state:<20}  {history.key}{owes}")
     if len(found) > limit:
         print(f"and {len(found) - limit} more; show them with --limit {len(found)}")
 

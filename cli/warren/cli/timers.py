@@ -51,7 +51,7 @@ def list_timers(name: Name, store: StoreAt, prefix: Prefix = "warren:", as_json:
 
     async def read() -> Sequence[TimerInfo]:
         async with open_store_from_url(store, prefix) as opened:
-            return await Timers(name, store=opened, sends=[]).listed()
+            return await Timers(name, store=opened, sends=[]).scheduled()
 
     found = asyncio.run(read())
     if as_json:

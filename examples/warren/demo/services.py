@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from warren.core.errors import UsageError
-from warren.patterns.stores import RedisStore, SqliteStore, Store
+from warren.patterns import RedisStore, SqliteStore, Store
 
 START_SECONDS = 30.0
 """Seconds for the start of a service."""

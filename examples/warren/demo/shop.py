@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from warren.patterns.deadline import Deadline, DeadlineOutcome
-from warren.patterns.idempotency import Once
-from warren.patterns.stores import Store
+from warren.patterns import Deadline, DeadlineOutcome, Once, Store
 from warren.sdk import App, Command, Event, Queue
 
 AUDIT = Queue("orders.audit", type="stream")

@@ -1,17 +1,38 @@
-"""Reliability patterns on top of the SDK: deadlines, effects that happen once, delays, and the stores that
-decide."""
+"""Reliability patterns on top of the SDK. All public names can be imported from here; optional packages load on use."""
 
 from warren.patterns.backoff import backoff
 from warren.patterns.catch_all import CatchAll
-from warren.patterns.dead_letters import ParkingLot
-from warren.patterns.deadline import Deadline, DeadlineStatistics
-from warren.patterns.deadline.rules import DeadlineOutcome
+from warren.patterns.claim_check import (
+    BlobClaim,
+    BlobStore,
+    BlobStoreUnavailable,
+    ClaimCheck,
+    ClaimCheckStatistics,
+    FolderBlobStore,
+    S3BlobStore,
+)
+from warren.patterns.dead_letters import (
+    DeadLetterSelection,
+    ParkedMessage,
+    ParkingLot,
+    SelectionResult,
+    discard,
+    replay,
+)
+from warren.patterns.deadline import (
+    Deadline,
+    DeadlineOutcome,
+    DeadlineStatistics,
+)
 from warren.patterns.delay import (
     BinaryDelayQueues,
     Cancellation,
     Delay,
     DelayedExchange,
+    DelayedMessage,
     DelayLadder,
+    DelayStatistics,
+    DelayStrategy,
     WaitQueues,
     wait_queue,
 )
@@ -23,39 +44,160 @@ from warren.patterns.idempotency import (
     TransactionalOnceStatistics,
     current_session,
 )
-from warren.patterns.immediate import Immediate, NoConsumer
-from warren.patterns.outbox import Outbox, OutboxStatistics
-from warren.patterns.stores import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.work_queue import WorkQueue
+from warren.patterns.immediate import (
+    Immediate,
+    NoConsumer,
+)
+from warren.patterns.outbox import (
+    Outbox,
+    OutboxStatistics,
+)
+from warren.patterns.partitions import Partitions
+from warren.patterns.protection import (
+    Encryption,
+    ProtectionStatistics,
+    Signing,
+)
+from warren.patterns.rate_limit import (
+    LocalRateLimiter,
+    RateLimit,
+    RateLimiter,
+    RateLimitExceeded,
+    RateLimitStatistics,
+    RedisRateLimiter,
+)
+from warren.patterns.resequencer import (
+    Resequencer,
+    ResequencerStatistics,
+    SequenceNumbers,
+)
+from warren.patterns.routing_slip import (
+    AbortRoutingSlip,
+    RoutingSlipEnded,
+    RoutingSlips,
+    RoutingSlipStatistics,
+    RoutingSlipStep,
+)
+from warren.patterns.saga import (
+    COMPENSATED,
+    COMPENSATING,
+    COMPLETED,
+    CompensateSaga,
+    Compensation,
+    CompleteSaga,
+    Saga,
+    SagaHistory,
+    SagaStatistics,
+    SagaTransition,
+    StayInState,
+    TransitionTo,
+)
+from warren.patterns.stores import (
+    ListingStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    Store,
+    StoreUnavailable,
+)
+from warren.patterns.timers import (
+    CronSchedule,
+    DateSchedule,
+    IntervalSchedule,
+    MissedPolicy,
+    Schedule,
+    TimerInfo,
+    Timers,
+    TimersStatistics,
+)
+from warren.patterns.work_queue import (
+    WorkQueue,
+    WorkQueueStatistics,
+)
 
 __all__ = [
+    "COMPENSATED",
+    "COMPENSATING",
+    "COMPLETED",
+    "AbortRoutingSlip",
     "BinaryDelayQueues",
+    "BlobClaim",
+    "BlobStore",
+    "BlobStoreUnavailable",
     "Cancellation",
     "CatchAll",
+    "ClaimCheck",
+    "ClaimCheckStatistics",
+    "CompensateSaga",
+    "Compensation",
+    "CompleteSaga",
+    "CronSchedule",
+    "DateSchedule",
+    "DeadLetterSelection",
     "Deadline",
     "DeadlineOutcome",
     "DeadlineStatistics",
     "Delay",
     "DelayLadder",
+    "DelayStatistics",
+    "DelayStrategy",
     "DelayedExchange",
+    "DelayedMessage",
+    "Encryption",
+    "FolderBlobStore",
     "Immediate",
+    "IntervalSchedule",
+    "ListingStore",
+    "LocalRateLimiter",
+    "MissedPolicy",
     "NaturallyIdempotent",
     "NoConsumer",
     "Once",
     "OnceStatistics",
     "Outbox",
     "OutboxStatistics",
+    "ParkedMessage",
     "ParkingLot",
+    "Partitions",
     "PostgresStore",
+    "ProtectionStatistics",
+    "RateLimit",
+    "RateLimitExceeded",
+    "RateLimitStatistics",
+    "RateLimiter",
+    "RedisRateLimiter",
     "RedisStore",
+    "Resequencer",
+    "ResequencerStatistics",
+    "RoutingSlipEnded",
+    "RoutingSlipStatistics",
+    "RoutingSlipStep",
+    "RoutingSlips",
+    "S3BlobStore",
+    "Saga",
+    "SagaHistory",
+    "SagaStatistics",
+    "SagaTransition",
+    "Schedule",
+    "SelectionResult",
+    "SequenceNumbers",
+    "Signing",
     "SqliteStore",
+    "StayInState",
     "Store",
     "StoreUnavailable",
+    "TimerInfo",
+    "Timers",
+    "TimersStatistics",
     "TransactionalOnce",
     "TransactionalOnceStatistics",
+    "TransitionTo",
     "WaitQueues",
     "WorkQueue",
+    "WorkQueueStatistics",
     "backoff",
     "current_session",
+    "discard",
+    "replay",
     "wait_queue",
 ]

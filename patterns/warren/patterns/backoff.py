@@ -11,12 +11,13 @@ from warren.sdk.extend import Duration, duration
 def backoff(
     first: Duration, *, factor: float = 2.0, times: int = 5, longest: Duration = "1h"
 ) -> tuple[timedelta, ...]:
-    """`times` delays, the first `first`, each `factor` times the one before and at most `longest`; whole milliseconds.
+    """Return `times` delays: the first is `first`, each further one `factor` times the one before, at most `longest`;
+    whole milliseconds.
 
-    :raises ConfigError: there are none, they would shrink, or one is no duration.
+    :raises ConfigError: `times` or `factor` is below 1, or a duration is invalid.
     """
     if times < 1 or factor < 1 or duration(first) <= timedelta(0):
-        raise ConfigError("backoff: the first delay is above 0, factor and times are at least 1")
+        raise ConfigError("backoff: the first delay must be above 0, factor and times must be at least 1")
     cap = duration(longest).total_seconds()
     seconds = duration(first).total_seconds()
     delays = []

@@ -1,9 +1,10 @@
-"""Catch-all: what an exchange cannot route is kept, counted, and somebody is told.
+"""Catch-all: messages that an exchange cannot route are kept, counted and reported.
 
 Guarantees: a message that no binding matches goes to the alternate exchange in the same step of the broker, and from
-there to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` looks at it and replays it when the binding is there.
-Its publisher is not told (RabbitMQ, "Alternate Exchanges": what the alternate took is not returned, mandatory or not);
-those who watch are. Costs nothing as long as everything is routed; then two queues.
+there to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` shows it and replays it when the binding
+exists. Its publisher gets no return (RabbitMQ, "Alternate Exchanges": a message that the alternate exchange routes is
+not returned, mandatory or not); the processes with an alert do. Costs nothing as long as every message is routed;
+then two queues.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from warren.sdk import App, Binding, Delivery, Exchange, Queue
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
-ALERTS: Final = 1000
-ALERTS_LIVE: Final = timedelta(hours=1)
+MAX_ALERTS: Final = 1000
+ALERT_TTL: Final = timedelta(hours=1)
 
 _unrouted = metrics.get_meter("warren.patterns").create_counter(
     "warren.unrouted.messages",
@@ -32,13 +33,15 @@ _unrouted = metrics.get_meter("warren.patterns").create_counter(
 
 
 class CatchAll:
-    """`orders = CatchAll("orders", alert=tell_someone)`; `app.include(orders)` where the alert shall run.
+    """Catch-all for an exchange: `orders = CatchAll("orders", alert=notify)`; `app.include(orders)` where the alert
+    shall run.
 
-    The exchange must be declared alike by all: `class OrderPlaced(Event, exchange=orders.exchange, ...)`.
+    All processes must declare the exchange alike: `class OrderPlaced(Event, exchange=orders.exchange, ...)`.
 
-    :param exchange: the exchange that is watched.
-    :param alert: called with each message that was not routed, in one of the processes that include it; without it, it
-        is counted and logged. Should it fail, it is called again as a handler is, and then for the next message.
+    :param exchange: the exchange.
+    :param alert: called with each unroutable message, in one of the processes that include the CatchAll; without it,
+        messages are counted and logged. A failed call is retried as a handler is; the next message is then reported
+        in any case.
     """
 
     def __init__(
@@ -51,42 +54,42 @@ class CatchAll:
         name = f"{base.name}.unrouted"
         self.exchange: Exchange = replace(base, alternate_exchange=name)
         self.queue: Queue = Queue(name, dead_letter_exchange=None)
-        """Where the messages are kept."""
+        """Queue that keeps the messages."""
         self.unrouted: int = 0
-        """How many this process has been told of."""
+        """Messages that were reported to this process."""
         self._alert = alert
-        # Apart, so that an alert takes no message away; and bounded, because nobody may be there to hear it.
+        # A separate queue, so that an alert removes no message; bounded, because it may have no consumer.
         self._alerts = Queue(
             f"{name}.alerts",
             type="classic",
             dead_letter_exchange=None,
-            max_length=ALERTS,
-            message_ttl=ALERTS_LIVE,
+            max_length=MAX_ALERTS,
+            message_ttl=ALERT_TTL,
         )
 
     def register(self, app: App) -> None:
         unrouted = Exchange(self.queue.name, type="fanout")
         app.declare(self.exchange, unrouted, self.queue, self._alerts)
         app.declare(Binding(unrouted.name, self.queue.name), Binding(unrouted.name, self._alerts.name))
-        app.handle(bytes, queue=self._alerts)(self._told)
+        app.handle(bytes, queue=self._alerts)(self._report)
 
     async def on_start(self) -> None:
-        """Nothing to begin."""
+        """Do nothing: unroutable messages arrive as messages."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
-    async def _told(self, body: bytes, delivery: Delivery) -> None:
+    async def _report(self, body: bytes, delivery: Delivery) -> None:
         self.unrouted += 1
         _unrouted.add(1, {"messaging.destination.name": self.exchange.name})
         log.warning(
-            "no binding matches: exchange=%s key=%s message_id=%s kept_in=%s",
+            "event=catch_all.message_kept exchange=%s key=%s message_id=%s queue=%s",
             self.exchange.name, delivery.routing_key, delivery.message_id, self.queue.name,
         )  # fmt: skip
         if self._alert is not None:
-            answer = self._alert(delivery)
-            if inspect.isawaitable(answer):
-                await answer
+            result = self._alert(delivery)
+            if inspect.isawaitable(result):
+                await result
 
 
 __all__ = ["CatchAll"]

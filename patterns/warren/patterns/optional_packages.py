@@ -1,4 +1,4 @@
-"""What the patterns that need an optional package share: one line says which extra to install."""
+"""Check for optional packages: the error names the extra to install."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from warren.core.errors import missing_extra_error
 
 
 def require_package(package: str, extra: str, purpose: str) -> None:
-    """:raises UsageError: `package` is not installed."""
+    """Raise `UsageError` if `package` is not installed."""
     try:
-        there = find_spec(package) is not None
-    except ValueError:  # What `sys.modules[package] = None` makes of it.
-        there = False
-    if not there:
+        installed = find_spec(package) is not None
+    except ValueError:  # Raised for `sys.modules[package] = None`.
+        installed = False
+    if not installed:
         raise missing_extra_error(extra, purpose)
 
 

@@ -1,18 +1,18 @@
-"""Partitions: messages with one key are handled in the order in which they were published, different keys side by side, over
-any number of processes.
+"""Partitions: messages with one key are handled in publishing order, different keys concurrently, over any number of
+processes.
 
-The keys are divided over a fixed number of queues, each with a single active consumer (RabbitMQ, "Consumers", Single Active
-Consumer) that handles one message at a time; when the process that is active on a queue is gone, another goes on there.
+The keys are divided over a fixed number of queues, each with a single active consumer (RabbitMQ, "Consumers", Single
+Active Consumer) that handles one message at a time; when the active process of a queue is gone, another continues.
 
-Guarantees: for each key, one message at a time, in the order in which the broker got them; after a crash or a lost
-acknowledgement a message may come again, before what follows it. When a process loses its connection, the handler that runs
-there runs to its end, while another process handles the same message again and goes on: for that long, two messages of a
-key are handled at a time. A handler that fails is tried again at once, in its place;
-when it has failed for good, its message is dead-lettered and the next one's turn comes. Several publishers have no order
-between them, and a publisher keeps its own only if it awaits one publish before the next; where that is not enough,
-messages need numbers (`Resequencer`).
+Guarantees: for each key, one message at a time, in the order in which the broker received them; after a crash or a
+lost acknowledgement a message may be delivered again, before the following ones. When a process loses its connection,
+its running handler runs to its end, while another process handles the same message again and continues: for that
+long, two messages of a key are handled at a time. A failing handler is retried at once, in its place; when it has
+failed for good, its message is dead-lettered and the next one follows. There is no order between several publishers,
+and a publisher keeps its own order only if it awaits one publish before the next; if that is not enough, use numbered
+messages (`Resequencer`).
 
-Costs: one queue a partition; one handler at a time in each. Of several processes the one that came first to a queue works on
+Costs: one queue per partition; one handler at a time in each. Of several processes, the first one at a queue works on
 it.
 """
 
@@ -24,23 +24,26 @@ from typing import Any, Final, Literal, ParamSpec, cast
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
 
-MOST: Final = 1024
+MAX_PARTITIONS: Final = 1024
 
 Parameters = ParamSpec("Parameters")
 
 
 class Partitions:
-    """`orders = Partitions("orders", 8, key=lambda change: change.order_id)`, and Events of its exchange:
-    `class OrderChanged(Event, exchange=orders.exchange)`. `app.include(orders)` in publishers and handlers.
+    """Partitioned exchange with per-key order: `orders = Partitions("orders", 8, key=lambda change: change.order_id)`.
 
-    :param name: of the exchange `<name>.<count>` and the queues `<name>.<count>.<number>`. Another count is another set of
-        queues, so that nobody mixes them; what waits in the old ones is handled by a process that still has them.
-    :param count: how many partitions: how many messages are handled side by side, over all processes.
-    :param key: from the message to what has an order of its own.
-    :param by: who divides the keys. `publisher`, the default: Warren's `publish` does, over a direct exchange, on every
-        broker. `broker`: an `x-consistent-hash` exchange does, by the routing key, also for publishers that are not
-        Warren's; in RabbitMQ the plugin `rabbitmq_consistent_hash_exchange` has to be enabled, in Warren's broker nothing.
-    :raises ConfigError: the count is out of range, or the name empty.
+    Declare Events of its exchange, `class OrderChanged(Event, exchange=orders.exchange)`, and call
+    `app.include(orders)` in publishers and handlers.
+
+    :param name: prefix of the exchange `<name>.<count>` and the queues `<name>.<count>.<number>`. Another count is
+        another set of queues, so processes with different counts cannot mix; messages in the old queues are handled
+        by processes that still use the old count.
+    :param count: number of partitions, and so of messages handled concurrently, over all processes.
+    :param key: returns the ordering key of a message.
+    :param by: side that divides the keys. `publisher`, the default: Warren's `publish`, over a direct exchange, on
+        every broker. `broker`: an `x-consistent-hash` exchange, by the routing key, also for publishers other than
+        Warren's; RabbitMQ needs the plugin `rabbitmq_consistent_hash_exchange`, Warren's broker nothing.
+    :raises ConfigError: the count is out of range, or the name is empty.
     """
 
     def __init__(
@@ -51,9 +54,9 @@ class Partitions:
         key: Callable[[Any], str],
         by: Literal["publisher", "broker"] = "publisher",
     ) -> None:
-        if not name or not 1 <= count <= MOST:
+        if not name or not 1 <= count <= MAX_PARTITIONS:
             raise ConfigError(
-                f"Partitions {name!r}: there are {count}; a name, and from 1 to {MOST} are needed"
+                f"Partitions {name!r} with count {count}: a name and a count from 1 to {MAX_PARTITIONS} are needed"
             )
         kind = "direct" if by == "publisher" else "x-consistent-hash"
         self.exchange: Exchange = Exchange(f"{name}.{count}", type=kind)
@@ -66,7 +69,7 @@ class Partitions:
         self._app: App | None = None
 
     def partition(self, key: str) -> int:
-        """The number of the partition of a key, the same in every process and version (BLAKE2b, RFC 7693)."""
+        """Return the partition number of a key, the same in every process and version (BLAKE2b, RFC 7693)."""
         digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
         return int.from_bytes(digest) % len(self.queues)
 
@@ -75,7 +78,7 @@ class Partitions:
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
         """Decorate the handler of a message, as `app.handle` does.
 
-        :param options: `retry=`, `once=` and the like, as for `app.handle`; a retry that is delayed gives up the order.
+        :param options: `retry=`, `once=` and the like, as for `app.handle`; a delayed retry gives up the order.
         """
 
         def register(
@@ -87,15 +90,15 @@ class Partitions:
         return register
 
     async def publish(self, message: Message, **options: Any) -> None:
-        """`app.publish` into the partition of the message's key; parameters and errors as there.
+        """Publish into the partition of the message's key; parameters and errors as for `app.publish`.
 
-        :raises ConfigError: its class is not one of this exchange.
+        :raises ConfigError: the message's class does not use this exchange.
         """
         app = self._included()
         if type(message).wire_exchange != self.exchange.name:
             raise ConfigError(
-                f"{type(message).__name__} is not published through these partitions: class {type(message).__name__}(Event,"
-                f" exchange=...) with the exchange {self.exchange.name!r}"
+                f"{type(message).__name__} does not use the exchange {self.exchange.name!r} of these partitions: declare"
+                f" class {type(message).__name__}(Event, exchange=partitions.exchange)"
             )
         key = self._key(message)
         routing_key = key if self._by_broker else str(self.partition(key))
@@ -113,14 +116,14 @@ class Partitions:
                 app.handle(message, queue=queue, keys=[key], concurrency=1, **options)(handling)
 
     async def on_start(self) -> None:
-        """Nothing to begin: the broker chooses who is active."""
+        """Do nothing: the broker chooses the active consumers."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
     def _included(self) -> App:
         if self._app is None:
-            raise ConfigError("these Partitions belong to no App: app.include(partitions)")
+            raise ConfigError("these Partitions belong to no App: call app.include(partitions) first")
         return self._app
 
 

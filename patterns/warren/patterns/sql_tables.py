@@ -1,4 +1,4 @@
-"""What the patterns that write in a caller's database transaction share: their tables, and upserts in both dialects."""
+"""Database tables of patterns that write in a caller's transaction, and upserts for PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def require_sqlalchemy(purpose: str) -> None:
-    """:raises UsageError: SQLAlchemy is not installed."""
+    """Raise `UsageError` if SQLAlchemy is not installed."""
     require_package("sqlalchemy", "sql", purpose)
 
 
 async def create_tables(sessions: async_sessionmaker[AsyncSession], *tables: Table) -> None:
-    """Make those that are missing, in a transaction of their own.
+    """Create missing tables, in a transaction of their own.
 
     :raises ConfigError: the database is neither PostgreSQL nor SQLite.
     """
     for table in tables:
-        await _make(sessions, table)
+        await _create(sessions, table)
 
 
-async def _make(sessions: async_sessionmaker[AsyncSession], table: Table) -> None:
+async def _create(sessions: async_sessionmaker[AsyncSession], table: Table) -> None:
     from sqlalchemy import inspect
     from sqlalchemy.exc import DBAPIError
 
@@ -35,20 +35,20 @@ async def _make(sessions: async_sessionmaker[AsyncSession], table: Table) -> Non
         connection = await session.connection()
         dialect = connection.dialect.name
         if dialect not in ("postgresql", "sqlite"):
-            raise ConfigError(f"a {dialect} database: the patterns know PostgreSQL and SQLite")
+            raise ConfigError(f"the patterns support PostgreSQL and SQLite, not {dialect}")
         try:
             await connection.run_sync(table.create, checkfirst=True)
             await session.commit()
         except DBAPIError:
-            # Or somebody else made it at the same time: which error says so depends on how far they were.
+            # Another process may have created it at the same time; the error depends on how far it was.
             await session.rollback()
             connection = await session.connection()
-            if not await connection.run_sync(lambda its: inspect(its).has_table(table.name, table.schema)):
+            if not await connection.run_sync(lambda sync: inspect(sync).has_table(table.name, table.schema)):
                 raise
 
 
 def upsert(session: AsyncSession, table: Table) -> Insert:
-    """An insert with `on_conflict_do_update`, which both dialects write alike."""
+    """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     if session.get_bind().dialect.name == "sqlite":

@@ -1,11 +1,12 @@
-"""Work queue with priorities: the most urgent work first, and nothing waits for ever.
+"""Work queue with priorities: the most urgent work first, without starving the rest.
 
-A priority queue of a broker (`Queue("q", max_priority=10)`) is strict: while there is urgent work, other work does not
-begin, however long it has waited. Here each priority has a queue of its own, and the process that works chooses.
+A priority queue of a broker (`Queue("q", max_priority=10)`) is strict: while urgent work arrives, other work does not
+begin, however long it has waited. Here each priority has a queue of its own, and the worker process chooses.
 
-Guarantees: work is handled at least once; of what waits in a process the highest priority goes first, but of any
-lower one with work waiting, one begins after at most `bypass` that were more urgent. With `n` before it in its queue, work
-begins after at most `n * (bypass + 1)` others. Costs a quorum queue a priority, and as many messages prefetched from each.
+Guarantees: work is handled at least once. Of the messages waiting in a process the highest priority goes first, but
+of any lower priority with waiting work, one message begins after at most `bypass` more urgent ones. With `n` messages
+before it in its queue, work begins after at most `n * (bypass + 1)` others. Costs a quorum queue per priority, and as
+many messages prefetched from each.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
 @dataclass(slots=True)
 class WorkQueueStatistics:
-    """What this process has begun.
+    """Counters of this process.
 
-    :ivar begun: by priority, the lowest first.
-    :ivar spared: how often work began before more urgent work, because it had been passed over `bypass` times.
+    :ivar started: started messages by priority, the lowest first.
+    :ivar promoted: messages that started before more urgent ones, because they had been passed over `bypass` times.
     """
 
-    begun: list[int]
-    spared: int = 0
+    started: list[int]
+    promoted: int = 0
 
 
 class WorkQueue:
-    """`app.include(work)`, `@work.handle(Render)`, `await work.put(Render(...), priority=2)`.
+    """Work queue: `app.include(work)`, `@work.handle(Render)`, `await work.put(Render(...), priority=2)`.
 
-    :param priorities: how many; 0 is the lowest.
-    :param concurrency: how much is worked on at a time in this process, all priorities together. Default 10.
-    :param bypass: how often more urgent work may go before work that waits. Default 10.
+    :param priorities: number of priorities; 0 is the lowest.
+    :param concurrency: messages handled at a time in this process, all priorities together. Default 10.
+    :param bypass: how often more urgent work may go before waiting work. Default 10.
     :raises ConfigError: one of them is below 1.
     """
 
     def __init__(self, name: str, *, priorities: int = 3, concurrency: int = 10, bypass: int = 10) -> None:
         if min(priorities, concurrency, bypass) < 1:
-            raise ConfigError(f"work queue {name}: priorities, concurrency and bypass are at least 1")
+            raise ConfigError(f"work queue {name}: priorities, concurrency and bypass must be at least 1")
         self.name: str = name
         self.statistics: WorkQueueStatistics = WorkQueueStatistics([0] * priorities)
         self._concurrency = concurrency
@@ -54,99 +55,100 @@ class WorkQueue:
 
     @property
     def queues(self) -> tuple[Queue, ...]:
-        """The queue of each priority, the lowest first: `<name>.0` and so on."""
-        return tuple(Queue(f"{self.name}.{priority}") for priority in range(len(self.statistics.begun)))
+        """Queue of each priority, the lowest first: `<name>.0` and so on."""
+        return tuple(Queue(f"{self.name}.{priority}") for priority in range(len(self.statistics.started)))
 
     def register(self, app: App) -> None:
         self._app = app
         app.declare(*self.queues)
 
     async def on_start(self) -> None:
-        """Nothing to begin: work comes as messages."""
+        """Do nothing: work arrives as messages."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
     def handle(self, message: Any, *, retry: RetryPolicy | None = None) -> Callable[[Handler], Handler]:
-        """Decorate the function that does the work, as `app.handle` does; `message` is a `Message` without a queue of
-        its own, or another type that pydantic reads."""
+        """Decorate the handler, as `app.handle` does; `message` is a `Message` without a queue of its own, or another
+        type that pydantic reads."""
         app = self._included()
 
         def register(function: Handler) -> Handler:
             for priority, queue in enumerate(self.queues):
-                worked = self._in_turn(function, priority)
-                app.handle(message, queue=queue, concurrency=self._concurrency, retry=retry)(worked)
+                limited = self._limit(function, priority)
+                app.handle(message, queue=queue, concurrency=self._concurrency, retry=retry)(limited)
             return function
 
         return register
 
     async def put(self, message: object, *, priority: int = 0, message_id: str | None = None) -> None:
-        """Publish work; returns when the broker has it.
+        """Publish work; return when the broker has it.
 
         :raises ConfigError: there is no such priority.
         :raises PublishError: as `app.publish`.
         """
         if not 0 <= priority < len(self.queues):
             raise ConfigError(
-                f"work queue {self.name}: priority is {priority}, not from 0 to {len(self.queues) - 1}"
+                f"work queue {self.name}: the priority is {priority}, it must be from 0 to {len(self.queues) - 1}"
             )
         await self._included().publish(
             message, exchange="", key=self.queues[priority].name, message_id=message_id
         )
 
-    def _in_turn(
+    def _limit(
         self, function: Callable[..., Awaitable[None]], priority: int
     ) -> Callable[..., Coroutine[Any, Any, None]]:
         @functools.wraps(function)
-        async def worked(*arguments: Any, **named: Any) -> None:
-            await self._slots.take(priority)
+        async def limited(*arguments: Any, **named: Any) -> None:
+            await self._slots.acquire(priority)
             try:
                 await function(*arguments, **named)
             finally:
-                self._slots.give()
+                self._slots.release()
 
-        return worked
+        return limited
 
     def _included(self) -> App:
         if self._app is None:
-            raise ConfigError(f"the work queue {self.name} belongs to no App: app.include(work) comes first")
+            raise ConfigError(f"the work queue {self.name} belongs to no App: call app.include(work) first")
         return self._app
 
 
 class _Slots:
-    """So many at a time, by priority, with a bound on how often one is passed over."""
+    """Slots for concurrent work, granted by priority, with a bound on how often a priority is passed over."""
 
     def __init__(self, slots: int, priorities: int, bypass: int, statistics: WorkQueueStatistics) -> None:
         self._free = slots
-        self._looking = False
+        self._dispatch_scheduled = False
         self._bypass = bypass
         self._waiting: list[deque[asyncio.Future[None]]] = [deque() for _ in range(priorities)]
         self._passed_over = [0] * priorities
         self._statistics = statistics
 
-    async def take(self, priority: int) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[priority].append(turn)
-        self._look()
+    async def acquire(self, priority: int) -> None:
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting[priority].append(granted)
+        self._schedule_dispatch()
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give()
+            if granted.done() and not granted.cancelled():
+                self.release()
             raise
 
-    def give(self) -> None:
+    def release(self) -> None:
         self._free += 1
-        self._look()
+        self._schedule_dispatch()
 
-    def _look(self) -> None:
-        """Choose a little later: who has just ended takes its next message first, and that may be the most urgent."""
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_soon(self._begin)
+    def _schedule_dispatch(self) -> None:
+        """Dispatch in the next loop iteration: a handler that has just ended takes its next message first, which may be
+        the most urgent."""
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _begin(self) -> None:
-        self._looking = False
+    def _dispatch(self) -> None:
+        self._dispatch_scheduled = False
         while self._free:
             for waiting in self._waiting:
                 while waiting and waiting[0].done():
@@ -154,16 +156,16 @@ class _Slots:
             present = [priority for priority, waiting in enumerate(self._waiting) if waiting]
             if not present:
                 return
-            # The one that was passed over most often, if that was too often.
+            # The priority that was passed over most often, if it was too often.
             chosen = max(present, key=lambda priority: self._passed_over[priority])
             if self._passed_over[chosen] < self._bypass:
                 chosen = present[-1]
             elif chosen != present[-1]:
-                self._statistics.spared += 1
+                self._statistics.promoted += 1
             for priority in present:
                 self._passed_over[priority] += priority < chosen
             self._passed_over[chosen] = 0
-            self._statistics.begun[chosen] += 1
+            self._statistics.started[chosen] += 1
             self._free -= 1
             self._waiting[chosen].popleft().set_result(None)
 

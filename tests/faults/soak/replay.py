@@ -16,7 +16,7 @@ from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers, worker_host
-from warren.patterns.dead_letters import ParkingLot, replay
+from warren.patterns import ParkingLot, replay
 from warren.patterns.dead_letters.parking_lot import count_messages
 from warren.patterns.dead_letters.replay import IN_FLIGHT
 from warren.sdk import App, Queue

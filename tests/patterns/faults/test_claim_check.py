@@ -16,7 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns.claim_check import BlobStoreUnavailable, ClaimCheck, FolderBlobStore
+from warren.patterns import BlobStoreUnavailable, ClaimCheck, FolderBlobStore
 from warren.sdk import App, Command, Retry
 
 MATRIX = Matrix("claim_check", page="docs/patterns/claim_check.md")
@@ -55,7 +55,7 @@ class Post:
         self.queue = f"{name}.letters"
         self.app = app
         self.blobs = StoppingBlobs(folder)
-        self.check = ClaimCheck(self.blobs, above=1000, keep=keep, clean_every=None)
+        self.check = ClaimCheck(self.blobs, threshold_bytes=1000, keep=keep, clean_every=None)
         app.include(self.check)
         self.taken: list[int] = []
 
@@ -118,7 +118,7 @@ async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, n
     await workers.hear("ready")
     post = Post(new_app(), name, folder)
     sending = new_app()
-    sending.include(ClaimCheck(FolderBlobStore(folder), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(folder), threshold_bytes=1000, clean_every=None))
     async with sending:
         await sending.publish(post.letter(number=1))
     await workers.hear("stands still")
@@ -181,7 +181,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, tmp_path: Pat
     post = Post(new_app(), name, tmp_path / "b")
     async with post.app, Proxy(amqp_url) as proxy:
         sending = new_app(proxy.url)
-        sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
+        sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), threshold_bytes=1000, clean_every=None))
         async with sending:
             await sending.publish(post.letter(number=1))
             proxy.to_client.hold()
@@ -200,7 +200,7 @@ async def test_the_broker_is_killed_while_a_message_waits(
 ) -> None:
     post = Post(App(mortal_broker.url), name, tmp_path / "b")
     sending = App(mortal_broker.url)
-    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), threshold_bytes=1000, clean_every=None))
     async with sending:
         await sending.publish(post.letter(number=1))
     await asyncio.to_thread(mortal_broker.kill)
@@ -211,12 +211,12 @@ async def test_the_broker_is_killed_while_a_message_waits(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "publishing raises `BlobStoreUnavailable`, nothing is published; handling fails, and the message follows its retry policy",
+    "publishing raises `BlobStoreUnavailable`, nothing is published; the handler fails, and its retry policy decides",
 )
 async def test_the_place_for_bodies_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b")
     sending = new_app()
-    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), threshold_bytes=1000, clean_every=None))
     async with post.app as app, sending:
         post.blobs.down = True
         with pytest.raises(BlobStoreUnavailable):

@@ -14,7 +14,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns.dead_letters import ParkedMessage, ParkingLot, replay
+from warren.patterns import ParkedMessage, ParkingLot, replay
 from warren.sdk import App, Queue, TransportUnavailable, WarrenError
 
 MATRIX = Matrix("dead letters", page="docs/patterns/dead_letters.md")
@@ -37,7 +37,7 @@ async def park(app: App, name: str) -> None:
 
 async def ids(url: str, queue: str) -> list[str]:
     async with ParkingLot(url, queue) as lot:
-        return [letter.message_id async for letter in lot]
+        return [message.message_id async for message in lot]
 
 
 async def replayed(url: str, name: str) -> None:
@@ -57,13 +57,13 @@ async def replayer(voice: WorkerChannel, url: str, queue: str, stop: str) -> Non
             if stop == "before" and read == 3:
                 stand("about to publish")
 
-        def taken_out(letter: ParkedMessage) -> None:
-            if stop == "after" and letter.message_id == "m2":
+        def taken_out(message: ParkedMessage) -> None:
+            if stop == "after" and message.message_id == "m2":
                 stand("published")
-            take_out(letter)
+            take_out(message)
 
-        take_out = lot.take_out
-        lot.take_out = taken_out  # type: ignore[method-assign]
+        take_out = lot.remove
+        lot.remove = taken_out  # type: ignore[method-assign]
         await replay(lot, app, rate=100, progress=progress)
 
 
@@ -72,7 +72,7 @@ async def replayer(voice: WorkerChannel, url: str, queue: str, stop: str) -> Non
 )
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "the letter that was published but not taken out is in both places, with one message id: replayed again it comes twice, "
+    "a message that was published but not removed is in both places, with one message id: replayed again it comes twice, "
     "and `Once` knows it",
 )
 @pytest.mark.parametrize(("stop", "word"), [("before", "about to publish"), ("after", "published")])
@@ -102,11 +102,11 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
 
         async def take_two_out() -> None:
             async with ParkingLot(proxy.url, f"{name}.dead") as lot:
-                letters = [letter async for letter in lot]
+                letters = [message async for message in lot]
                 proxy.to_server.hold()
-                for letter in letters[:2]:
-                    await app.forward(letter.delivery, key=name)
-                    lot.take_out(letter)
+                for message in letters[:2]:
+                    await app.forward(message.delivery, key=name)
+                    lot.remove(message)
                 await asyncio.sleep(0)
                 proxy.cut()
                 proxy.to_server.release()
@@ -143,7 +143,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
         assert await ids(amqp_url, f"{name}.dead") == IDS[1:]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "a letter that is there twice is replayed twice, with one message id")
+@MATRIX.shows(Fault.DUPLICATE, "a message that is there twice is replayed twice, with one message id")
 async def test_a_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app:
         await park(app, name)
@@ -173,12 +173,12 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
 
         async def replay_until_killed() -> None:
             async with ParkingLot(mortal_broker.url, f"{name}.dead") as lot:
-                async for letter in lot:
-                    if letter.delivery.message_id == "m0":
-                        await app.forward(letter.delivery, key=name)
+                async for message in lot:
+                    if message.delivery.message_id == "m0":
+                        await app.forward(message.delivery, key=name)
                         await asyncio.to_thread(mortal_broker.kill)
                     # Whether the loss is known by now or not, at the end of the block it is.
-                    lot.take_out(letter)
+                    lot.remove(message)
 
         with pytest.raises(WarrenError, match="connection was lost"):
             await replay_until_killed()

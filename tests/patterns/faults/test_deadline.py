@@ -67,7 +67,7 @@ class Watched:
         if changed is not None:
             await self.before(changed)
         swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
-        if changed is not None and swap.done:
+        if changed is not None and swap.swapped:
             await self.after(changed)
         return swap
 

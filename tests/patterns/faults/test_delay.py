@@ -48,7 +48,7 @@ class Bell:
         self.app = app
         self.queue = queue
         store = RedisStore(redis, prefix=f"{queue}:", timeout=PATIENCE) if redis else None
-        self.delay = Delay(f"{queue}.delay", way=WAY, store=store)
+        self.delay = Delay(f"{queue}.delay", strategy=WAY, store=store)
         self.rung: list[str] = []
         app.include(self.delay)
 

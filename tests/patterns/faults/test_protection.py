@@ -16,8 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import Once, RedisStore
-from warren.patterns.protection import Encryption, Signing
+from warren.patterns import Encryption, Once, RedisStore, Signing
 from warren.sdk import App, Command
 
 MATRIX = Matrix("protection", page="docs/patterns/protection.md")
@@ -162,7 +161,7 @@ async def test_a_captured_message_is_published_again(redis_url: str, new_app: Ne
         await publish_captured(url, queue, captured, message_id="another")
         dead = await take_one(url, f"{queue}.dead")
     assert vault.taken == [1]
-    assert "it was changed on its way" in str(dead.headers["warren-dead-error"])
+    assert "the message was changed on its way" in str(dead.headers["warren-dead-error"])
 
 
 @MATRIX.shows(Fault.BROKER_RESTART, "what waits is encrypted on the disk too, and is decrypted when it comes")

@@ -17,8 +17,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import RedisStore
-from warren.patterns.rate_limit import RateLimit, RedisRateLimiter
+from warren.patterns import RateLimit, RedisRateLimiter, RedisStore
 from warren.sdk import App, Command
 
 MATRIX = Matrix("rate_limit", page="docs/patterns/rate_limit.md")
@@ -94,7 +93,7 @@ async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, nam
     async with gate.app as app:
         await gate.has_passed(1)
         await gate.send(app, 2)
-        await eventually(lambda: gate.limit.statistics.put_aside > 0, "there is no third token")
+        await eventually(lambda: gate.limit.statistics.delayed > 0, "there is no third token")
     return gate
 
 
@@ -125,7 +124,7 @@ async def test_what_is_put_aside_is_overtaken(redis_url: str, new_app: NewApp, n
         await app.publish(gate.message(number=1), headers={"tenant": "one"})
         await gate.has_passed(1)
         await app.publish(gate.message(number=2), headers={"tenant": "one"})
-        await eventually(lambda: gate.limit.statistics.put_aside > 0, "the second has no token")
+        await eventually(lambda: gate.limit.statistics.delayed > 0, "the second has no token")
         await app.publish(gate.message(number=3), headers={"tenant": "another"})
         await eventually(lambda: gate.passed == [1, 3], f"the third has passed, not {gate.passed}")
     wider = Gate(new_app(), name, redis_url, burst=10, key=lambda delivery: delivery.headers["tenant"])
@@ -150,7 +149,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
             proxy.to_server.release()
             await gate.has_passed(1, 1)
             await gate.send(app, 2)
-            await eventually(lambda: gate.limit.statistics.put_aside > 0, "there is no third token")
+            await eventually(lambda: gate.limit.statistics.delayed > 0, "there is no third token")
 
 
 @MATRIX.shows(
@@ -162,7 +161,7 @@ async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name
     async with gate.app as app:
         for _ in range(3):
             await app.publish(gate.message(number=1), message_id="the same")
-        await eventually(lambda: gate.limit.statistics.put_aside > 1, "one is put aside, again and again")
+        await eventually(lambda: gate.limit.statistics.delayed > 1, "one is put aside, again and again")
         await gate.has_passed(1, 1)
 
 
@@ -173,11 +172,11 @@ async def test_the_broker_is_killed_while_messages_are_put_aside(
     gate = Gate(App(mortal_broker.url), name, redis_url)
     async with gate.app as app:
         await gate.send(app, 1, 2, 3)
-        await eventually(lambda: gate.limit.statistics.put_aside > 0, "one is put aside")
+        await eventually(lambda: gate.limit.statistics.delayed > 0, "one is put aside")
         await asyncio.to_thread(mortal_broker.kill)
         await asyncio.to_thread(mortal_broker.start)
-        before = gate.limit.statistics.put_aside
-        await eventually(lambda: gate.limit.statistics.put_aside > before, "it comes again")
+        before = gate.limit.statistics.delayed
+        await eventually(lambda: gate.limit.statistics.delayed > before, "it comes again")
     assert len(gate.passed) >= 2
 
 
@@ -211,5 +210,5 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, name: s
         await right.has_passed(1, 2)
     async with ahead.app as app:
         await ahead.send(app, 3)
-        await eventually(lambda: ahead.limit.statistics.put_aside > 0, "there is no token for it")
+        await eventually(lambda: ahead.limit.statistics.delayed > 0, "there is no token for it")
         assert ahead.passed == []

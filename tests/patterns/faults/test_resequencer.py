@@ -19,8 +19,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import RedisStore
-from warren.patterns.resequencer import Resequencer
+from warren.patterns import RedisStore, Resequencer
 from warren.sdk import App, Command, Queue
 
 MATRIX = Matrix("resequencer", page="docs/patterns/resequencer.md")

@@ -87,7 +87,7 @@ async def test_it_comes_back_and_then_is_parked_with_its_origin(
 ) -> None:
     """Both backends do the same."""
     way = BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=6)
-    delays = WaitQueues() if backend == "wait queues" else Delay(f"{name}.delay", way=way)
+    delays = WaitQueues() if backend == "wait queues" else Delay(f"{name}.delay", strategy=way)
     here = Till(App(amqp_url, delay=delays), name, fails=9)
     async with here.app:
         await place(here.app, name)

@@ -12,8 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import Once, RedisStore
-from warren.patterns.routing_slip import RoutingSlips
+from warren.patterns import Once, RedisStore, RoutingSlips
 from warren.sdk import App
 
 MATRIX = Matrix("routing_slip", page="docs/patterns/routing_slip.md")

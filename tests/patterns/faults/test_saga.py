@@ -21,8 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import RedisStore
-from warren.patterns.saga import COMPENSATED, COMPLETED
+from warren.patterns import COMPENSATED, COMPLETED, RedisStore
 from warren.sdk import App
 
 MATRIX = Matrix("saga", page="docs/patterns/saga.md")
@@ -118,8 +117,8 @@ async def test_the_acknowledgement_never_arrives(
             proxy.cut()
             proxy.to_server.release()
             await eventually(lambda: checkout.saga.statistics.repeated >= 1, "it comes again")
-            story = await checkout.is_at("42", At.PAYING)
-    assert story.as_json()["data"]["notes"] == 1
+            history = await checkout.is_at("42", At.PAYING)
+    assert history.as_json()["data"]["notes"] == 1
 
 
 @MATRIX.shows(
@@ -164,7 +163,7 @@ async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewAp
     async with checkout.app as app:
         await app.publish(checkout.shipped(order_id="42"))
         await app.publish(checkout.charged(order_id="42"))
-        await eventually(lambda: checkout.saga.statistics.put_aside >= 2, "both are put aside")
+        await eventually(lambda: checkout.saga.statistics.delayed >= 2, "both are put aside")
         await app.publish(checkout.placed(order_id="42"))
         await checkout.is_at("42", COMPLETED)
 
@@ -219,15 +218,15 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app
             await app.publish(right.placed(order_id=f"{number}"))
             await app.publish(right.charged(order_id=f"{number}"))
         for number in range(10):
-            story = await right.is_at(f"{number}", At.SHIPPING)
-            assert [line.message for line in story.history] == ["placed", "charged"]
+            history = await right.is_at(f"{number}", At.SHIPPING)
+            assert [line.message for line in history.entries] == ["placed", "charged"]
         assert ahead.saga.statistics.passed > 0
         await app.publish_many([right.shipped(order_id=f"{number}") for number in range(10)])
-        stories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
+        histories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
         async with RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as store:
             forgetful = Checkout(App(amqp_url, clock=SkewedClock(8 * 86_400)), store, name)
-            assert [await forgetful.saga.story(story.key) for story in stories] == [None] * 10
-        times = [line.at_ms / 1000 for story in stories for line in story.history]
+            assert [await forgetful.saga.history(history.key) for history in histories] == [None] * 10
+        times = [line.at_ms / 1000 for history in histories for line in history.entries]
         assert max(times) > time.time() + 1800
 
 

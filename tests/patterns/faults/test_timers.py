@@ -19,8 +19,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
-from warren.patterns import Once, RedisStore
-from warren.patterns.timers import DateSchedule, IntervalSchedule, Schedule, Timers
+from warren.patterns import DateSchedule, IntervalSchedule, Once, RedisStore, Schedule, Timers
 from warren.sdk import App, Command, Delivery
 
 MATRIX = Matrix("timers", page="docs/patterns/timers.md")
@@ -200,7 +199,7 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
         timers = timers_of(name, redis_url, lease=timedelta(seconds=30))
         keeping.include(timers)
         async with keeping:
-            await eventually(lambda: timers.leading, "it leads")
+            await eventually(lambda: timers.is_leader, "it leads")
             proxy.to_client.hold()
             await timers.put(soon(name))
             await tower.hears("tea")
@@ -218,7 +217,7 @@ async def test_the_broker_is_down_when_a_timer_is_due(
     timers = timers_of(name, redis_url)
     tower = Tower(App(mortal_broker.url), name, timers)
     async with tower.app:
-        await eventually(lambda: timers.leading, "it leads")
+        await eventually(lambda: timers.is_leader, "it leads")
         await asyncio.to_thread(mortal_broker.kill)
         await timers.put(soon(name))
         await asyncio.to_thread(mortal_broker.start)
@@ -246,7 +245,7 @@ async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path,
         with redis_server(tmp_path, "--appendonly", "yes", port=port):
             await tower.hears("watch")
         await eventually(lambda: timers.statistics.outages > 0 or timers.statistics.failed > 0, "it notices")
-        await eventually(lambda: not timers.leading, "nobody leads without a store")
+        await eventually(lambda: not timers.is_leader, "nobody leads without a store")
         await outages_follow(timers)
         published = timers.statistics.fired
         clock.skew = 3600.0
@@ -257,7 +256,7 @@ async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path,
             await tower.hears("late")
             await eventually(lambda: timers.statistics.skipped >= 1, "one is passed over")
             await eventually(lambda: timers.statistics.fired > published + 2, "it goes on")
-            (watch,) = await timers.listed()
+            (watch,) = await timers.scheduled()
     assert watch.due > due
     assert tower.rang.count("late") == 1
     assert "passed over" not in tower.rang
@@ -279,11 +278,11 @@ async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_ap
     ahead = App(amqp_url, clock=SkewedClock(3600))
     ahead.include(following)
     async with tower.app:
-        await eventually(lambda: leading.leading, "it leads")
+        await eventually(lambda: leading.is_leader, "it leads")
         async with ahead:
             due = datetime.now(UTC) + timedelta(minutes=30)
             await leading.put(DateSchedule("later", due, ring_in(name)(bell="later")))
             await leading.put(soon(name, 700))
             await tower.hears("tea")
-            assert (leading.leading, following.leading) == (True, False)
+            assert (leading.is_leader, following.is_leader) == (True, False)
     assert tower.rang == ["tea"]

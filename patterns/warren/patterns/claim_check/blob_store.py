@@ -1,4 +1,4 @@
-"""What the claim check asks of a place for large bodies."""
+"""Blob store protocol: the place where a claim check stores large bodies."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from warren.sdk.extend import Outcome
 
 
 class BlobStoreUnavailable(WarrenError):
-    """The place for large bodies did not answer, or cannot be written; worth trying again."""
+    """The blob store did not answer, or cannot be written. Retryable."""
 
     retryable: bool = True
     outcome: Outcome = "not_sent"
 
 
 class BlobStore(Protocol):
-    """A place for large bodies. Names are made of hexadecimal digits; what a name stands for never changes."""
+    """Place for large bodies. Names consist of hexadecimal digits; the body of a name never changes."""
 
     async def put(self, name: str, body: bytes) -> None:
-        """Keep it; it is safe when this returns, and as young as if it were new if it was there already.
+        """Store a body. It is durable on return, and its age counts anew if it was stored already.
 
-        :raises BlobsUnavailable: it may be there or not; put it again.
+        :raises BlobStoreUnavailable: it may be stored or not; put it again.
         """
         ...
 
     async def get(self, name: str) -> bytes | None:
-        """The body; None if there is none.
+        """Return the body, or None if there is none.
 
-        :raises BlobsUnavailable: it is not known.
+        :raises BlobStoreUnavailable: it is unknown whether there is one.
         """
         ...
 
     async def clean(self, before: datetime) -> int:
-        """Delete what was put before, and say how many that were.
+        """Delete the bodies that were put before `before`, and return their number.
 
-        :raises BlobsUnavailable: some may be deleted.
+        :raises BlobStoreUnavailable: some may be deleted.
         """
         ...
 

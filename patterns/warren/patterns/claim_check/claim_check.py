@@ -1,14 +1,14 @@
-"""Claim check: what is large is kept in a blob store, and its message carries the claim to it.
+"""Claim check: store large bodies in a blob store; their messages carry the claim.
 
-Guarantees: the body is safe in the store before its message is published, and is taken for nothing else: it is known by its
-SHA-256, which is checked when it is fetched. A body that is gone or was changed ends its message as a dead letter with the
-reason; a store that does not answer fails the handler, for its retry policy.
+Guarantees: the body is durable in the store before its message is published, and cannot be confused with another: it
+is identified by its SHA-256, which is checked when it is fetched. A message whose body is missing or was changed
+becomes a dead letter with the reason; if the store does not answer, the handler fails, for its retry policy.
 
-A body lives for `keep` after it was last published; a message that waits longer, in a queue or among the dead letters, has
-lost its content. Nobody deletes it earlier, because nobody knows how many queues have the message.
+A body is kept for `keep` after it was last published; a message that waits longer, in a queue or as a dead letter,
+loses its content. Nothing deletes a body earlier, because the number of queues with the message is unknown.
 
-Costs: for a message above the threshold, one put when it is published and one get for each attempt to handle it, and the
-whole body in memory at both ends; nothing for the others.
+Costs: for a message above the threshold, one put when it is published and one get for each attempt to handle it, and
+the whole body in memory at both ends; nothing for other messages.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KIB: Final = 1024
 DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
-class Claim(BaseModel, frozen=True):
-    """What stands for a body: its SHA-256 in hexadecimal digits and its size in bytes. May be a field of a message."""
+class BlobClaim(BaseModel, frozen=True):
+    """Claim to a stored body: its SHA-256 in hexadecimal digits and its size in bytes. May be a field of a message."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     size: int = Field(ge=0)
@@ -46,48 +46,52 @@ class Claim(BaseModel, frozen=True):
 
 @dataclass(slots=True)
 class ClaimCheckStatistics:
-    """What this process has done."""
+    """Counters of this process."""
 
     checked: int = 0
-    """Bodies that were put."""
+    """Bodies that were stored."""
     claimed: int = 0
     """Bodies that were fetched."""
     lost: int = 0
-    """Claims whose body was gone or had been changed."""
+    """Claims whose body was missing or had been changed."""
     cleaned: int = 0
-    """Bodies that were deleted because they were too old."""
+    """Bodies that were deleted because of their age."""
 
 
 class ClaimCheck:
-    """`app.include(ClaimCheck(FolderBlobStore("/srv/blobs")))` stores large bodies outside the broker.
+    """Middleware for publishers and handlers that stores large bodies: `ClaimCheck(FolderBlobStore("/srv/blobs"))`.
 
-    Included after `Encryption`, what it keeps is encrypted. `put` and `get` do the same by hand, also without an App.
+    Include it after `Encryption` to store encrypted bodies. `put` and `get` do the same explicitly, also without an
+    App.
 
-    :param blobs: `FolderBlobStore`, or `S3BlobStore`.
-    :param above: bodies of more bytes than that are kept there. Default 256 KiB.
-    :param most: bodies of more bytes are refused, when they are published and when they are claimed. Default 256 MiB.
-    :param keep: how long a body is kept after it was last published; longer than any message may wait. Default 30 days.
-    :param clean_every: how often this process deletes what is older; None never does. Default 1 hour.
-    :raises ConfigError: `above` is negative or more than `most`, or a duration is not positive.
+    :param blobs: `FolderBlobStore` or `S3BlobStore`.
+    :param threshold_bytes: bodies above this size are stored. Default 256 KiB.
+    :param max_bytes: bodies above this size are refused, on publishing and on fetching. Default 256 MiB.
+    :param keep: how long a body is kept after it was last published; longer than any message may wait. Default 30
+        days.
+    :param clean_every: how often this process deletes older bodies; None disables it. Default 1 hour.
+    :raises ConfigError: `threshold_bytes` is negative or above `max_bytes`, or a duration is not positive.
     """
 
     def __init__(
         self,
         blobs: BlobStore,
         *,
-        above: int = 256 * KIB,
-        most: int = 256 * KIB * KIB,
+        threshold_bytes: int = 256 * KIB,
+        max_bytes: int = 256 * KIB * KIB,
         keep: timedelta = timedelta(days=30),
         clean_every: timedelta | None = timedelta(hours=1),
     ) -> None:
-        if not 0 <= above <= most:
-            raise ConfigError(f"ClaimCheck: above is {above}, it must be from 0 to most ({most})")
+        if not 0 <= threshold_bytes <= max_bytes:
+            raise ConfigError(
+                f"ClaimCheck: threshold_bytes is {threshold_bytes}, it must be from 0 to max_bytes ({max_bytes})"
+            )
         if min(keep, clean_every or keep) <= timedelta(0):
             raise ConfigError(f"ClaimCheck: keep ({keep}) and clean_every ({clean_every}) must be positive")
         self.statistics: ClaimCheckStatistics = ClaimCheckStatistics()
         self._blobs = blobs
-        self._above = above
-        self._most = most
+        self._threshold_bytes = threshold_bytes
+        self._max_bytes = max_bytes
         self._keep = keep
         self._clean_every = clean_every
         self._clock: Clock = SystemClock()
@@ -96,44 +100,48 @@ class ClaimCheck:
 
     @property
     def busy(self) -> str:
-        """What it is working on in the background; empty if it waits."""
-        return "cleaning up large bodies" if self._cleaning else ""
+        """Background work in progress; empty if there is none."""
+        return "deleting old bodies" if self._cleaning else ""
 
-    async def put(self, body: bytes) -> Claim:
-        """Keep a body; it is safe when this returns. The same body again makes it young again.
+    async def put(self, body: bytes) -> BlobClaim:
+        """Store a body and return its claim; the body is durable on return. Storing it again renews its age.
 
-        :raises ConfigError: it is larger than `most`.
-        :raises BlobsUnavailable: put it again.
+        :raises ConfigError: it is larger than `max_bytes`.
+        :raises BlobStoreUnavailable: put it again.
         """
-        if len(body) > self._most:
-            raise ConfigError(f"a body of {len(body)} bytes is too large: ClaimCheck(most={self._most})")
-        claim = Claim(sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+        if len(body) > self._max_bytes:
+            raise ConfigError(
+                f"a body of {len(body)} bytes is too large: ClaimCheck(max_bytes={self._max_bytes})"
+            )
+        claim = BlobClaim(sha256=hashlib.sha256(body).hexdigest(), size=len(body))
         await self._blobs.put(claim.sha256, body)
         self.statistics.checked += 1
         return claim
 
-    async def get(self, claim: Claim) -> bytes:
-        """The body of a claim.
+    async def get(self, claim: BlobClaim) -> bytes:
+        """Return the body of a claim.
 
-        :raises DeadLetter: it is gone, was changed, or is larger than `most`.
-        :raises BlobsUnavailable: try again.
+        :raises DeadLetter: it is missing, was changed, or is larger than `max_bytes`.
+        :raises BlobStoreUnavailable: try again.
         """
-        if claim.size > self._most:
-            raise DeadLetter(f"its content has {claim.size} bytes, more than ClaimCheck(most={self._most})")
+        if claim.size > self._max_bytes:
+            raise DeadLetter(
+                f"the body has {claim.size} bytes, more than ClaimCheck(max_bytes={self._max_bytes})"
+            )
         body = await self._blobs.get(claim.sha256)
         if body is None:
             self.statistics.lost += 1
-            raise DeadLetter(f"its content {claim.sha256} is gone: contents are kept for {self._keep}")
+            raise DeadLetter(f"the body {claim.sha256} is missing: bodies are kept for {self._keep}")
         if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
             self.statistics.lost += 1
-            raise DeadLetter(f"its content {claim.sha256} was changed where it was kept")
+            raise DeadLetter(f"the body {claim.sha256} was changed in the blob store")
         self.statistics.claimed += 1
         return body
 
     async def clean(self) -> int:
-        """Delete what is older than `keep`; how many that were.
+        """Delete bodies older than `keep`, and return their number.
 
-        :raises BlobsUnavailable: some may be deleted; the rest goes the next time.
+        :raises BlobStoreUnavailable: some may be deleted; the next call deletes the rest.
         """
         cleaned = await self._blobs.clean(datetime.fromtimestamp(self._clock.now(), UTC) - self._keep)
         self.statistics.cleaned += cleaned
@@ -141,17 +149,17 @@ class ClaimCheck:
 
     def register(self, app: App) -> None:
         self._clock = app.clock
-        app.middleware(publish=self._check, handle=self._claim)
+        app.middleware(publish=self._store_body, handle=self._fetch_body)
 
     async def on_start(self) -> None:
-        """Begin to clean up, in the background."""
+        """Start the periodic deletion of old bodies."""
         if self._clean_every is not None:
             every = self._clean_every.total_seconds()
-            # A context of its own: what cleans belongs to no delivery.
+            # A separate context: the task belongs to no delivery.
             self._cleaner = asyncio.create_task(self._clean_up(every), name="claim check", context=Context())
 
     async def on_stop(self) -> None:
-        """Stop cleaning, and release connections."""
+        """Stop the periodic deletion, and release connections."""
         cleaner, self._cleaner = self._cleaner, None
         if cleaner is not None:
             cleaner.cancel()
@@ -159,8 +167,8 @@ class ClaimCheck:
                 await cleaner
         await self._blobs.close()
 
-    async def _check(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
-        if len(outgoing.body) > self._above:
+    async def _store_body(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+        if len(outgoing.body) > self._threshold_bytes:
             claim = await self.put(outgoing.body)
             inner = outgoing.properties.get("content_encoding")
             outgoing.set_body(claim.model_dump_json().encode())
@@ -168,7 +176,7 @@ class ClaimCheck:
             outgoing.set_header(HEADER, f"{claim.sha256};{claim.size}")
         await call_next(outgoing)
 
-    async def _claim(self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
+    async def _fetch_body(self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
         encodings = str(delivery.properties.get("content_encoding") or "").split(", ")
         if encodings[-1] != ENCODING:
             await call_next(delivery)
@@ -188,18 +196,18 @@ class ClaimCheck:
             try:
                 await self.clean()
             except BlobStoreUnavailable as error:
-                log.warning("claim_check.not_cleaned error=%s", error)
+                log.warning("event=claim_check.cleaning_failed error=%s", error)
             finally:
                 self._cleaning = False
             await self._clock.sleep(every)
 
 
-def _read(text: object) -> Claim:
-    """A claim names nothing but a digest, whoever wrote it."""
+def _read(text: object) -> BlobClaim:
+    """Return the claim of a header: a digest and a size, whoever wrote it."""
     digest, _, size = text.partition(";") if isinstance(text, str) else ("", "", "")
     if not DIGEST.fullmatch(digest) or not (size.isascii() and size.isdecimal() and len(size) < 20):
-        raise DeadLetter("its claim is not one that Warren writes")
-    return Claim(sha256=digest, size=int(size))
+        raise DeadLetter("the claim in its header is not in the form that Warren writes")
+    return BlobClaim(sha256=digest, size=int(size))
 
 
-__all__ = ["Claim", "ClaimCheck", "ClaimCheckStatistics"]
+__all__ = ["BlobClaim", "ClaimCheck", "ClaimCheckStatistics"]

@@ -1,4 +1,4 @@
-"""Large bodies in a folder: of one machine, or one that several machines have mounted."""
+"""`FolderBlobStore`: large bodies in a folder, local or mounted by several machines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from warren.patterns.claim_check.blob_store import BlobStoreUnavailable
 Result = TypeVar("Result")
 
 UNFINISHED: Final = ".part"
-LEAVING: Final = ".old"
+DELETING: Final = ".old"
 PREFIX: Final = 2
 
 
 class FolderBlobStore:
-    """One file a body, in folders by the first two digits of its name.
+    """Blob store with one file per body, in folders by the first two digits of its name.
 
-    A file is written under another name, synced, renamed, and its folder synced: a name that is there stands for the whole
-    body, also after a power failure.
+    A file is written under another name, synced, renamed, and its folder synced: an existing name stands for the
+    whole body, also after a power failure.
 
-    :param path: the folder; it is made if it is missing, its parent is not.
-    :raises UsageError: it is no folder, or cannot be made.
+    :param path: the folder; it is created if it is missing, its parent is not.
+    :raises UsageError: it is no folder, or cannot be created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -36,19 +36,19 @@ class FolderBlobStore:
         try:
             self._path.mkdir(exist_ok=True)
         except OSError as error:
-            raise UsageError(f"the folder {path} for large bodies cannot be made: {error}") from None
+            raise UsageError(f"the folder {path} for large bodies cannot be created: {error}") from None
 
     async def put(self, name: str, body: bytes) -> None:
-        await self._do(self._put, name, body)
+        await self._run_in_thread(self._put, name, body)
 
     async def get(self, name: str) -> bytes | None:
-        return await self._do(self._get, name)
+        return await self._run_in_thread(self._get, name)
 
     async def clean(self, before: datetime) -> int:
-        return await self._do(self._clean, before.timestamp())
+        return await self._run_in_thread(self._clean, before.timestamp())
 
     async def close(self) -> None:
-        """Nothing is open between two uses."""
+        """Do nothing: no file is open between two calls."""
 
     def _put(self, name: str, body: bytes) -> None:
         folder = self._path / name[:PREFIX]
@@ -71,8 +71,8 @@ class FolderBlobStore:
         folder = self._path / name[:PREFIX]
         with contextlib.suppress(FileNotFoundError):
             return (folder / name).read_bytes()
-        # Or it is just being cleaned, and may have come back since.
-        for path in (*folder.glob(f"{name}.*{LEAVING}"), folder / name):
+        # It may just be deleted by `clean`, and may have been put again since.
+        for path in (*folder.glob(f"{name}.*{DELETING}"), folder / name):
             with contextlib.suppress(FileNotFoundError):
                 return path.read_bytes()
         return None
@@ -82,17 +82,17 @@ class FolderBlobStore:
         for path in self._files():
             # Another process may clean at the same time.
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < before and self._leaves(path, before):
+                if path.stat().st_mtime < before and self._delete_if_old(path, before):
                     cleaned += 1
         return cleaned
 
-    def _leaves(self, path: Path, before: float) -> bool:
-        """Delete it, unless it was put again since it was looked at: under another name nobody replaces it."""
-        leaving = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{LEAVING}"))
-        if leaving.stat().st_mtime >= before:
-            leaving.rename(path)
+    def _delete_if_old(self, path: Path, before: float) -> bool:
+        """Delete a file unless it was put again meanwhile: under another name no put can replace it."""
+        deleting = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{DELETING}"))
+        if deleting.stat().st_mtime >= before:
+            deleting.rename(path)
             return False
-        leaving.unlink()
+        deleting.unlink()
         return True
 
     def _files(self) -> Iterator[Path]:
@@ -100,18 +100,18 @@ class FolderBlobStore:
             if folder.is_dir() and len(folder.name) == PREFIX:
                 yield from folder.iterdir()
 
-    async def _do(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def _run_in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
         try:
             return await asyncio.to_thread(work, *arguments)
         except OSError as error:
-            raise BlobStoreUnavailable(f"large bodies in {self._path}: {error}") from error
+            raise BlobStoreUnavailable(f"the blob store {self._path} failed: {error}") from error
 
     def __repr__(self) -> str:
         return f"FolderBlobs({str(self._path)!r})"
 
 
 def _sync(folder: Path) -> None:
-    """A rename is on the disk when its folder is (fsync(2))."""
+    """Sync the folder: a rename is durable only then (fsync(2))."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Large bodies in an object store that speaks Amazon S3's protocol."""
+"""`S3BlobStore`: large bodies in an object store with Amazon S3's protocol."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from warren.patterns.optional_packages import require_package
 
 
 class S3BlobStore:
-    """One object a body; shared by every process that reaches the bucket.
+    """Blob store with one object per body, shared by every process that reaches the bucket.
 
-    Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role), unless
-    they are given. An object store can clean up by itself: a lifecycle rule of the bucket that expires objects under
-    `prefix` after the days that messages may wait costs nothing, where `clean` lists them all. It is also the only safe way
-    where the same content is published again after so long: `clean` may delete what was put again since it was listed.
+    Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role),
+    unless they are given. An object store can delete old bodies by itself: a lifecycle rule of the bucket that
+    expires objects under `prefix` after the days that messages may wait costs nothing, while `clean` lists them all.
+    It is also the only safe way if the same content is published again after so long: `clean` may delete a body that
+    was put again since it was listed.
 
-    :param bucket: it must exist.
-    :param prefix: stands before every name.
+    :param bucket: an existing bucket.
+    :param prefix: prefix of every name.
     :param settings: further arguments of aiobotocore's `create_client`: `endpoint_url`, `region_name`,
         `aws_access_key_id`, `aws_secret_access_key`, `config`.
     :raises UsageError: aiobotocore is not installed.
@@ -35,10 +36,10 @@ class S3BlobStore:
         self._opening = asyncio.Lock()
 
     async def put(self, name: str, body: bytes) -> None:
-        await self._ask("put_object", Bucket=self._bucket, Key=self._prefix + name, Body=body)
+        await self._call("put_object", Bucket=self._bucket, Key=self._prefix + name, Body=body)
 
     async def get(self, name: str) -> bytes | None:
-        answer = await self._ask("get_object", Bucket=self._bucket, Key=self._prefix + name)
+        answer = await self._call("get_object", Bucket=self._bucket, Key=self._prefix + name)
         if answer is None:
             return None
         try:
@@ -53,13 +54,15 @@ class S3BlobStore:
         further: dict[str, str] = {}
         while True:
             page = (
-                await self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, **further) or {}
+                await self._call("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, **further) or {}
             )
             old = [
                 {"Key": found["Key"]} for found in page.get("Contents", ()) if found["LastModified"] < before
             ]
             if old:
-                await self._ask("delete_objects", Bucket=self._bucket, Delete={"Objects": old, "Quiet": True})
+                await self._call(
+                    "delete_objects", Bucket=self._bucket, Delete={"Objects": old, "Quiet": True}
+                )
                 cleaned += len(old)
             if not page.get("IsTruncated"):
                 return cleaned
@@ -70,8 +73,8 @@ class S3BlobStore:
         if opened is not None:
             await opened[1].aclose()
 
-    async def _ask(self, method: str, **arguments: Any) -> Any:
-        """:return: None if there is no such object."""
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        """Call a method of the client; return None if there is no such object."""
         from botocore.exceptions import ClientError
 
         try:
@@ -85,7 +88,7 @@ class S3BlobStore:
             raise self._unavailable(error) from error
 
     async def _client(self) -> Any:
-        """One for each event loop."""
+        """Return the client of the running event loop."""
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._open is None or self._open[0] is not loop:
@@ -98,7 +101,7 @@ class S3BlobStore:
 
     def _unavailable(self, error: Exception) -> BlobStoreUnavailable:
         return BlobStoreUnavailable(
-            f"large bodies in bucket {self._bucket!r}: {type(error).__name__}: {error}"
+            f"the blob store in bucket {self._bucket!r} failed with {type(error).__name__}: {error}"
         )
 
     def __repr__(self) -> str:

@@ -1,11 +1,11 @@
-"""Dead letters: what could not be handled is parked with the reason; people look at it, replay it or discard it.
+"""Dead letters: inspect, replay or discard messages that could not be handled.
 
-The parking lot of a queue is its dead letter queue, `<queue>.dead` by default. Guarantees: reading leaves everything
-where it is; a replay publishes a message to the exchange and key that it was published to first, with the same id, and
-takes it out of the parking lot only after the broker's confirm, so that nothing is lost wherever it stops; what was replayed
-but not yet taken out when it stopped is there twice, with one message id.
+The parking lot of a queue is its dead letter queue, `<queue>.dead` by default. Guarantees: reading leaves every
+message in its place; a replay publishes a message to the exchange and key that it was first published to, with the
+same id, and removes it from the parking lot only after the broker's confirm, so nothing is lost wherever the replay
+stops. A message that was replayed but not yet removed when the replay stopped exists twice, with one message id.
 
-The command `warren dlq` does it from a shell.
+The command `warren dlq` does the same from a shell.
 """
 
 from warren.patterns.dead_letters.parked_message import ParkedMessage

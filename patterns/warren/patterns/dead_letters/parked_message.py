@@ -1,4 +1,5 @@
-"""A dead message and what is known of its death: from the SDK's headers, else from the broker's `x-death`."""
+"""Parked messages: a dead message with the facts of its death, from the SDK's headers or else from the broker's
+`x-death`."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from warren.wire.field_tables import TableError
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """A message in a parking lot.
+    """Message in a parking lot.
 
-    :ivar queue: where it died.
-    :ivar reason: of the SDK's `failed`, `undecodable`, `unknown_type`, `unknown_content_type`, `rejected`; of the
-        broker's `rejected`, `expired`, `maxlen`, `delivery_limit`; empty where nothing says why it is here (what an
-        alternate exchange took).
+    :ivar queue: queue in which it died.
+    :ivar reason: from the SDK `failed`, `undecodable`, `unknown_type`, `unknown_content_type` or `rejected`; from the
+        broker `rejected`, `expired`, `maxlen` or `delivery_limit`; empty if no header has one (messages from an
+        alternate exchange).
     :ivar error: the exception's type and text, or the reason that the handler gave; may be empty.
-    :ivar exchange: with `key`, where it was published first.
+    :ivar exchange: exchange to which it was first published with `key`.
     :ivar deaths: how often it died, also before it was replayed.
     """
 
@@ -48,10 +49,11 @@ class ParkedMessage:
 
     @classmethod
     def of(cls, delivery: Delivery, delivery_tag: int) -> ParkedMessage:
+        """Return the parked message of a delivery."""
         try:
             headers = delivery.headers
             exchange, key = origin(delivery)
-        except TableError:  # A table that nobody can read must not stand in the way of the other letters.
+        except TableError:  # An unreadable header table must not stop the reading of other messages.
             headers, exchange, key = {}, delivery.exchange, delivery.routing_key
         before, first = _int(headers.get(DEATHS)) or 0, _int(headers.get(DEAD_FIRST_TIME))
         if DEAD_REASON in headers:
@@ -90,7 +92,7 @@ class ParkedMessage:
 
     @property
     def exception(self) -> str:
-        """The type of the exception, by its name; empty if none is known."""
+        """Name of the exception's type; empty if none is known."""
         name, colon, _ = self.error.partition(":")
         return name if colon and name.isidentifier() else ""
 
@@ -99,7 +101,7 @@ class ParkedMessage:
         return self.delivery.message_id or ""
 
     def as_dict(self) -> dict[str, Any]:
-        """What a program wants to know of it; without the body."""
+        """Return its facts for JSON output, without the body."""
         return {
             "message_id": self.message_id,
             "type": self.delivery.type or "",
@@ -149,7 +151,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _latest_death(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first entry of `x-death`: brokers put the latest there (RabbitMQ, "Dead Letter Exchanges")."""
+    """Return the first entry of `x-death`: brokers put the latest there (RabbitMQ, "Dead Letter Exchanges")."""
     deaths = headers.get("x-death")
     latest = deaths[0] if isinstance(deaths, list) and deaths else {}
     return latest if isinstance(latest, Mapping) else {}
@@ -162,7 +164,7 @@ def _int(value: object) -> int | None:
 def _instant(milliseconds: int | None) -> datetime | None:
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # A header holds what its publisher likes.
+    except (OverflowError, ValueError, OSError):  # A publisher may write any number into a header.
         return None
 
 

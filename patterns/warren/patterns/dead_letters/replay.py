@@ -25,7 +25,7 @@ from warren.sdk.extend import (
 )
 
 REPLAYED: Final = "warren-replayed"
-"""The header of what was replayed: how often."""
+"""Header of a replayed message: how often it was replayed."""
 IN_FLIGHT: Final = 100
 
 Progress = Callable[[int], object]
@@ -33,12 +33,12 @@ Progress = Callable[[int], object]
 
 @dataclass(slots=True)
 class SelectionResult:
-    """What became of a parking lot.
+    """Result of a replay or discard.
 
-    :ivar read: letters that were looked at.
-    :ivar matched: those that were meant.
-    :ivar done: those that were replayed or discarded; none on a dry run.
-    :ivar failed: those that could not be replayed, each with why; they are where they were.
+    :ivar read: messages that were read.
+    :ivar matched: messages that matched the selection.
+    :ivar done: messages that were replayed or discarded; 0 in a dry run.
+    :ivar failed: messages that could not be replayed, each with its error; they are still in the parking lot.
     """
 
     read: int = 0
@@ -60,7 +60,7 @@ async def find(
 async def replay(
     lot: ParkingLot,
     app: App,
-    which: DeadLetterSelection | None = None,
+    selection: DeadLetterSelection | None = None,
     *,
     rate: float | None = None,
     limit: int | None = None,
@@ -68,98 +68,98 @@ async def replay(
     to_queue: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Publish letters again where they were published first, and take out each that the broker has.
+    """Publish messages again to the address of their first publishing, and remove each that the broker has confirmed.
 
-    The copy has the same id, body and headers, `warren-replayed` counts how often, and its attempts count anew. An event
-    that goes to its exchange reaches all of its queues again, also those that had handled it: let them use `Once`, or
-    replay to the queue alone.
+    The copy has the same id, body and headers; `warren-replayed` counts the replays, and its attempts count anew. An
+    event that goes to its exchange reaches all of its queues again, also those that had handled it: protect their
+    handlers with `Once`, or replay to the queue alone.
 
-    :param rate: so many a second at most.
-    :param limit: so many at most.
-    :param dry_run: change nothing; `matched` says how many it would be.
-    :param to_queue: to the queue where it died, past the exchange.
-    :param progress: called with how many letters have been looked at.
+    :param rate: messages per second at most.
+    :param limit: messages at most.
+    :param dry_run: change nothing; `matched` is the number of messages that would be replayed.
+    :param to_queue: publish to the queue in which the message died, past the exchange.
+    :param progress: called with the number of messages read so far.
     """
-    settled = SelectionResult()
-    room = asyncio.Semaphore(IN_FLIGHT)
+    result = SelectionResult()
+    slots = asyncio.Semaphore(IN_FLIGHT)
 
-    async def again(letter: ParkedMessage) -> None:
+    async def replay_one(message: ParkedMessage) -> None:
         try:
-            await _publish(app, letter, to_queue)
-            lot.take_out(letter)
-            settled.done += 1
+            await _publish(app, message, to_queue)
+            lot.remove(message)
+            result.done += 1
         except WarrenError as error:
-            settled.failed.append((letter, error))
+            result.failed.append((message, error))
         finally:
-            room.release()
+            slots.release()
 
     publishing: set[asyncio.Task[None]] = set()
     try:
-        async for letter in _chosen(lot, which, settled, limit, progress):
+        async for message in _selected(lot, selection, result, limit, progress):
             if not dry_run:
-                await room.acquire()
-                task = asyncio.create_task(again(letter))
+                await slots.acquire()
+                task = asyncio.create_task(replay_one(message))
                 publishing.add(task)
                 task.add_done_callback(publishing.discard)
                 await _pace(rate)
     finally:
-        # Also when this is cancelled: what the broker has is taken out, so that it is not there twice.
+        # Also on cancellation: a message that the broker has is removed, so that it does not exist twice.
         await asyncio.gather(*publishing)
-    return settled
+    return result
 
 
 async def discard(
     lot: ParkingLot,
-    which: DeadLetterSelection | None = None,
+    selection: DeadLetterSelection | None = None,
     *,
     rate: float | None = None,
     limit: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Take letters out for good; parameters as for `replay`."""
-    settled = SelectionResult()
-    async for letter in _chosen(lot, which, settled, limit, progress):
+    """Delete messages from the parking lot; parameters as for `replay`."""
+    result = SelectionResult()
+    async for message in _selected(lot, selection, result, limit, progress):
         if not dry_run:
-            lot.take_out(letter)
-            settled.done += 1
+            lot.remove(message)
+            result.done += 1
             await _pace(rate)
-    return settled
+    return result
 
 
-async def _chosen(
+async def _selected(
     lot: ParkingLot,
-    which: DeadLetterSelection | None,
-    settled: SelectionResult,
+    selection: DeadLetterSelection | None,
+    result: SelectionResult,
     limit: int | None,
     progress: Progress | None,
 ) -> AsyncIterator[ParkedMessage]:
     now = datetime.now(UTC)
-    which = which or DeadLetterSelection()
-    async for letter in lot:
-        settled.read += 1
+    selection = selection or DeadLetterSelection()
+    async for message in lot:
+        result.read += 1
         if progress is not None:
-            progress(settled.read)
-        if which(letter, now):
-            settled.matched += 1
-            yield letter
-            if settled.matched == limit:
+            progress(result.read)
+        if selection(message, now):
+            result.matched += 1
+            yield message
+            if result.matched == limit:
                 return
 
 
-async def _publish(app: App, letter: ParkedMessage, to_queue: bool) -> None:
-    delivery = letter.delivery
+async def _publish(app: App, message: ParkedMessage, to_queue: bool) -> None:
+    delivery = message.delivery
     replayed = delivery.headers.get(REPLAYED)
-    first = letter.first_death
+    first = message.first_death
     headers: dict[str, Any] = {
         REPLAYED: replayed + 1 if isinstance(replayed, int) else 1,
-        DEATHS: letter.deaths or None,
+        DEATHS: message.deaths or None,
         DEAD_FIRST_TIME: None if first is None else int(first.timestamp() * 1000),
-        ORIGIN_EXCHANGE: letter.exchange,
-        ORIGIN_KEY: letter.key,
+        ORIGIN_EXCHANGE: message.exchange,
+        ORIGIN_KEY: message.key,
         **dict.fromkeys((DEAD_REASON, DEAD_ERROR, DEAD_QUEUE, DEAD_TIME, ATTEMPT)),
     }
-    exchange, key = ("", letter.queue) if to_queue and letter.queue else (letter.exchange, letter.key)
+    exchange, key = ("", message.queue) if to_queue and message.queue else (message.exchange, message.key)
     await app.forward(delivery, exchange=exchange, key=key, headers=headers)
 
 

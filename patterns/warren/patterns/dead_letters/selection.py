@@ -1,4 +1,4 @@
-"""Which dead letters are meant."""
+"""Selection of dead letters by queue, reason, exception, routing key, age or id."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from warren.patterns.dead_letters.parked_message import ParkedMessage
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Those that all of these hold for; none given means all letters.
+    """Filter for which all given conditions must hold; without conditions it selects every message.
 
-    :ivar queue: where it died; `*` stands for any text in this and the next three.
-    :ivar exception: the type of the exception.
-    :ivar key: the routing key that it was published with.
+    :ivar queue: queue in which it died; `*` stands for any text in this and the next three.
+    :ivar reason: reason of its death (see `ParkedMessage.reason`).
+    :ivar exception: type of the exception.
+    :ivar key: routing key with which it was published.
     :ivar older_than: it died at least so long ago.
     :ivar newer_than: it died at most so long ago.
-    :ivar message_id: exactly this one.
+    :ivar message_id: exactly this message.
     """
 
     queue: str | None = None
@@ -29,22 +30,23 @@ class DeadLetterSelection:
     newer_than: timedelta | None = None
     message_id: str | None = None
 
-    def __call__(self, letter: ParkedMessage, now: datetime) -> bool:
-        if self.message_id is not None and letter.message_id != self.message_id:
+    def __call__(self, message: ParkedMessage, now: datetime) -> bool:
+        """Return whether the message matches, by its age at `now`."""
+        if self.message_id is not None and message.message_id != self.message_id:
             return False
         patterns = (
-            (self.queue, letter.queue),
-            (self.reason, letter.reason),
-            (self.exception, letter.exception),
-            (self.key, letter.key),
+            (self.queue, message.queue),
+            (self.reason, message.reason),
+            (self.exception, message.exception),
+            (self.key, message.key),
         )
         if not all(pattern is None or fnmatchcase(text, pattern) for pattern, text in patterns):
             return False
         if self.older_than is None and self.newer_than is None:
             return True
-        if letter.last_death is None:
+        if message.last_death is None:
             return False
-        age = now - letter.last_death
+        age = now - message.last_death
         return (self.older_than is None or age >= self.older_than) and (
             self.newer_than is None or age <= self.newer_than
         )

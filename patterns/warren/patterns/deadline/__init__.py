@@ -1,4 +1,4 @@
-"""Deadline: a signal is published unless something happens in time."""
+"""Deadline: publish a signal unless something happens in time."""
 
 from warren.patterns.deadline.deadline import Deadline, DeadlineStatistics
 from warren.patterns.deadline.rules import DeadlineOutcome

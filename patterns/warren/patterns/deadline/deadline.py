@@ -1,22 +1,20 @@
-"""Deadline: something must happen in time, or else a signal is published (the order that stays unpaid is
-cancelled).
+"""Deadline: publish a signal unless something happens in time (cancel the order that stays unpaid).
 
-Guarantees: of *completed* and *expired* exactly one wins, once and for all, whatever the order in which
-start, completion and due message arrive, how often each is delivered, and whoever crashes in between. The
-store decides, by a compare-and-set. The signal is published only after it said *expired*, and again until the
-broker confirmed it: at least once, always with the same message id, so that `Once` recognises its duplicates.
-These hold as long as the store keeps what it has confirmed.
+Guarantees: exactly one of *completed* and *expired* wins, once and for all, whatever the order in which start,
+completion and due message arrive, how often each is delivered, and whichever process crashes in between. The store
+decides, by a compare-and-set. The signal is published only after the record is *expired*, and again until the broker
+has confirmed it: at least once, always with the same message id, so that `Once` recognises its duplicates. The
+guarantees hold as long as the store keeps what it has confirmed.
 
-**Whose time counts.** The due time is computed by the clock of who calls `start` and judged by the clock of
-who handles the due message. `complete(key)` is in time if it reaches the store before the expiry does: a
-payment whose message waited in a backlog loses to an expiry that did not. `complete(key, at=...)` is
-stricter, never kinder: one that says itself that it came after the due time is late even if the expiry is not
-decided yet. A decision is never taken back.
+**Which clock counts.** The clock of the process that calls `start` computes the due time, and the clock of the
+process that handles the due message compares with it. `complete(key)` is in time if it reaches the store before the
+expiry does: a payment whose message waited in a backlog loses to an expiry that did not. `complete(key, at=...)` is
+stricter, never more generous: a completion whose own time is after the due time is late even if the expiry is not
+decided yet. A decision is never reversed.
 
-Costs: a quorum queue for the due messages, one that delays them, and a few more (each with half the delay)
-that are made when they are first needed: for a deadline that was extended, or started late. Two messages and
-three decisions for each deadline that expires, one message and two or three decisions for one that is
-completed.
+Costs: a quorum queue for the due messages, one that delays them, and a few more (each with half the delay) that are
+declared when they are first needed, for a deadline that was extended or started late. A deadline that expires costs
+two messages and three store operations, one that is completed costs one message and two or three store operations.
 """
 
 from __future__ import annotations
@@ -57,45 +55,46 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class DeadlineStatistics:
-    """What this process has seen; other processes count their own."""
+    """Counters of this process; other processes count their own."""
 
     started: int = 0
+    """Calls of `start`, repeated ones included."""
     won: int = 0
+    """Completions that were in time."""
     late: int = 0
+    """Completions that arrived after the expiry."""
     repeated: int = 0
+    """Completions after another completion had won."""
     signalled: int = 0
-    """Signals that the broker confirmed; more than the deadlines that expired if some were published
-    again."""
+    """Signals that the broker confirmed; above the number of expired deadlines if some were published again."""
     settled: int = 0
-    """Due messages that found their deadline completed, or its signal confirmed."""
+    """Due messages whose deadline was already completed, or whose signal was already confirmed."""
     delayed_again: int = 0
-    """Due messages that came early, or whose deadline was extended."""
+    """Due messages that arrived early, or whose deadline was extended."""
     postponed: int = 0
-    """Due messages that were put off because the store or the publishing of the signal failed."""
+    """Due messages that were delayed again because the store or the publishing of the signal failed."""
 
 
 class Deadline:
-    """A deadline for each key, which is completed in time or signalled.
+    """Deadline per key, which is either completed in time or signalled.
 
-    `app.include(deadline)` in every process that starts deadlines or that shall handle what is due; one that
-    only completes needs no App.
+    Call `app.include(deadline)` in every process that starts deadlines or handles due messages; a process that only
+    completes deadlines needs no App.
 
-    :param name: of the queues, and of the keys in the store: one name is one kind of deadline.
-    :param after: how long there is time.
-    :param signal: makes the message to publish from the key; called again when it is published again.
-    :param store: where it is decided, shared by all who take part: `RedisStore`, `PostgresStore`, or
-        `SqliteStore` on one machine.
-    :param keep: how long a settled deadline is remembered, from its due time or its decision, whichever is
-        later. Default 7 days. A key that is started again within it is not started again; afterwards it is a
-        new deadline.
-    :param precision: how late, besides the broker's own delay, a deadline may be signalled that was extended
-        or started with `at`. Default a twentieth of `after`, at most 1 s.
-    :param retry_after: when a due message comes again because store or signal failed. Default 5 s, at most
-        `after`.
-    :param patience: how long `start`, `complete` and `extend` wait for a store that fails. Default one
-        minute.
+    :param name: name of the kind of deadline; part of the names of its queues and of its keys in the store.
+    :param after: time until a deadline is due.
+    :param signal: returns the message to publish for a key; called again when the message is published again.
+    :param store: shared by all processes that take part: `RedisStore`, `PostgresStore`, or `SqliteStore` on one
+        machine.
+    :param keep: how long a settled deadline is remembered, from its due time or its decision, whichever is later.
+        Default 7 days. A key that is started again within that time is not started again; afterwards it is a new
+        deadline.
+    :param precision: how late, besides the broker's own delay, a deadline may be signalled that was extended or
+        started with `at`. Default a twentieth of `after`, at most 1 s.
+    :param retry_after: delay of a due message after the store or the signal failed. Default 5 s, at most `after`.
+    :param patience: how long `start`, `complete` and `extend` retry while the store fails. Default one minute.
     :param concurrency: due messages handled at a time. Default 20.
-    :raises ConfigError: a duration is too short, or the name empty.
+    :raises ConfigError: a duration is too short, or the name is empty.
     """
 
     def __init__(
@@ -112,10 +111,10 @@ class Deadline:
         concurrency: int = 20,
     ) -> None:
         if not name:
-            raise ConfigError("a Deadline needs a name: its queues and keys carry it")
+            raise ConfigError("a Deadline needs a name, because its queues and keys contain it")
         if min(after, keep, retry_after) < MILLISECOND:
             raise ConfigError(
-                f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) are at least a millisecond"
+                f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) must be at least 1 ms"
             )
         self.name = name
         self.statistics: DeadlineStatistics = DeadlineStatistics()
@@ -131,60 +130,63 @@ class Deadline:
         self._concurrency = concurrency
         self._queue = Queue(f"{name}.due")
         self._due = _due_message(self._queue)
-        self._steps_ms = list(_halves(self._after_ms, self._precision_ms))
+        self._steps_ms = list(_delay_steps(self._after_ms, self._precision_ms))
         self._waiting: dict[int, str] = {}
         """The queues that delay, by their milliseconds, as far as they are declared."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
     async def start(self, key: str, *, at: datetime | None = None) -> None:
-        """Begin the deadline of `key`, due `after` from `at` (default: now). Returns when store and broker
-        have it. One that begins now is signalled later by as much as the store took to say so.
+        """Start the deadline of `key`, due `after` from `at` (default: now). Return when store and broker have stored
+        it.
 
-        Idempotent: a second start changes nothing. If the key was completed before, it stays completed.
+        The signal of a deadline that starts now comes later by as much as the store took to answer. A second start
+        changes nothing. A key that was completed before stays completed.
 
-        :param at: from when the time counts; a due time that is past expires at once.
+        :param at: start of the time; a due time in the past expires at once.
         :raises ConfigError: the Deadline belongs to no App, or `at` has no time zone.
-        :raises StoreUnavailable: it is not known whether it was started; start again.
-        :raises PublishError: nothing can be relied on; start again.
+        :raises StoreUnavailable: it is unknown whether the deadline was started; start it again.
+        :raises PublishError: the due message may be missing; start the deadline again.
         """
         app = self._included()
         now_ms = self._now_ms()
-        due_ms = (now_ms if at is None else _instant_ms(at)) + self._after_ms
+        due_ms = (now_ms if at is None else _timestamp_ms(at)) + self._after_ms
 
         def rule(record: bytes | None) -> RuleResult[DeadlineRecord]:
             return rules.start(record, due_ms=due_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         held = await self._decide(key, rule)
         self.statistics.started += 1
-        # Also what is pending already, or owes its signal: an earlier start may have crashed before it
-        # published.
+        # Also for a pending deadline, or one whose signal is not published: an earlier start may have crashed before
+        # it published.
         if at is None and held.state is DeadlineState.PENDING and held.due_ms == due_ms:
-            # One step of the whole time, however long the store took: the rest in halves would be many messages for
-            # each deadline, just when a store is slow, and early where the clock of who starts is behind.
+            # One delay of the whole time, however long the store took: the rest in halves would be many messages for
+            # each deadline, just when a store is slow, and early if the clock of the starting process is behind.
             await app.publish(self._due(key=key, due_ms=due_ms), key=self._waiting[self._after_ms])
         elif held.state in (DeadlineState.PENDING, DeadlineState.EXPIRED):
-            await self._wait(app, key, held.due_ms or due_ms)
+            await self._publish_due(app, key, held.due_ms or due_ms)
 
     async def complete(
         self, key: str, *, at: datetime | None = None, by: str | None = None
     ) -> DeadlineOutcome:
-        """Say that what `key` waits for has happened.
+        """Record that the awaited event of `key` has happened, and return the outcome.
 
-        `WON`: in time, the signal will not be published. `LATE`: it expired before, the signal was or will be
-        published; each late completion hears so each time, what it does then must be idempotent. `REPEATED`:
-        another completion won before. Before `start` it is remembered for `keep`, and wins.
+        `WON`: in time, the signal will not be published. `LATE`: the deadline expired before, and the signal was or
+        will be published; every late completion gets this answer each time, so its reaction must be idempotent.
+        `REPEATED`: another completion won before. A completion before `start` is remembered for `keep`, and wins.
 
-        :param at: when it happened; later than due is late even if the expiry is not decided yet.
-        :param by: who completes: the winner is told `WON` again when it asks again. By default the message id
-            of the delivery that is being handled, so that a redelivery hears what the first delivery heard.
-        :raises StoreUnavailable: it is not known whether it was decided; ask again.
+        :param at: time of the event; later than the due time is late even if the expiry is not decided yet.
+        :param by: identity of the caller: the winner gets `WON` again when it asks again. Default the message id of
+            the delivery that is being handled, so that a redelivery gets the answer of the first delivery.
+        :raises StoreUnavailable: it is unknown whether the completion was recorded; call again.
         """
-        who = by or _being_handled() or secrets.token_hex(8)
-        at_ms = None if at is None else _instant_ms(at)
+        identity = by or _current_message_id() or secrets.token_hex(8)
+        at_ms = None if at is None else _timestamp_ms(at)
 
         def rule(record: bytes | None) -> RuleResult[DeadlineOutcome]:
-            return rules.complete(record, by=who, at_ms=at_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
+            return rules.complete(
+                record, by=identity, at_ms=at_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms
+            )
 
         outcome = await self._decide(key, rule)
         self.statistics.won += outcome is DeadlineOutcome.WON
@@ -193,13 +195,13 @@ class Deadline:
         return outcome
 
     async def extend(self, key: str, until: datetime) -> bool:
-        """Move the due time of `key` to `until`, later only (earlier changes nothing); False if it is settled
-        or was never started.
+        """Move the due time of `key` to `until`. An earlier time changes nothing.
 
+        :return: False if the deadline is settled or was never started.
         :raises ConfigError: `until` has no time zone.
-        :raises StoreUnavailable: it is not known whether it was moved; ask again.
+        :raises StoreUnavailable: it is unknown whether the due time was moved; call again.
         """
-        due_ms = _instant_ms(until)
+        due_ms = _timestamp_ms(until)
 
         def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.extend(record, due_ms=due_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
@@ -215,7 +217,7 @@ class Deadline:
         app.handle(self._due, concurrency=self._concurrency)(self._handle)
 
     async def on_start(self) -> None:
-        """Nothing to begin: what is due comes as messages."""
+        """Do nothing: the work arrives as messages."""
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
@@ -231,17 +233,17 @@ class Deadline:
         try:
             again_ms = await self._expire(app, due)
         except WarrenError as error:
-            # Put off and acknowledged, not requeued: a store that is down for an hour must not use up the
+            # Delayed and acknowledged, not requeued: a store that is down for an hour must not use up the
             # delivery limit.
-            log.warning("deadline.postponed name=%s key=%s error=%s", self.name, due.key, error)
+            log.warning("event=deadline.postponed name=%s key=%s error=%s", self.name, due.key, error)
             self.statistics.postponed += 1
-            await self._wait(app, due.key, self._now_ms() + self._retry_ms, due.due_ms)
+            await self._publish_due(app, due.key, self._now_ms() + self._retry_ms, due.due_ms)
             return
         if again_ms is not None:
-            await self._wait(app, due.key, again_ms)
+            await self._publish_due(app, due.key, again_ms)
 
     async def _expire(self, app: App, due: _Due) -> int | None:
-        """Decide what is due and signal it; when it is due if this is too early."""
+        """Expire a due deadline and publish its signal; return the due time in milliseconds if it is too early."""
         key = due.key
         now_ms = self._now_ms()
         held = await apply_rule(
@@ -255,7 +257,7 @@ class Deadline:
             return held.due_ms
         if held.state is DeadlineState.FORGOTTEN:
             raise DeadLetter(
-                f"deadline {self.name}: the store knows nothing of {key!r}, so that it is neither expired nor completed"
+                f"deadline {self.name}: the store has no record of {key!r}, so the key is neither expired nor completed"
             )
         if held.state is DeadlineState.EXPIRED:
             message_id = str(uuid5(NAMESPACE, f"{self.name}\n{key}\n{held.due_ms}"))
@@ -271,15 +273,15 @@ class Deadline:
             self.statistics.settled += 1
         return None
 
-    async def _wait(self, app: App, key: str, until_ms: int, due_ms: int | None = None) -> None:
-        """Publish the due message so that it comes back at about `until_ms`, and at once if that is past.
+    async def _publish_due(self, app: App, key: str, until_ms: int, due_ms: int | None = None) -> None:
+        """Publish the due message so that it returns at about `until_ms`, and at once if that is past.
 
-        :param due_ms: when the deadline is due, if not then.
+        :param due_ms: due time of the deadline, if it differs from `until_ms`.
         """
         queue = self._queue.name
         rest_ms = until_ms - self._now_ms()
         if rest_ms > 0:
-            step_ms = _step(self._steps_ms, rest_ms, self._precision_ms)
+            step_ms = _next_delay(self._steps_ms, rest_ms, self._precision_ms)
             if step_ms not in self._waiting:
                 waiting = wait_queue(self._queue.name, step_ms * MILLISECOND)
                 await app.declare_now(waiting)
@@ -295,11 +297,11 @@ class Deadline:
 
     def _included(self) -> App:
         if self._app is None:
-            raise ConfigError(f"the Deadline {self.name} belongs to no App: app.include(deadline)")
+            raise ConfigError(f"the Deadline {self.name} belongs to no App: call app.include(deadline) first")
         return self._app
 
 
-def _being_handled() -> str | None:
+def _current_message_id() -> str | None:
     delivery = current_delivery()
     return delivery.message_id if delivery is not None else None
 
@@ -307,18 +309,18 @@ def _being_handled() -> str | None:
 class _Due(Command):
     key: str
     due_ms: int | None = None
-    """When it was due as this was published: the store's word counts, this only guesses it."""
+    """Due time when this message was published. The store's record counts; this is only the first guess."""
 
 
 def _due_message(queue: Queue) -> type[_Due]:
     class Due(_Due, queue=queue, type="deadline_due"):
-        """That a deadline is due; the store knows when, and what became of it."""
+        """Message: a deadline may be due. The store has the due time and the decision."""
 
     return Due
 
 
-def _halves(after_ms: int, precision_ms: int) -> Iterator[int]:
-    """The delays that have a queue: `after`, its half, and so on down to the precision."""
+def _delay_steps(after_ms: int, precision_ms: int) -> Iterator[int]:
+    """Yield the delays that have a queue: `after`, its half, and so on down to the precision."""
     step = after_ms
     while True:
         yield step
@@ -327,9 +329,8 @@ def _halves(after_ms: int, precision_ms: int) -> Iterator[int]:
         step = -(-step // 2)
 
 
-def _step(steps_ms: Sequence[int], rest_ms: int, precision_ms: int) -> int:
-    """The delay to wait next: the shortest that ends at most `precision_ms` too late, else the longest that
-    ends before."""
+def _next_delay(steps_ms: Sequence[int], rest_ms: int, precision_ms: int) -> int:
+    """Return the next delay: the shortest that ends at most `precision_ms` too late, else the longest that ends before."""
     fitting = [step for step in steps_ms if rest_ms <= step <= rest_ms + precision_ms]
     return min(fitting) if fitting else max(step for step in steps_ms if step < rest_ms)
 
@@ -338,9 +339,9 @@ def _ms(duration: timedelta) -> int:
     return -(-duration // MILLISECOND)
 
 
-def _instant_ms(instant: datetime) -> int:
+def _timestamp_ms(instant: datetime) -> int:
     if instant.tzinfo is None:
-        raise ConfigError(f"{instant} has no time zone: datetime(..., tzinfo=UTC)")
+        raise ConfigError(f"{instant} has no time zone: use datetime(..., tzinfo=UTC)")
     return int(instant.timestamp() * 1000)
 
 

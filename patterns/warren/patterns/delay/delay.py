@@ -1,4 +1,4 @@
-"""`Delay`: messages that arrive after any time, or at a set one; cancelled by key and listed where it has a store."""
+"""`Delay`: messages that arrive after any time or at a set time; with a store, cancelled by key and listed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 CANCEL_KEY: Final = "warren-cancel-key"
 DUE: Final = "warren-due"
-"""The header of what can be cancelled: when it is due, in milliseconds since the epoch."""
+"""Header of messages that can be cancelled: the due time in milliseconds since the epoch."""
 PATIENCE: Final = 60.0
 RETRY_AFTER: Final = timedelta(seconds=5)
 NOW: Final = timedelta(0)
@@ -54,11 +54,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class DelayStatistics:
-    """What this process has seen; other processes count their own.
+    """Counters of this process; other processes count their own.
 
-    `passed` and what follows count the arrivals of messages that could be cancelled. `unknown` are those that the
-    store knew nothing of (they passed); `forgotten` those that came later than their record is kept (they are dead
-    letters); `postponed` those that came again later because store or broker failed.
+    `passed` and all after it count the arrivals of messages that can be cancelled: `unknown` those without a record
+    in the store (they were forwarded), `forgotten` those that arrived later than their record is kept (they were
+    dead-lettered), `postponed` those that were delayed again because store or broker failed.
     """
 
     delayed: int = 0
@@ -72,61 +72,62 @@ class DelayStatistics:
 
 
 class Delay:
-    """Publishes messages that arrive after any delay, or at a set time.
+    """Publisher of messages that arrive after any delay, or at a set time.
 
-    `app.include(delay)`; then `await delay.after(message, timedelta(minutes=7))`. The delay counts from when
-    the broker has the message. Given as `App(delay=Delay())`, it brings back what a retry policy puts off as well.
+    Use: `app.include(delay)`, then `await delay.after(message, timedelta(minutes=7))`. The delay counts from when the
+    broker has the message. As `App(delay=Delay())` it also redelivers the messages that a retry policy delays.
 
-    :param name: the prefix of its exchanges and queues.
-    :param way: how messages wait: `BinaryDelayQueues()` (default: steps of 1 s up to 8.5 years, on any broker), or `DelayedExchange()`.
-    :param store: remembers what is delayed with a `cancel_key`, so that it can be cancelled and listed. Those
-        messages come to the queue `<name>.due` first; each process with the store may pass them on from there.
-    :param keep: how long after its time the record of such a message is kept, which must outlast an outage. What
-        comes later, and has none any more, is a dead letter of `<name>.due`. Default one week.
-    :raises ConfigError: a way's parameter is out of range.
+    :param name: prefix of its exchanges and queues.
+    :param strategy: mechanism that makes messages wait: `BinaryDelayQueues()` (default: steps of 1 s up to 8.5 years,
+        on any broker), or `DelayedExchange()`.
+    :param store: remembers messages with a `cancel_key`, so that they can be cancelled and listed. Those messages go
+        to the queue `<name>.due` first; any process with the store may forward them from there.
+    :param keep: how long the record of such a message is kept after its due time; it must be longer than an outage. A
+        message that arrives later, without a record, becomes a dead letter of `<name>.due`. Default one week.
+    :raises ConfigError: a parameter of the strategy is out of range.
     """
 
     def __init__(
         self,
         name: str = "warren.delay",
         *,
-        way: DelayStrategy | None = None,
+        strategy: DelayStrategy | None = None,
         store: ListingStore | None = None,
         keep: timedelta = timedelta(days=7),
     ) -> None:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
-        self._way: DelayStrategy = way or BinaryDelayQueues()
+        self._strategy: DelayStrategy = strategy or BinaryDelayQueues()
         self._store = store
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
         self._app: App | None = None
-        self._reached: set[object] = set()
-        self._reaching = asyncio.Lock()
+        self._ensured: set[object] = set()
+        self._declaring = asyncio.Lock()
 
     @property
     def longest(self) -> timedelta:
-        """The longest delay of its way."""
-        return self._way.longest
+        """Longest delay of the strategy."""
+        return self._strategy.longest
 
     def register(self, app: App) -> None:
         self._app = app
         app.declare(*self.topology())
         if self._store is not None:
-            app.handle(bytes, queue=self._due)(self._arrived)
+            app.handle(bytes, queue=self._due)(self._handle_due)
 
     async def on_start(self) -> None:
-        """The broker does the waiting."""
-        self._reaching = asyncio.Lock()  # Of the event loop that the App runs on this time.
+        """Prepare for the event loop of this start: messages wait in the broker."""
+        self._declaring = asyncio.Lock()
 
     async def on_stop(self) -> None:
-        """What waits goes on waiting in the broker."""
+        """Close the store; messages go on waiting in the broker."""
         if self._store is not None:
             await self._store.close()
 
     def topology(self) -> list[Declarable]:
-        """What it declares at start; each address that is delayed for adds its own."""
-        return [*self._way.topology(self.name), *([] if self._store is None else [self._due])]
+        """Return what is declared at start; each target address adds its own when it is first used."""
+        return [*self._strategy.topology(self.name), *([] if self._store is None else [self._due])]
 
     async def after(
         self,
@@ -138,17 +139,17 @@ class Delay:
         message_id: str | None = None,
         cancel_key: str | None = None,
     ) -> None:
-        """Publish `message` so that it arrives after `delay`, at least once; returns when the broker has it.
+        """Publish `message` so that it arrives after `delay`, at least once. Return when the broker has it.
 
-        Whether its queue still exists then cannot be known now: what arrives nowhere is kept in the queue
+        Whether its queue will still exist then is unknown now: a message without a target ends in the queue
         `<name>...lost`.
 
-        :param exchange: with `key`, where a message without a class goes.
-        :param cancel_key: by which it can be cancelled. Another message under the same key takes its place.
-        :raises ConfigError: the delay is longer than `longest`, the address too long, or there is none; there is a
+        :param exchange: with `key`, the address of a message without a message class.
+        :param cancel_key: key by which it can be cancelled. Another message under the same key replaces it.
+        :raises ConfigError: the delay is longer than `longest`, the address is too long or missing, or there is a
             `cancel_key` but no store.
-        :raises TopologyMismatch: there is no such queue or exchange now.
-        :raises StoreUnavailable: it is not known whether it is noted; nothing is delayed.
+        :raises TopologyMismatch: the target queue or exchange does not exist now.
+        :raises StoreUnavailable: it is unknown whether the message was recorded; it is not delayed.
         :raises PublishError: as `app.publish`.
         """
         app = self._included()
@@ -156,15 +157,15 @@ class Delay:
         if delay <= NOW and cancel_key is None:
             await app.publish(message, exchange=exchange, key=key, message_id=message_id)
             return
-        target = await self._target(app, message, exchange, key)
+        target = await self._resolve_target(app, message, exchange, key)
         headers: dict[str, Any] = {ORIGIN_EXCHANGE: target[0], ORIGIN_KEY: target[1]}
         if cancel_key is None:
-            entry = await self._entry(app, *target, delay)
+            entry = await self._entry_point(app, *target, delay)
             await self._publish(app, message, entry, headers, message_id)
         else:
             token = message_id or uuid7(self._now_ms())
-            due_ms = await self._note(cancel_key, token, target, delay)
-            entry = await self._entry(app, "", self._due.name, delay)
+            due_ms = await self._record(cancel_key, token, target, delay)
+            entry = await self._entry_point(app, "", self._due.name, delay)
             try:
                 headers |= {CANCEL_KEY: cancel_key, DUE: due_ms}
                 await self._publish(app, message, entry, headers, token)
@@ -176,66 +177,66 @@ class Delay:
         self.statistics.delayed += 1
 
     async def at(self, message: Message | bytes | Mapping[str, Any], when: datetime, **address: Any) -> None:
-        """Publish `message` so that it arrives at `when`, or now if that is past; parameters and errors as
-        for `after`.
+        """Publish `message` so that it arrives at `when`, or now if that is past; parameters and errors as for `after`.
 
-        The time is the publisher's clock's: the broker is told the difference.
+        The publisher's clock counts: the broker gets the difference.
 
         :raises ConfigError: `when` has no time zone.
         """
         if when.tzinfo is None:
-            raise ConfigError(f"{when} has no time zone: datetime(..., tzinfo=UTC)")
+            raise ConfigError(f"{when} has no time zone: use datetime(..., tzinfo=UTC)")
         now = datetime.fromtimestamp(self._included().clock.now(), UTC)
         await self.after(message, max(when - now, NOW), **address)
 
     async def cancel(self, cancel_key: str) -> Cancellation:
-        """Keep the message that is delayed under this key from its target.
+        """Cancel the message that is delayed under this key.
 
-        A broker gives nothing back from the middle of a queue: what is left in the store is a tombstone, and the message
-        goes on waiting and ends when it arrives. `CANCELLED` is certain, `TOO_LATE` as well.
+        A broker cannot return a message from the middle of a queue. The store keeps a tombstone, and the message goes
+        on waiting and is dropped when it arrives. `CANCELLED` and `TOO_LATE` are both certain.
 
-        :raises StoreUnavailable: it is not known whether it is cancelled; cancel again.
+        :raises StoreUnavailable: it is unknown whether the message is cancelled; cancel again.
         """
         return await self._decide(cancel_key, rules.cancel)
 
     async def delayed(self) -> AsyncIterator[DelayedMessage]:
-        """What waits and can be cancelled, in no order.
+        """Yield the messages that wait and can be cancelled, in no order.
 
         :raises StoreUnavailable: the store did not answer.
         """
-        store = self._noting()
+        store = self._required_store()
         async for _, record in store.records(record_key("delay", self.name, "")):
-            ticket = rules.read(record)
-            if ticket is not None and ticket.state is DelayState.WAITING:
-                yield ticket.delayed
+            entry = rules.read(record)
+            if entry is not None and entry.state is DelayState.WAITING:
+                yield entry.delayed
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
-        """What must stand so that messages of `queue` can be put off (`DelayBackend`).
+        """Return what must exist so that messages of `queue` can be delayed (`DelayBackend`).
 
         :raises ConfigError: one of these delays is longer than `longest`.
         """
         for delay in delays:
             self._check(delay)
-        return list(self._way.reach(self.name, "", queue))
+        return list(self._strategy.target_topology(self.name, "", queue))
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Bring a copy back to its queue later (`DelayBackend`); a time below the way's step is rounded up to it.
+        """Publish a copy that returns to its queue later (`DelayBackend`); delays are rounded up to the strategy's
+        resolution.
 
         :raises ConfigError: the delay is longer than `longest`.
-        :raises PublishError: the copy is not with the broker.
+        :raises PublishError: the broker does not have the copy.
         """
         app = self._included()
         self._check(after)
-        entry = EntryPoint("", queue, {}) if after <= NOW else await self._entry(app, "", queue, after)
+        entry = EntryPoint("", queue, {}) if after <= NOW else await self._entry_point(app, "", queue, after)
         headers = {**redelivery_headers(delivery), **entry.headers}
-        with self._heeding_returns():
+        with self._handling_returns():
             await app.forward(delivery, exchange=entry.exchange, key=entry.key, headers=headers)
         self.statistics.redelivered += 1
 
-    async def _arrived(self, body: bytes, delivery: Delivery) -> None:
-        """Pass on what can be cancelled and was not.
+    async def _handle_due(self, body: bytes, delivery: Delivery) -> None:
+        """Forward a due message unless it was cancelled.
 
-        :raises DeadLetter: nobody knows any more whether it was.
+        :raises DeadLetter: it is unknown whether it was cancelled.
         """
         app = self._included()
         cancel_key = str(delivery.headers.get(CANCEL_KEY, ""))
@@ -244,16 +245,18 @@ class Delay:
             message = delivery.message_id or "", due_ms if isinstance(due_ms, int) else None
             arrival = await self._decide(cancel_key, rules.arrive, *message, patience=0)
             if arrival in (ArrivalDecision.CANCELLED, ArrivalDecision.SUPERSEDED):
-                log.info("delayed message %s: name=%s key=%s", arrival, self.name, cancel_key)
+                log.info(
+                    "event=delay.message_dropped name=%s key=%s reason=%s", self.name, cancel_key, arrival
+                )
             elif arrival is not ArrivalDecision.FORGOTTEN:
                 exchange, key = origin(delivery)
                 await app.forward(delivery, exchange=exchange, key=key, headers={CANCEL_KEY: None, DUE: None})
         except WarrenError as error:
             if error.outcome == "refused" and not error.retryable:
-                raise  # Its target is gone: it is kept in the dead letter queue, and says why.
-            # Put off and acknowledged, not requeued: a store that is down for an hour must not use up the
+                raise  # Its target is gone: the dead letter queue keeps it with the reason.
+            # Delayed and acknowledged, not requeued: a store that is down for an hour must not use up the
             # delivery limit.
-            log.warning("delayed message postponed: name=%s key=%s error=%s", self.name, cancel_key, error)
+            log.warning("event=delay.message_postponed name=%s key=%s error=%s", self.name, cancel_key, error)
             waiting = wait_queue(self._due.name, RETRY_AFTER)
             await app.declare_now(waiting)
             await app.forward(delivery, key=waiting.name)
@@ -269,19 +272,17 @@ class Delay:
             case ArrivalDecision.FORGOTTEN:
                 self.statistics.forgotten += 1
                 raise DeadLetter(
-                    f"it comes later than Delay(keep={timedelta(milliseconds=self._keep_ms)}) after its time: nobody"
-                    " knows any more whether it was cancelled; replay it if it was not"
+                    f"the message arrived more than Delay(keep={timedelta(milliseconds=self._keep_ms)}) after its due time,"
+                    " so it is unknown whether it was cancelled; replay it if it was not"
                 )
             case ArrivalDecision.UNKNOWN:
                 self.statistics.unknown += 1
-                log.warning(
-                    "delayed message not in the store, passed on: name=%s key=%s", self.name, cancel_key
-                )
+                log.warning("event=delay.record_missed name=%s key=%s", self.name, cancel_key)
 
     async def _publish(
         self, app: App, message: Any, entry: EntryPoint, headers: Mapping[str, Any], message_id: str | None
     ) -> None:
-        with self._heeding_returns():
+        with self._handling_returns():
             await app.publish(
                 message,
                 exchange=entry.exchange,
@@ -290,48 +291,54 @@ class Delay:
                 message_id=message_id,
             )
 
-    def _heeding_returns(self) -> suppress:
-        return suppress(*([Unroutable] if self._way.silent else []))
+    def _handling_returns(self) -> suppress:
+        return suppress(*([Unroutable] if self._strategy.ignores_returns else []))
 
     def _check(self, delay: timedelta) -> None:
-        if delay > self._way.longest:
+        if delay > self._strategy.longest:
             raise ConfigError(
-                f"a delay of {delay} is too long: {self._way.longest} is the longest of {type(self._way).__name__}"
+                f"a delay of {delay} is too long: {self._strategy.longest} is the longest of {type(self._strategy).__name__}"
             )
 
-    async def _target(
+    async def _resolve_target(
         self, app: App, message: object, exchange: str | None, key: str | None
     ) -> tuple[str, str]:
-        """Where the message goes in the end, with what its class must reach on the broker."""
+        """Return the exchange and key of the message, and declare what its class needs on the broker."""
         if isinstance(message, Message) and key is None:
             kind = type(message)
             if kind.wire_key is not None:
                 exchange, key = kind.wire_exchange, kind.wire_key
-                await self._stands(app, kind, kind.required_topology)
+                await self._ensure_declared(app, kind, kind.required_topology)
         if key is None:
-            raise ConfigError("a delayed message needs an address: a message class, or key= (and exchange=)")
+            raise ConfigError(
+                "a delayed message needs an address: use a message class, or give key= (and exchange=)"
+            )
         return exchange or "", key
 
-    async def _entry(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Where to publish it, with what leads from there to its address."""
+    async def _entry_point(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
+        """Return where to publish the message, and declare what leads from there to its target."""
         if delay <= NOW:
             return EntryPoint(exchange, key, {})
-        await self._stands(app, (exchange, key), partial(self._way.reach, self.name, exchange, key))
-        return self._way.entry(self.name, exchange, key, delay)
+        await self._ensure_declared(
+            app, (exchange, key), partial(self._strategy.target_topology, self.name, exchange, key)
+        )
+        return self._strategy.entry(self.name, exchange, key, delay)
 
-    async def _stands(self, app: App, what: object, reach: Callable[[], Iterable[Declarable]]) -> None:
-        """Declare it, once, however many ask for it at a time."""
-        if what not in self._reached:
-            async with self._reaching:
-                if what not in self._reached:
+    async def _ensure_declared(
+        self, app: App, what: object, reach: Callable[[], Iterable[Declarable]]
+    ) -> None:
+        """Declare it once, however many callers need it at a time."""
+        if what not in self._ensured:
+            async with self._declaring:
+                if what not in self._ensured:
                     await app.declare_now(*reach())
-                    self._reached.add(what)
+                    self._ensured.add(what)
 
-    async def _note(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
-        """:return: when it is due."""
+    async def _record(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
+        """Record the message in the store and return its due time in milliseconds."""
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
-        ticket = DelayRecord(DelayState.WAITING, cancel_key, token, due_ms, *target)
-        await self._decide(cancel_key, rules.schedule, ticket)
+        entry = DelayRecord(DelayState.WAITING, cancel_key, token, due_ms, *target)
+        await self._decide(cancel_key, rules.schedule, entry)
         return due_ms
 
     async def _decide(
@@ -341,23 +348,27 @@ class Delay:
         *values: Any,
         patience: float = PATIENCE,
     ) -> Answer:
-        store = self._noting()
+        store = self._required_store()
         key = record_key("delay", self.name, cancel_key)
         if not key.endswith(cancel_key):
             raise ConfigError(
-                f"the cancel_key {cancel_key[:40]!r}... is too long: {KEY_BYTES} bytes with the name"
+                f"the cancel_key {cancel_key[:40]!r}... is too long: with the name it may have {KEY_BYTES} bytes"
             )
 
-        def bound(record: bytes | None) -> RuleResult[Answer]:
+        def rule_now(record: bytes | None) -> RuleResult[Answer]:
             return partial(rule, record, *values)(now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         if not patience:
-            return await apply_rule(store, key, bound)
-        return await apply_rule_with_retry(store, key, bound, clock=self._included().clock, patience=patience)
+            return await apply_rule(store, key, rule_now)
+        return await apply_rule_with_retry(
+            store, key, rule_now, clock=self._included().clock, patience=patience
+        )
 
-    def _noting(self) -> ListingStore:
+    def _required_store(self) -> ListingStore:
         if self._store is None:
-            raise ConfigError(f"the Delay {self.name} cannot cancel or list: Delay(store=RedisStore(...))")
+            raise ConfigError(
+                f"the Delay {self.name} cannot cancel or list messages without a store: Delay(store=RedisStore(...))"
+            )
         return self._store
 
     def _now_ms(self) -> int:
@@ -365,7 +376,7 @@ class Delay:
 
     def _included(self) -> App:
         if self._app is None:
-            raise ConfigError("this Delay belongs to no App: app.include(delay)")
+            raise ConfigError("this Delay belongs to no App: call app.include(delay) first")
         return self._app
 
 

@@ -1,4 +1,4 @@
-"""Any delay by the broker itself: an exchange of type x-delayed-message."""
+"""Delays by the broker itself: an exchange of type x-delayed-message."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from warren.patterns.delay.strategy import EntryPoint
 from warren.sdk import Binding, Declarable, Exchange, Queue
 from warren.sdk.extend import milliseconds
 
-TO: Final = "warren-delay-to"
+TARGET_HEADER: Final = "warren-delay-to"
 
 
 class DelayedExchange:
-    """On Warren's broker, and on RabbitMQ before 4.3 with the plugin `rabbitmq_delayed_message_exchange`.
+    """Delay strategy for Warren's broker, and for RabbitMQ before 4.3 with the plugin
+    `rabbitmq_delayed_message_exchange`.
 
-    One hop, in milliseconds. RabbitMQ's plugin keeps what waits on the disk of one node, is not made for hundreds
-    of thousands of messages, and ends with RabbitMQ 4.3 (its README; RabbitMQ 4.3's release notes): choose it
-    where the broker is Warren's. A broker without this exchange type closes the connection over it.
+    One hop, in milliseconds. RabbitMQ's plugin keeps waiting messages on the disk of one node, is not made for
+    hundreds of thousands of messages, and ends with RabbitMQ 4.3 (the plugin's README; RabbitMQ 4.3's release notes):
+    choose it where the broker is Warren's. A broker without this exchange type closes the connection.
 
-    What finds no target in the end goes to the queue `...lost`.
+    A message whose target is gone ends in the queue `...lost`.
     """
 
-    silent: bool = True
+    ignores_returns: bool = True
     longest: timedelta = timedelta(milliseconds=2**32 - 1)
-    """49.7 days: the plugin takes what is longer for no delay."""
+    """49.7 days: the plugin treats a longer delay as no delay."""
 
     def topology(self, name: str) -> Iterator[Declarable]:
         lost = f"{name}.lost"
@@ -39,20 +40,24 @@ class DelayedExchange:
             arguments={"x-delayed-type": "headers"},
         )
 
-    def reach(self, name: str, exchange: str, key: str) -> Iterator[Declarable]:
-        # By a header: the routing key is then the one that the target exchange needs.
-        arguments = {"x-match": "all", TO: _address(exchange, key)}
+    def target_topology(self, name: str, exchange: str, key: str) -> Iterator[Declarable]:
+        # Bound by a header, so that the routing key remains the one that the target exchange needs.
+        arguments = {"x-match": "all", TARGET_HEADER: _target_header(exchange, key)}
         yield Binding(_exchange(name), exchange or key, arguments=arguments, to_exchange=bool(exchange))
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        return EntryPoint(_exchange(name), key, {"x-delay": milliseconds(delay), TO: _address(exchange, key)})
+        return EntryPoint(
+            _exchange(name),
+            key,
+            {"x-delay": milliseconds(delay), TARGET_HEADER: _target_header(exchange, key)},
+        )
 
 
 def _exchange(name: str) -> str:
     return f"{name}.native"
 
 
-def _address(exchange: str, key: str) -> str:
+def _target_header(exchange: str, key: str) -> str:
     return f"{len(exchange)}:{exchange}:{key}"
 
 

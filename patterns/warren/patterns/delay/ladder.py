@@ -1,4 +1,4 @@
-"""The ladder: a few delays, each a rung with its own waiting queue and its own queue at the end."""
+"""Delay ladder: a few fixed delays, each with its own waiting queue and its own target queue."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
 
 
 class DelayLadder:
-    """`app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind, queue=ladder.queue("30s"))`.
+    """Fixed delays with one target queue each.
 
-    What is published to a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`: published by
-    level, handled by level. No step holds up another; one hop, exact to the millisecond, three quorum queues a step (one
-    for its dead letters). `<step>` is as it is written here, so all processes write it alike.
+    Use: `app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind,
+    queue=ladder.queue("30s"))`.
 
-    :param steps: its delays, rounded up to whole milliseconds. Default 5 s, 10 s, 30 s,
-        1 min, 5 min, 10 min, 30 min and 1 h.
-    :raises ConfigError: there is no step, two are the same, or one is no duration.
+    A message of a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`, so each step is
+    published and handled by itself. No step holds up another; one hop, exact to the millisecond, three quorum queues
+    per step (one for its dead letters). `<step>` is spelled as given, so all processes must spell it alike.
+
+    :param steps: the delays, rounded up to whole milliseconds. Default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min
+        and 1 h.
+    :raises ConfigError: there is no step, two are equal, or one is no duration.
     """
 
     def __init__(self, name: str, *steps: Duration) -> None:
         self.name: str = name
         given = steps or STEPS
-        self._labels: dict[timedelta, str] = {_waited(step): _label(step) for step in given}
+        self._labels: dict[timedelta, str] = {_rounded(step): _label(step) for step in given}
         if len(self._labels) != len(given) or min(self._labels) <= timedelta(0):
-            raise ConfigError(f"the steps of a ladder differ, and are longer than 0: {given}")
+            raise ConfigError(f"the steps of a ladder must be different and longer than 0, not {given}")
         self._app: App | None = None
 
     @property
@@ -37,26 +40,26 @@ class DelayLadder:
         return tuple(self._labels)
 
     def queue(self, step: Duration) -> Queue:
-        """The queue where what waited for so long arrives.
+        """Return the queue in which messages of a step arrive.
 
         :raises ConfigError: there is no such step.
         """
-        label = self._labels.get(_waited(step))
+        label = self._labels.get(_rounded(step))
         if label is None:
             raise ConfigError(
-                f"the ladder {self.name} has no step {step}, but {', '.join(self._labels.values())}"
+                f"the ladder {self.name} has no step {step}; its steps are {', '.join(self._labels.values())}"
             )
         return Queue(f"{self.name}.{label}")
 
     async def publish(self, message: object, step: Duration, *, message_id: str | None = None) -> None:
         """Publish `message` so that it arrives in `queue(step)` after that time, at least once.
 
-        :raises ConfigError: there is no such step, or the Ladder belongs to no App.
+        :raises ConfigError: there is no such step, or the ladder belongs to no App.
         :raises PublishError: as `app.publish`.
         """
         if self._app is None:
-            raise ConfigError(f"the ladder {self.name} belongs to no App: app.include(ladder)")
-        waiting = wait_queue(self.queue(step).name, _waited(step))
+            raise ConfigError(f"the ladder {self.name} belongs to no App: call app.include(ladder) first")
+        waiting = wait_queue(self.queue(step).name, _rounded(step))
         await self._app.publish(message, exchange="", key=waiting.name, message_id=message_id)
 
     def register(self, app: App) -> None:
@@ -65,14 +68,14 @@ class DelayLadder:
             app.declare(self.queue(step), wait_queue(self.queue(step).name, step))
 
     async def on_start(self) -> None:
-        """Nothing to begin: the broker does the waiting."""
+        """Do nothing: messages wait in the broker."""
 
     async def on_stop(self) -> None:
-        """Nothing to end: what waits goes on waiting in the broker."""
+        """Do nothing: messages go on waiting in the broker."""
 
 
-def _waited(step: Duration) -> timedelta:
-    """As the broker counts it, so that two steps that share a waiting queue are one."""
+def _rounded(step: Duration) -> timedelta:
+    """Return the delay as the broker counts it, so that two steps that share a waiting queue are one."""
     return timedelta(milliseconds=milliseconds(duration(step)) or 0)
 
 

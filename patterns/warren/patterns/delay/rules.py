@@ -1,12 +1,12 @@
-"""The rules of cancelling what is delayed: a tombstone in a store, which is looked at when the message arrives.
+"""Rules of cancelling a delayed message: a tombstone in a store, which is read when the message arrives.
 
     (none)            --schedule--> waiting(token)
-    waiting(a)        --schedule--> waiting(b)   the message a is superseded: it ends when it arrives
-    waiting           --cancel-->   cancelled    the message ends when it arrives
-    waiting(a)        --arrive(a)-> passed(a)    from here on it goes to its target, and cannot be cancelled
+    waiting(a)        --schedule--> waiting(b)   message a is superseded: it is dropped when it arrives
+    waiting           --cancel-->   cancelled    the message is dropped when it arrives
+    waiting(a)        --arrive(a)-> passed(a)    it goes to its target and cannot be cancelled any more
     cancelled, passed --schedule--> waiting(b)   the key is used again
 
-Nothing here reads a clock or a store. Times are milliseconds since the epoch; a token is a message id.
+The rules read neither a clock nor a store. Times are milliseconds since the epoch; a token is a message id.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from typing import Final
 from warren.patterns.stores.store import RuleResult
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""So much longer is a record kept than a message may pass without it: the store forgets by a clock of its own."""
+"""Extra time that a record is kept: the store deletes it by its own clock, which may be ahead of the publisher's."""
 
 
 class Cancellation(StrEnum):
-    """What became of a cancellation."""
+    """Outcome of a cancellation."""
 
     CANCELLED = "cancelled"
-    """It will not reach its target. Said again to every cancellation of the same message."""
+    """The message will not reach its target. Every cancellation of the same message gets this answer."""
     TOO_LATE = "too_late"
-    """It has passed on to its target."""
+    """The message has been forwarded to its target."""
     UNKNOWN = "unknown"
-    """Nothing is delayed under this key, or it was decided longer ago than it is kept."""
+    """No message is delayed under this key, or its record is older than it is kept."""
 
 
 class ArrivalDecision(StrEnum):
-    """What is to be done with a message whose time has come."""
+    """Decision on a message whose time has come."""
 
     PASS = "pass"
     UNKNOWN = "unknown"
-    """The store has lost its record: it passes, so that it is not lost as well."""
+    """The store has lost its record: the message is forwarded, so that it is not lost as well."""
     FORGOTTEN = "forgotten"
-    """It comes later than its record is kept: nobody knows any more whether it was cancelled."""
+    """The message arrives later than its record is kept, so it is unknown whether it was cancelled."""
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
     """Another message was scheduled under the same key after it."""
 
 
 class DelayState(StrEnum):
-    """Where a delayed message stands."""
+    """State of a delayed message."""
 
     WAITING = "waiting"
     PASSED = "passed"
@@ -57,10 +57,11 @@ class DelayState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits.
+    """Message that waits and can be cancelled.
 
-    :ivar key: by which it can be cancelled.
-    :ivar exchange: with `routing_key`, where it goes when it is due.
+    :ivar key: its cancel key.
+    :ivar due: when it is due.
+    :ivar exchange: exchange to which it goes with `routing_key` when it is due.
     """
 
     key: str
@@ -72,7 +73,7 @@ class DelayedMessage:
 
 @dataclass(frozen=True, slots=True)
 class DelayRecord:
-    """The record of one key."""
+    """Record of one cancel key; `token` is the id of the message that waits."""
 
     state: DelayState
     key: str
@@ -87,18 +88,19 @@ class DelayRecord:
         return DelayedMessage(self.key, due, self.token, self.exchange, self.routing_key)
 
 
-def schedule(record: bytes | None, ticket: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Note what is delayed from now on under its key."""
-    return RuleResult(_write(ticket), None, _keep(ticket, now_ms, keep_ms))
+def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
+    """Record the message that waits from now on under its key."""
+    return RuleResult(_write(entry), None, _keep(entry, now_ms, keep_ms))
 
 
 def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """It was not published after all."""
+    """Remove the record of a message that was not published after all."""
     held = read(record)
     return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
 
 def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Cancellation]:
+    """Cancel the message of the key, unless it has been forwarded."""
     held = read(record)
     if held is None:
         return RuleResult(record, Cancellation.UNKNOWN)
@@ -111,9 +113,12 @@ def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Can
 def arrive(
     record: bytes | None, token: str, due_ms: int | None, *, now_ms: int, keep_ms: int
 ) -> RuleResult[ArrivalDecision]:
-    """The message is due. Once it may pass it may pass again: the process that let it pass may have died over it.
+    """Decide what happens to a due message.
 
-    :param due_ms: when it was due, as the message says; None if it does not.
+    A message that may pass may pass again: the process that let it pass may have died before it forwarded the
+    message.
+
+    :param due_ms: due time according to the message; None if it has none.
     """
     held = read(record)
     if held is None:
@@ -128,20 +133,21 @@ def arrive(
 
 
 def read(record: bytes | None) -> DelayRecord | None:
+    """Return the record of a key; None if there is none."""
     if record is None:
         return None
     state, *rest = json.loads(record)
     return DelayRecord(DelayState(state), *rest)
 
 
-def _write(ticket: DelayRecord) -> bytes:
-    values = [ticket.state, ticket.key, ticket.token, ticket.due_ms, ticket.exchange, ticket.routing_key]
+def _write(entry: DelayRecord) -> bytes:
+    values = [entry.state, entry.key, entry.token, entry.due_ms, entry.exchange, entry.routing_key]
     return json.dumps(values, separators=(",", ":")).encode()
 
 
-def _keep(ticket: DelayRecord, now_ms: int, keep_ms: int) -> int:
-    """Longer than the message waits: its tombstone must be there when it arrives."""
-    return max(0, ticket.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
+def _keep(entry: DelayRecord, now_ms: int, keep_ms: int) -> int:
+    """Return how long to keep the record: longer than the message waits, because it is read when the message arrives."""
+    return max(0, entry.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
 
 
 __all__ = [

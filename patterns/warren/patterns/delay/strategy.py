@@ -1,4 +1,4 @@
-"""What `Delay` asks of a way to let messages wait: queues of powers of two, or what a broker brings itself."""
+"""Delay strategies: the protocol that `Delay` uses to make messages wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.sdk import Declarable
 
 
 class EntryPoint(NamedTuple):
-    """Where a message is published so that it waits."""
+    """Address and headers with which a message is published so that it waits."""
 
     exchange: str
     key: str
@@ -18,28 +18,30 @@ class EntryPoint(NamedTuple):
 
 
 class DelayStrategy(Protocol):
-    """How messages wait.
+    """Mechanism that makes messages wait.
 
     :ivar longest: the longest delay.
-    :ivar silent: the broker's returns say nothing about what is published here: whether it is routed shows later.
+    :ivar ignores_returns: the broker returns messages published here although it will deliver them later, so a return
+        is no error.
     """
 
     longest: timedelta
-    silent: bool
+    ignores_returns: bool
 
     def topology(self, name: str) -> Iterable[Declarable]:
-        """What stands as long as the App does; `name` begins all its names."""
+        """Return what must exist as long as the App does; all names begin with `name`."""
         ...
 
-    def reach(self, name: str, exchange: str, key: str) -> Iterable[Declarable]:
-        """What must stand so that what has waited gets to this exchange and key, or with `""` to the queue `key`.
+    def target_topology(self, name: str, exchange: str, key: str) -> Iterable[Declarable]:
+        """Return what must exist so that delayed messages get to this exchange and key, or, with `exchange=""`, to the
+        queue `key`.
 
-        :raises ConfigError: the address cannot be delayed.
+        :raises ConfigError: messages to this address cannot be delayed.
         """
         ...
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Where to publish what shall be there after `delay`; it is above 0 and at most `longest`."""
+        """Return where to publish a message that shall arrive after `delay`, which is above 0 and at most `longest`."""
         ...
 
 

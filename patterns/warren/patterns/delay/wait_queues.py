@@ -1,4 +1,4 @@
-"""Constant delays: a queue a value, whose messages move on when its TTL is over."""
+"""Constant delays: one queue per delay, whose messages move on when its TTL is over."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 MANY: Final = 30
+"""Waiting queues of one queue at which a warning is logged."""
 
 
 def wait_queue(target: str, after: timedelta) -> Queue:
-    """The queue `<target>.wait.<ms>`: what is published to it moves to the queue `target` after `after`.
+    """Return the queue `<target>.wait.<ms>`: messages published to it move to the queue `target` after `after`.
 
-    :param after: rounded up to whole milliseconds; the broker's greatest TTL bounds it (in RabbitMQ ten
-        years).
+    :param after: rounded up to whole milliseconds; the broker's greatest TTL is the limit (in RabbitMQ ten years).
     """
     wait = milliseconds(after)
     return Queue(
@@ -32,10 +32,11 @@ def wait_queue(target: str, after: timedelta) -> Queue:
 
 
 class WaitQueues:
-    """Brings back what a retry policy puts off, by a `wait_queue` for each queue and delay; `App(delay=WaitQueues())`.
+    """Redelivery of messages that a retry policy delays, by a `wait_queue` for each queue and delay;
+    `App(delay=WaitQueues())`.
 
-    The default where a policy has delays. Exact, one hop, as many quorum queues as there are queues and steps. A
-    policy whose delays vary (jitter) makes a queue for each: let `Delay` bring back those.
+    The default if a policy has delays. Exact, one hop, as many quorum queues as there are queues and delays. A policy
+    whose delays vary (jitter) creates a queue for each: use `Delay` for those.
     """
 
     def __init__(self) -> None:
@@ -46,20 +47,21 @@ class WaitQueues:
         self._app = app
 
     async def on_start(self) -> None:
-        """The queues are made when they are first needed."""
+        """Do nothing: queues are declared when they are first needed."""
 
     async def on_stop(self) -> None:
-        """Nothing to end: what waits goes on waiting in the broker."""
+        """Do nothing: messages go on waiting in the broker."""
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
-        """The waiting queues of these delays (`DelayBackend`)."""
+        """Return the waiting queues of these delays (`DelayBackend`)."""
         queues = [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
         self._declared.setdefault(queue, set()).update(waiting.name for waiting in queues)
         return queues
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
+        """Publish a copy that returns to its queue after `after` (`DelayBackend`)."""
         if self._app is None:
-            raise ConfigError("these WaitQueues belong to no App: App(delay=WaitQueues())")
+            raise ConfigError("these WaitQueues belong to no App: give them to App(delay=WaitQueues())")
         headers = redelivery_headers(delivery)
         if after <= timedelta(0):
             await self._app.forward(delivery, key=queue, headers=headers)
@@ -70,21 +72,18 @@ class WaitQueues:
             try:
                 await self._app.forward(delivery, key=waiting.name, headers=headers)
             except Unroutable:
-                log.warning("waiting queue deleted, made again: queue=%s", waiting.name)
+                log.warning("event=wait_queue.recreated queue=%s", waiting.name)
             else:
                 return
         await self._app.declare_now(waiting)
         declared.add(waiting.name)
         if len(declared) == MANY:
-            log.warning(
-                "queue %s has %s waiting queues for its retries: App(delay=Delay()) needs no more, whatever the delays",
-                queue, MANY,
-            )  # fmt: skip
+            log.warning("event=wait_queue.limit_exceeded queue=%s wait_queues=%d", queue, MANY)
         await self._app.forward(delivery, key=waiting.name, headers=headers)
 
 
 def redelivery_headers(delivery: Delivery) -> dict[str, object]:
-    """The headers of a redelivery: its attempt, and where the message was published first."""
+    """Return the headers of a redelivery: its attempt, and where the message was published first."""
     exchange, key = origin(delivery)
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 

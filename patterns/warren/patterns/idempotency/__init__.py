@@ -1,5 +1,8 @@
-"""Effects that happen once, though messages come twice: with a store (`Once`), in the handler's own database transaction
-(`TransactionalOnce`), or by the handler's nature (`NaturallyIdempotent`)."""
+"""Idempotency: effects that happen once although messages are delivered twice.
+
+With a store (`Once`), in the handler's own database transaction (`TransactionalOnce`), or by the handler's nature
+(`NaturallyIdempotent`).
+"""
 
 from warren.patterns.idempotency.naturally_idempotent import NaturallyIdempotent
 from warren.patterns.idempotency.once import Once, OnceStatistics

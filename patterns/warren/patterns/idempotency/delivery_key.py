@@ -1,4 +1,4 @@
-"""By what a delivery is recognised when it comes again."""
+"""Idempotency key of a delivery, by which a duplicate is recognised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from warren.sdk import DeadLetter, Delivery
 
 
 def idempotency_key(key: Callable[[Any], str] | None, message: Any, delivery: Delivery) -> str:
-    """The store's key of a delivery: what `key` says of the message, else its message id; of its queue alone.
+    """Return the store's key of a delivery: the result of `key` for the message, or else its message id; within its
+    queue.
 
     :raises DeadLetter: there is neither.
     """

@@ -1,4 +1,5 @@
-"""Natural: the word for a handler that needs no protection, because running it twice does what running it once does."""
+"""`NaturallyIdempotent`: declares that a handler needs no protection, because running it twice has the effect of running
+it once."""
 
 from __future__ import annotations
 
@@ -9,20 +10,24 @@ from warren.sdk import App, Delivery
 
 
 class _NaturallyIdempotent:
-    """`once=NaturallyIdempotent`: idempotent by nature (it sets a value, deletes a row, writes under a key), said where others look
-    for the protection. It costs nothing and keeps nothing: a duplicate runs the handler again."""
+    """Marker for `once=NaturallyIdempotent`: the handler sets a value, deletes a row or writes under a key.
+
+    It documents the decision where readers look for the protection. It stores nothing: a duplicate runs the handler
+    again.
+    """
 
     def register(self, app: App) -> None:
-        """Nothing to take from the App."""
+        """Do nothing: the marker needs nothing from the App."""
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Run the handler."""
         return await handler()
 
     async def on_stop(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def __repr__(self) -> str:
-        return "Natural"
+        return "NaturallyIdempotent"
 
 
 NaturallyIdempotent: Final[_NaturallyIdempotent] = _NaturallyIdempotent()

@@ -1,14 +1,12 @@
-"""Once: a handler whose effect happens once for each key, though its message may come several times.
+"""`Once`: a handler whose effect happens once for each key, although its message may be delivered several times.
 
-Guarantees: of all deliveries with one key, over all processes that share the store, one runs the handler at a
-time; when it has returned, later ones get its result without running it, for as long as `keep` says. A
-handler that raised, or whose process died, has done nothing as far as the store knows: the next delivery runs
-it again. What remains is the instant between the effect and the record of it: a crash there runs the handler
-twice. Only an effect that carries the claim's key or token along (a database constraint, an idempotency key
-of a payment service) closes that gap.
+Guarantees: of all deliveries with one key, in all processes that share the store, one runs the handler at a time.
+When it has returned, later ones get its result without running it, for as long as `keep`. A handler that raised, or
+whose process died, counts as not run: the next delivery runs it again. The gap that remains is the instant between
+the effect and its record: a crash there runs the handler twice. Only an effect that carries the claim's key or token
+(a database constraint, an idempotency key of a payment service) closes that gap.
 
-Costs: two decisions of the store a message (claim, done), and one each third of a lease while the handler
-runs.
+Costs: two store operations per message (claim, finish), and one each third of a lease while the handler runs.
 """
 
 from __future__ import annotations
@@ -30,45 +28,44 @@ from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
-POLL_FIRST: Final = 0.02
-POLL_LAST: Final = 1.0
+FIRST_POLL_SECONDS: Final = 0.02
+MAX_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class OnceStatistics:
-    """What happened to the deliveries that came through."""
+    """Counters of the deliveries that were handled."""
 
     run: int = 0
-    """The handler ran and its result was kept."""
+    """The handler ran and its result was stored."""
     duplicates: int = 0
-    """A kept result was returned."""
+    """A stored result was returned."""
     waited: int = 0
-    """Another worker was at it, and was waited for."""
+    """Another worker held the claim, and the delivery waited for it."""
     failed: int = 0
-    """The handler raised; the claim was given back."""
+    """The handler raised; the claim was released."""
     overtaken: int = 0
-    """The handler ran longer than its lease and another worker took over: the effect may have happened
-    twice."""
+    """The handler ran longer than its lease and another worker took over: the effect may have happened twice."""
     unrecorded: int = 0
-    """The handler ran and the store could not be told: a duplicate would run it again."""
+    """The handler ran and its result could not be stored: a duplicate would run it again."""
     unprotected: int = 0
     """The handler ran without a claim, because the store failed and `on_store_failure="fail_open"`."""
 
 
 class Once:
-    """`once=` of a handler: run it once for each key, return its result to duplicates.
+    """Protection for a handler (`once=`): run it once for each key, and return its result to duplicates.
 
     :param store: `RedisStore` or `PostgresStore`, shared by processes, or `SqliteStore`, on one machine.
-    :param key: from the decoded message to what must happen once (`lambda c: c.order_id`); by default the
-        message id, which a republish and a redelivery keep. Keys of different queues never meet.
-    :param keep: how long a result is kept, and a duplicate recognised. Default one day.
-    :param lease: how long a claim lasts without a sign of life; it is renewed each third of it while the
-        handler runs. After a crash the next delivery waits for at most so long. Default 30 s.
-    :param on_store_failure: `fail_closed`, the default: without the store no handler runs; the delivery waits
-        up to `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`:
-        it runs unprotected, at least once.
-    :param patience: how long a delivery waits for a store that fails, unacknowledged. Default one minute.
-    :param clock: the time of leases and results. Default the App's.
+    :param key: returns the key of a decoded message (`lambda c: c.order_id`); by default the message id, which a
+        republish and a redelivery keep. Keys of different queues are independent.
+    :param keep: how long a result is stored, and a duplicate recognised. Default one day.
+    :param lease: how long a claim lasts without renewal; it is renewed each third of it while the handler runs. After
+        a crash the next delivery waits for at most this time. Default 30 s.
+    :param on_store_failure: `fail_closed`, the default: no handler runs without the store; the delivery waits up to
+        `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`: the handler
+        runs unprotected, at least once.
+    :param patience: how long a delivery waits, unacknowledged, for a store that fails. Default one minute.
+    :param clock: clock of leases and results. Default the App's.
     :raises ConfigError: a duration is not positive.
     """
 
@@ -84,7 +81,7 @@ class Once:
         clock: Clock | None = None,
     ) -> None:
         if min(keep, lease) < timedelta(milliseconds=1):
-            raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) are at least a millisecond")
+            raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) must be at least 1 ms")
         self._store = store
         self._key = key
         self._keep_ms = keep // timedelta(milliseconds=1)
@@ -96,11 +93,11 @@ class Once:
         self.statistics: OnceStatistics = OnceStatistics()
 
     def register(self, app: App) -> None:
-        """Take the time from the App, unless a clock was given (the SDK calls this)."""
+        """Use the App's clock, unless a clock was given (called by the SDK)."""
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run `handler` unless its result is known; the result, encoded (the SDK calls this).
+        """Run `handler` unless its result is stored, and return the encoded result (called by the SDK).
 
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: `fail_closed`, and the store did not answer within `patience`.
@@ -112,7 +109,7 @@ class Once:
         except StoreUnavailable as error:
             if not self._fail_open:
                 raise
-            log.warning("once.unprotected key=%s error=%s", key, error)
+            log.warning("event=once.protection_skipped key=%s error=%s", key, error)
             self.statistics.unprotected += 1
             return await handler()
         if isinstance(claim, Done):
@@ -125,12 +122,12 @@ class Once:
         await self._store.close()
 
     async def _claim(self, key: str, owner: str) -> Claimed | Done:
-        """Claim, waiting for whoever holds the claim and, if closed, for a store that fails."""
+        """Claim the key; wait for the holder of the claim and, with `fail_closed`, for a store that fails."""
 
         def rule(record: bytes | None) -> RuleResult[Claimed | Busy | Done]:
             return rules.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
-        wait = POLL_FIRST
+        wait = FIRST_POLL_SECONDS
         waited = False
         while True:
             patience = 0.0 if self._fail_open else self._patience
@@ -139,9 +136,9 @@ class Once:
                 return claim
             self.statistics.waited += not waited
             waited = True
-            # The holder may be done long before its lease ends, so that we ask now and then.
+            # The holder may finish long before its lease ends, so the claim is polled.
             await self._clock.sleep(min(wait, max(0.001, (claim.until_ms - self._now_ms()) / 1000)))
-            wait = min(2 * wait, POLL_LAST)
+            wait = min(2 * wait, MAX_POLL_SECONDS)
 
     async def _run_claimed(
         self, key: str, claimed: Claimed, handler: Callable[[], Awaitable[bytes]]
@@ -149,27 +146,27 @@ class Once:
         renewing: list[asyncio.Task[None]] = []
 
         def renew() -> None:
-            # In a context of its own: that it sleeps does not mean that the handler does.
+            # In a separate context: a sleep of this task must not count as a sleep of the handler.
             renewing.append(
                 asyncio.create_task(
                     self._renew(key, claimed), name=f"lease of {key}", context=contextvars.Context()
                 )
             )
 
-        # Most handlers are done before the first renewal is due: a timer costs less than a task.
+        # Most handlers end before the first renewal is due: a timer costs less than a task.
         timer = self._clock.call_at(self._clock.now() + self._lease_ms / 3000, renew)
         try:
             result = await handler()
         except BaseException:
             self.statistics.failed += 1
-            # Shielded: a shutdown that cancels the handler must not leave the work blocked for a whole lease.
+            # Shielded: a shutdown that cancels the handler must not leave the key claimed for a whole lease.
             await asyncio.shield(self._release(key, claimed))
             raise
         finally:
             timer.cancel()
             for task in renewing:
                 task.cancel()
-        # The effect has happened: a shutdown must not cut off its record either.
+        # The effect has happened: a shutdown must not cancel its record either.
         await asyncio.shield(self._finish(key, claimed, result))
         return result
 
@@ -182,7 +179,7 @@ class Once:
                 if not await apply_rule(self._store, key, rule):
                     return
             except StoreUnavailable as error:
-                log.warning("once.not_renewed key=%s error=%s", key, error)
+                log.warning("event=once.renewal_failed key=%s error=%s", key, error)
             await self._clock.sleep(self._lease_ms / 3000)
 
     async def _release(self, key: str, claimed: Claimed) -> None:
@@ -191,18 +188,18 @@ class Once:
                 self._store, key, lambda record: rules.release(record, claimed), guess=claimed.record()
             )
         except StoreUnavailable as error:
-            # The lease ends by itself; until then the next delivery waits.
-            log.warning("once.not_released key=%s error=%s", key, error)
+            # The lease expires by itself; until then the next delivery waits.
+            log.warning("event=once.release_failed key=%s error=%s", key, error)
 
     async def _finish(self, key: str, claimed: Claimed, result: bytes) -> None:
-        """Record the result. A store that fails is waited for, and then given up: raising now would run the
-        handler again for certain."""
+        """Store the result. Retry while the store fails, then give up: to raise now would run the handler again for
+        certain."""
 
         def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         try:
-            kept = await apply_rule_with_retry(
+            stored = await apply_rule_with_retry(
                 self._store,
                 key,
                 rule,
@@ -212,13 +209,13 @@ class Once:
             )
         except StoreUnavailable as error:
             self.statistics.unrecorded += 1
-            log.error("once.unrecorded key=%s error=%s", key, error)
+            log.error("event=once.result_lost key=%s error=%s", key, error)
             return
-        if kept:
+        if stored:
             self.statistics.run += 1
         else:
             self.statistics.overtaken += 1
-            log.warning("once.overtaken key=%s token=%d: the handler outlived its lease", key, claimed.token)
+            log.warning("event=once.lease_overtaken key=%s token=%d", key, claimed.token)
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)

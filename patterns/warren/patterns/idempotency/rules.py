@@ -1,18 +1,18 @@
-"""The rules of a claim: who may do a piece of work, and what is said to those who come second.
+"""Rules of a claim: one holder at a time, and the stored result for duplicates.
 
-A claim is *free* (no record), *claimed* until its lease ends, or *done* until it has been kept long enough:
+A claim is *free* (no record), *claimed* until its lease expires, or *done* until it has been kept long enough:
 
-    free     --claim-->             claimed
-    claimed  --claim, lease over--> claimed   by the newcomer, with a higher token
-    claimed  --renew-->             claimed   with a longer lease
-    claimed  --finish-->            done      with the result
-    claimed  --release-->           free
-    done     --claim, keep over-->  claimed
+    free     --claim-->                claimed
+    claimed  --claim, lease expired--> claimed   by the newcomer, with a higher token
+    claimed  --renew-->                claimed   with a longer lease
+    claimed  --finish-->               done      with the result
+    claimed  --release-->              free
+    done     --claim, keep over-->     claimed
 
-Only the holder of the present token moves a claim on: one whose lease was taken over is refused (fencing
-token, Kleppmann, "How to do distributed locking"). Times are milliseconds since the epoch, by the clock of
-who asks: clocks that differ by more than a lease let a second worker begin early; its token still keeps the
-first from overwriting what the second finished.
+Only the holder of the present token may change a claim: a holder whose lease was taken over is refused (fencing
+token, Kleppmann, "How to do distributed locking"). Times are milliseconds since the epoch, by the caller's clock.
+Clocks that differ by more than a lease let a second worker begin early; its token still keeps the first from
+overwriting the result of the second.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Claimed(NamedTuple):
-    """The work is yours until the lease ends. `token` grows with every claim of a key: hand it on to what you
-    change."""
+    """The caller holds the claim until the lease expires. `token` grows with every claim of a key: pass it on to what
+    you change."""
 
     owner: str
     token: int
     until_ms: int
 
     def record(self) -> bytes:
-        """As the store has it, unless it was renewed or lost: a guess that spares a round trip."""
+        """Return the record as the store has it unless it was renewed or lost: a guess that saves a round trip."""
         return _write(_Record(_State.CLAIMED, self.owner, self.token, self.until_ms))
 
 
 class Busy(NamedTuple):
-    """Somebody else is at it, until `until_ms` at the latest unless they renew."""
+    """Another worker holds the claim, until `until_ms` unless it renews."""
 
     until_ms: int
 
 
 class Done(NamedTuple):
-    """The work was done, and this was its result."""
+    """The work is done, with this encoded result."""
 
     result: bytes
 
@@ -55,8 +55,7 @@ class Done(NamedTuple):
 def claim(
     record: bytes | None, *, owner: str, now_ms: int, lease_ms: int
 ) -> RuleResult[Claimed | Busy | Done]:
-    """Ask for the work. The same `owner` asking twice, because an answer was lost, gets the same claim
-    twice."""
+    """Claim the work. The same `owner` that claims twice, because an answer was lost, gets the same claim twice."""
     held = _read(record)
     if held is not None and held.until_ms > now_ms:
         if held.state is _State.DONE:
@@ -64,16 +63,16 @@ def claim(
         if held.owner != owner:
             return RuleResult(record, Busy(held.until_ms))
         return RuleResult(record, Claimed(owner, held.token, held.until_ms))
-    # From the clock, so that it grows even after the store has forgotten a key; from the last token, so that
-    # it grows even if the clock does not.
+    # From the clock, so that it grows even after the store has deleted the record; from the last token, so that it
+    # grows even if the clock does not.
     token = max(now_ms * 1000, held.token + 1 if held else 1)
     taken = _Record(_State.CLAIMED, owner, token, now_ms + lease_ms)
     return RuleResult(_write(taken), Claimed(owner, token, taken.until_ms), lease_ms)
 
 
 def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> RuleResult[bool]:
-    """Lengthen the lease; False if the claim was lost."""
-    if not _may_move(_read(record), claimed):
+    """Extend the lease; answer False if the claim was lost."""
+    if not _holds(_read(record), claimed):
         return RuleResult(record, False)
     return RuleResult(
         _write(_Record(_State.CLAIMED, claimed.owner, claimed.token, now_ms + lease_ms)), True, lease_ms
@@ -83,20 +82,20 @@ def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int)
 def finish(
     record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int
 ) -> RuleResult[bool]:
-    """Say that the work is done; False if somebody else took it over, whose result then stands."""
+    """Store the result; answer False if another worker took over, whose result then stands."""
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
     held = _read(record)
     if held is not None and held.state is _State.DONE:
         return RuleResult(record, (held.owner, held.token) == (claimed.owner, claimed.token))
-    if not _may_move(held, claimed):
+    if not _holds(held, claimed):
         return RuleResult(record, False)
     return RuleResult(_write(done), True, keep_ms)
 
 
 def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
-    """Give the work back undone, for the next who asks; False if it was not held any more."""
+    """Release the claim without a result; answer False if it was not held any more."""
     held = _read(record)
-    if held is None or not _may_move(held, claimed):
+    if held is None or not _holds(held, claimed):
         return RuleResult(record, False)
     return RuleResult(None, True)
 
@@ -115,9 +114,9 @@ class _Record:
     result: bytes = b""
 
 
-def _may_move(held: _Record | None, claimed: Claimed) -> bool:
-    # A claim that the store forgot is still its holder's: nobody else has asked since, or there would be a
-    # record.
+def _holds(held: _Record | None, claimed: Claimed) -> bool:
+    # A claim whose record the store has deleted still belongs to its holder: another claim would have left a record.
+    """Return whether the claim may change the record."""
     return held is None or (
         held.state is _State.CLAIMED and (held.owner, held.token) == (claimed.owner, claimed.token)
     )

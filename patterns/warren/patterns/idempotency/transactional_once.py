@@ -1,12 +1,12 @@
-"""TransactionalOnce: the claim commits with the handler's own work in the database, both or neither.
+"""TransactionalOnce: the claim commits together with the handler's own work in the database, or neither does.
 
-Guarantees: what the handler writes with the session that it is handed happens exactly once for each key: claim, result
-and work are one transaction. A process that dies before the commit has done nothing, one that dies after it has done all,
-and the redelivery gets the kept result. There is no lease: another delivery of the key waits until the database has
-committed or rolled back the first, and takes over at once if its process died. Effects outside of this database are as
-with `Once`.
+Guarantees: the handler's writes with its session happen exactly once for each key, because claim, result and work are
+one transaction. A process that dies before the commit has changed nothing; if it dies after the commit, the
+redelivery gets the stored result. There is no lease: another delivery of the key waits until the database has
+committed or rolled back the first, and takes over at once if its process died. Effects outside this database are
+protected as with `Once`.
 
-Costs: one statement and one commit a message, one statement more for a result; a connection of the pool while the
+Costs: one statement and one commit per message, one statement more for a result; a connection of the pool while the
 handler runs.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
-from warren.patterns.stores.store import FIRST_WAIT, LAST_WAIT
+from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 NOTHING: Final = b"null"
-"""What a handler returns that answers no request: it stands there from the claim on."""
+"""Result of a handler that returns nothing; the claim inserts it."""
 SWEEP_MS: Final = 30_000
 SWEEP_ROWS: Final = 5000
 
@@ -43,34 +43,37 @@ _session: ContextVar[AsyncSession] = ContextVar("warren.session")
 
 @dataclass(slots=True)
 class TransactionalOnceStatistics:
-    """What happened to the deliveries that came through."""
+    """Counters of the deliveries that were handled."""
 
     run: int = 0
     """The handler ran, and its work is committed."""
     duplicates: int = 0
-    """A kept result was returned."""
+    """A stored result was returned."""
     failed: int = 0
-    """The handler raised, or its commit failed; nothing of it is in the database, or, if the connection was lost in the
-    commit, all of it: the next delivery finds out."""
+    """The handler raised, or its commit failed. The database has none of its work or, if the connection was lost during
+    the commit, all of it; the next delivery finds out."""
 
 
 def current_session() -> AsyncSession:
-    """The session of the handler that runs under `TransactionalOnce`: what is written with it commits with the claim.
+    """Return the session of the running handler under `TransactionalOnce`, whose writes commit with the claim.
 
-    Called in the handler, or as a parameter: `session: Annotated[AsyncSession, Depends(current_session)]`.
+    Call it in the handler, or use it as a parameter: `session: Annotated[AsyncSession, Depends(current_session)]`.
+    The session is committed when the handler has returned and rolled back when it raised, so the handler must do
+    neither.
 
-    It is committed when the handler has returned, and rolled back when it raised: do neither in the handler.
-
-    :raises ConfigError: no such handler runs here.
+    :raises ConfigError: no such handler is running.
     """
     session = _session.get(None)
     if session is None:
-        raise ConfigError("there is no transaction here: handle(..., once=TransactionalOnce(sessions))")
+        raise ConfigError(
+            "no handler under TransactionalOnce is running: use @app.handle(..., once=TransactionalOnce(sessions))"
+        )
     return session
 
 
 class TransactionalOnce:
-    """`once=` of a handler that writes to a database: claim, result and the handler's work are one transaction.
+    """Protection for a handler that writes to a database (`once=`): claim, result and the handler's work are one
+    transaction.
 
         once = TransactionalOnce(async_sessionmaker(create_async_engine("postgresql+asyncpg://...")))
 
@@ -78,19 +81,20 @@ class TransactionalOnce:
         async def pay(command: PayInvoice, session: Annotated[AsyncSession, Depends(current_session)]) -> None:
             session.add(Payment(invoice=command.invoice_id))
 
-    PostgreSQL and SQLite. In SQLite one handler at a time has the database, since its claim is a write; let `timeout` of the
-    engine be longer than a handler takes. In PostgreSQL each running handler holds a connection: let the pool have as many
-    as `concurrency` says.
+    For PostgreSQL and SQLite. In SQLite one handler at a time has the database, because its claim is a write: set the
+    engine's `timeout` longer than a handler takes. In PostgreSQL each running handler holds a connection: give the
+    pool as many connections as `concurrency`.
 
-    :param sessions: makes the sessions; of the database that the handler writes to.
-    :param key: from the decoded message to what must happen once; by default the message id, which a republish and a
-        redelivery keep. Keys of different queues never meet.
-    :param keep: how long a result is kept, and a duplicate recognised. Default one day.
-    :param table: where claims are, with its schema if that is not the first; made if it is missing. `.table` is it as
-        SQLAlchemy knows it, for migrations.
-    :param patience: how long a delivery waits for a database that does not answer, unacknowledged; then it fails with
-        `StoreUnavailable`. Default one minute. What fails under the handler is the handler's error.
-    :raises UsageError: SQLAlchemy is not installed. :raises ConfigError: `keep` is too short.
+    :param sessions: creates sessions of the database that the handler writes to.
+    :param key: returns the key of a decoded message; by default the message id, which a republish and a redelivery
+        keep. Keys of different queues are independent.
+    :param keep: how long a result is stored, and a duplicate recognised. Default one day.
+    :param table: table of the claims, with its schema if it is not the first one; created if it is missing. `.table`
+        is the SQLAlchemy table, for migrations.
+    :param patience: how long a delivery waits, unacknowledged, for a database that does not answer; then it fails
+        with `StoreUnavailable`. Default one minute. Errors of the handler's own statements are the handler's.
+    :raises UsageError: SQLAlchemy is not installed.
+    :raises ConfigError: `keep` is too short.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class TransactionalOnce:
     ) -> None:
         require_sqlalchemy("TransactionalOnce")
         if keep < MILLISECOND:
-            raise ConfigError(f"TransactionalOnce: keep ({keep}) is at least a millisecond")
+            raise ConfigError(f"TransactionalOnce: keep ({keep}) must be at least 1 ms")
         self.table: Table = _table(table)
         self.statistics: TransactionalOnceStatistics = TransactionalOnceStatistics()
         self._sessions = sessions
@@ -118,21 +122,23 @@ class TransactionalOnce:
         self._swept_ms = 0
 
     def register(self, app: App) -> None:
-        """Take the time from the App, unless a clock was given (the SDK calls this)."""
+        """Use the App's clock, unless a clock was given (called by the SDK)."""
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run `handler` in a transaction with its claim, unless its result is known; the result (the SDK calls this).
+        """Run `handler` in a transaction with its claim unless its result is stored, and return the result (called by
+        the SDK).
 
         :raises DeadLetter: there is neither a key function nor a message id.
-        :raises StoreUnavailable: the database did not answer within `patience`, or was lost in the commit.
+        :raises StoreUnavailable: the database did not answer within `patience`, or the connection was lost during the
+            commit.
         """
         key = idempotency_key(self._key, message, delivery).encode()
         async with self._sessions() as session:
-            kept = await self._claim_patiently(session, key)
-            if kept is not None:
+            stored = await self._claim_with_retry(session, key)
+            if stored is not None:
                 self.statistics.duplicates += 1
-                return kept
+                return stored
             token = _session.set(session)
             try:
                 result = await handler()
@@ -147,25 +153,25 @@ class TransactionalOnce:
         return result
 
     async def on_stop(self) -> None:
-        """Nothing to close: sessions and engine are the application's."""
+        """Do nothing: sessions and engine belong to the application."""
 
-    async def _claim_patiently(self, session: AsyncSession, key: bytes) -> bytes | None:
+    async def _claim_with_retry(self, session: AsyncSession, key: bytes) -> bytes | None:
         from sqlalchemy.exc import DBAPIError
 
         give_up = self._clock.now() + self._patience
-        wait = FIRST_WAIT
+        wait = FIRST_RETRY_SECONDS
         while True:
             try:
                 return await self._claim(session, key)
             except (DBAPIError, OSError) as error:
                 await session.rollback()
                 if self._clock.now() + wait > give_up:
-                    raise StoreUnavailable(f"no claim from the database: {error}") from error
+                    raise StoreUnavailable(f"the database did not answer to a claim: {error}") from error
             await self._clock.sleep(wait)
-            wait = min(2 * wait, LAST_WAIT)
+            wait = min(2 * wait, MAX_RETRY_SECONDS)
 
     async def _claim(self, session: AsyncSession, key: bytes) -> bytes | None:
-        """Claim within the transaction, waiting for whoever else claims; or the kept result."""
+        """Insert the claim in the transaction, waiting for other claimants; return the stored result if there is one."""
         if self._statements is None:
             await create_tables(self._sessions, self.table)
             self._statements = _Statements.of(self.table, upsert(session, self.table))
@@ -175,9 +181,9 @@ class TransactionalOnce:
             if (await session.execute(self._statements.claim, values)).first() is not None:
                 return None
             found = await session.execute(self._statements.result, {"its_key": key})
-            kept: bytes | None = found.scalar_one_or_none()
-            if kept is not None:
-                return kept
+            stored: bytes | None = found.scalar_one_or_none()
+            if stored is not None:
+                return stored
 
     async def _commit(self, session: AsyncSession, key: bytes, result: bytes) -> None:
         from sqlalchemy import update
@@ -188,14 +194,18 @@ class TransactionalOnce:
                 await session.execute(update(self.table).where(self.table.c.key == key).values(result=result))
             await session.commit()
         except OSError as error:
-            raise StoreUnavailable(f"the database was lost in the commit: {error}") from error
+            raise StoreUnavailable(
+                f"the connection to the database was lost during the commit: {error}"
+            ) from error
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            raise StoreUnavailable(f"the database was lost in the commit: {error}") from error
+            raise StoreUnavailable(
+                f"the connection to the database was lost during the commit: {error}"
+            ) from error
 
     async def _sweep(self) -> None:
-        """Forget what was kept long enough, now and then, in a transaction of its own."""
+        """Delete expired results now and then, in a separate transaction."""
         from sqlalchemy import delete, select
 
         now_ms = self._now_ms()
@@ -211,20 +221,20 @@ class TransactionalOnce:
                 full = len(swept.all()) == SWEEP_ROWS
                 await session.commit()
             if full:
-                # There is more: the next message goes on, so that no rate of messages outgrows the cleaning.
+                # More rows have expired: the next message continues, so that they cannot accumulate.
                 self._swept_ms = swept_ms
-        except Exception as error:  # The message is done; what is left goes with the next sweep.
-            log.warning("once.not_swept table=%s error=%s", self.table.name, error)
+        except Exception as error:  # The message is handled; the next sweep deletes the rest.
+            log.warning("event=once.sweep_failed table=%s error=%s", self.table.name, error)
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
 
 
 class _Statements(NamedTuple):
-    """Built once: building them costs as much as running them."""
+    """Statements that are built once: building them costs as much as running them."""
 
     claim: Executable
-    """Insert the claim, or take over one that was kept long enough; a row if it is ours."""
+    """Inserts the claim, or takes over an expired one; returns a row if the claim is the caller's."""
     result: Executable
 
     @classmethod

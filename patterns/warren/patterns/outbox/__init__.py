@@ -1,4 +1,4 @@
-"""Outbox: messages that are published if, and only if, the transaction that wrote them commits."""
+"""Outbox: publish messages if, and only if, the transaction that wrote them commits."""
 
 from warren.patterns.outbox.outbox import Outbox
 from warren.patterns.outbox.relay import OutboxStatistics

@@ -1,13 +1,15 @@
-"""Outbox: messages that are published if, and only if, the transaction that wrote them commits.
+"""Outbox: publish messages if, and only if, the transaction that wrote them commits.
 
-Guarantees: a message that was added in a transaction is published at least once when that has committed, and never when
-it has not; always with the same message id, so that `Once` recognises its duplicates. Of the processes that share the
-table, one relays at a time; when it dies, another takes over after the lease. Messages with the same `ordered_by` reach
-the broker in the order in which they were added, as far as their transactions exclude each other (lock the order before
-its event). What the broker refuses is tried again and holds back what follows with the same `ordered_by`, nothing else.
+Guarantees: a message that was added in a transaction is published at least once after the commit, and never without
+it; always with the same message id, so that `Once` recognises its duplicates. Of the processes that share the table,
+one relays at a time; when it dies, another takes over after the lease. Messages with the same `ordered_by` reach the
+broker in the order in which they were added, as far as their transactions exclude each other (lock the order before
+its event). A message that the broker refuses is retried and holds back later ones with the same `ordered_by`, nothing
+else.
 
-Costs: one insert a message in the caller's transaction; the relay's part of one select and one delete a batch. A message
-leaves some milliseconds after the commit if the relay is in this process, and up to `poll` later if it is elsewhere.
+Costs: one insert per message in the caller's transaction, and the relay's share of one select and one delete per
+batch. A message leaves some milliseconds after the commit if the relay runs in this process, and up to `poll` later
+if it runs elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class Outbox:
-    """Messages written in a database transaction, and relayed to the broker when it has committed.
+    """Outbox table: messages written in a database transaction, and relayed to the broker after its commit.
 
         outbox = Outbox(sessions, ordered_by=lambda event: event.order_id)
         app.include(outbox)
@@ -49,19 +51,20 @@ class Outbox:
             session.add(order)
             await outbox.add(session, OrderPlaced(order_id=order.id))
 
-    `app.include(outbox)` in every process that may relay; one that only adds needs no App. What the messages must reach is
-    declared where the App says so: `app.publishes(OrderPlaced)`.
+    Call `app.include(outbox)` in every process that may relay; a process that only adds messages needs no App.
+    Declare the targets of the messages with `app.publishes(OrderPlaced)`.
 
-    :param sessions: makes the relay's sessions; of the database that is written to. PostgreSQL or SQLite.
-    :param ordered_by: from a message to what it is in order with (an order's id), or None for no order; the default of
+    :param sessions: creates the relay's sessions, of the database that is written to. PostgreSQL or SQLite.
+    :param ordered_by: returns the ordering key of a message (an order's id), or None for no order; the default of
         `add`.
-    :param table: where messages wait, with its schema if that is not the first; made if it is missing, as
-        `<table>_relay` is. `.tables` are both as SQLAlchemy knows them, for migrations.
-    :param lease: how long a relay that died keeps the others waiting. Default 5 s, by the database's clock.
-    :param poll: how often the relay looks for what other processes have added. Default 100 ms. (Not by NOTIFY: PostgreSQL
-        makes commits that notify wait for each other.)
-    :param retry_after: the first wait after the broker refused a message; it doubles up to a minute. Default 1 s.
-    :raises UsageError: SQLAlchemy is not installed. :raises ConfigError: a duration is too short.
+    :param table: table of waiting messages, with its schema if it is not the first one; created if it is missing, as
+        `<table>_relay` is. `.tables` are both SQLAlchemy tables, for migrations.
+    :param lease: how long other processes wait after a relay died. Default 5 s, by the database's clock.
+    :param poll: how often the relay looks for messages that other processes have added. Default 100 ms. (Not by
+        NOTIFY: PostgreSQL makes commits that notify wait for each other.)
+    :param retry_after: first wait after the broker refused a message; it doubles up to a minute. Default 1 s.
+    :raises UsageError: SQLAlchemy is not installed.
+    :raises ConfigError: a duration is too short.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Outbox:
         require_sqlalchemy("Outbox")
         if min(lease, poll, retry_after) < MILLISECOND:
             raise ConfigError(
-                f"Outbox: lease ({lease}), poll ({poll}) and retry_after ({retry_after}) are at least a millisecond"
+                f"Outbox: lease ({lease}), poll ({poll}) and retry_after ({retry_after}) must be at least 1 ms"
             )
         self.statistics: OutboxStatistics = OutboxStatistics()
         self._tables = OutboxTables(sessions, table)
@@ -88,7 +91,7 @@ class Outbox:
         self._clock: Clock = SystemClock()
         self._app: App | None = None
         self._relay: Relay | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._relay_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         metrics.get_meter("warren.patterns").create_observable_gauge(
             "warren.outbox.lag",
@@ -99,6 +102,7 @@ class Outbox:
 
     @property
     def tables(self) -> tuple[Table, Table]:
+        """Tables of the messages and of the relay's lease, for migrations."""
         return self._tables.messages, self._tables.lease
 
     async def add(
@@ -112,11 +116,11 @@ class Outbox:
         message_id: str | None = None,
         headers: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        """Write `message` in the session's transaction; it is published when, and only when, that commits.
+        """Write `message` in the session's transaction; it is published if and only if that commits.
 
-        :param ordered_by: what it is in order with; default what the Outbox's `ordered_by` says.
-        :param exchange: and `key`, `message_id`, `headers`: as for `app.publish`.
-        :raises ConfigError: the message has no address, or a header is nothing that JSON carries.
+        :param ordered_by: its ordering key; default the result of the Outbox's `ordered_by`.
+        :param exchange: with `key`, `message_id` and `headers` as for `app.publish`.
+        :raises ConfigError: the message has no address, or JSON cannot represent a header.
         """
         if ordered_by is None and self._ordered_by is not None:
             ordered_by = self._ordered_by(message)
@@ -131,14 +135,14 @@ class Outbox:
     def publishes(
         self, function: Callable[Parameters, Awaitable[Message | Sequence[Message] | None]]
     ) -> Callable[Parameters, Coroutine[Any, Any, None]]:
-        """Decorate a handler under `TransactionalOnce`: what it returns, a message or several, goes through the outbox in
-        the transaction of its claim and its work.
+        """Decorate a handler under `TransactionalOnce` that returns a message or several, to add them to the outbox in
+        its transaction.
 
             @app.handle(PlaceOrder, once=TransactionalOnce(sessions))
             @outbox.publishes
             async def place(command: PlaceOrder) -> OrderPlaced: ...
 
-        :raises ConfigError: when the handler runs without `TransactionalOnce`.
+        :raises ConfigError: the handler runs without `TransactionalOnce`.
         """
 
         @functools.wraps(function)
@@ -152,11 +156,12 @@ class Outbox:
         return handler
 
     async def lag(self) -> timedelta:
-        """How long the oldest message waits; zero if none does. Asks the database, so that any process may.
+        """Return how long the oldest message has waited; zero if none does. Reads the database, so it works in any
+        process.
 
         :raises sqlalchemy.exc.DBAPIError: the database does not answer.
         """
-        await self._tables.make()
+        await self._tables.create()
         return self._since(await self._tables.oldest_ms())
 
     def register(self, app: App) -> None:
@@ -165,48 +170,49 @@ class Outbox:
 
     @property
     def busy(self) -> str:
-        """What a test on virtual time waits for: the relay, while it works on what was committed."""
+        """Background work that a test on virtual time must wait for; empty if there is none."""
         return "the relay of an outbox" if self._relay is not None and self._relay.busy else ""
 
     async def on_start(self) -> None:
+        """Start the relay."""
         if self._app is None:
-            raise ConfigError("this Outbox belongs to no App: app.include(outbox)")
+            raise ConfigError("this Outbox belongs to no App: call app.include(outbox) first")
         self._loop = asyncio.get_running_loop()
         self._relay = Relay(
             self._tables, self.statistics, lease_ms=self._lease_ms, poll=self._poll, retry=self._retry
         )
-        # In a context of its own: that it sleeps does not mean that a handler does.
-        self._running = asyncio.create_task(
+        # In a separate context: a sleep of the relay must not count as a sleep of a handler.
+        self._relay_task = asyncio.create_task(
             self._relay.run(self._app),
             name=f"relay of {self._tables.messages.name}",
             context=contextvars.Context(),
         )
 
     async def on_stop(self) -> None:
-        """What waits is relayed by another process, or after the next start."""
+        """Stop the relay; another process, or the next start, relays the waiting messages."""
         relay, self._relay = self._relay, None
-        running, self._running = self._running, None
-        if relay is not None and running is not None:
-            running.cancel()
+        relay_task, self._relay_task = self._relay_task, None
+        if relay is not None and relay_task is not None:
+            relay_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await running
+                await relay_task
             await relay.release()
 
     def _wake_after_commit(self, session: AsyncSession) -> None:
-        """The relay of this process looks at once when the transaction has committed."""
+        """Wake this process's relay when the transaction has committed."""
         from sqlalchemy import event
 
         if self._relay is None:
             return
         if self not in session.info:
-            # Once a session, which may commit often.
+            # Once per session, which may commit often.
             event.listen(session.sync_session, "after_commit", self._committed)
         session.info[self] = True
 
     def _committed(self, session: Session) -> None:
         added, session.info[self] = session.info.get(self), False
         if added and self._relay is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._relay.news.set)
+            self._loop.call_soon_threadsafe(self._relay.wakeup.set)
 
     def _observe(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
         if self.statistics.relaying:

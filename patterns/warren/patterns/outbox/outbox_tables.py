@@ -1,4 +1,4 @@
-"""The outbox in the database: the table of messages, the lease of the one relay, and the statements on both."""
+"""Database tables of the outbox: messages and the relay's lease, with the statements on both."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-THE_ONE = 1
-"""The only row of the lease."""
+LEASE_ROW_ID = 1
+"""Id of the lease table's only row."""
 
 
-class Row(NamedTuple):
-    """A message that waits for the relay."""
+class OutboxRow(NamedTuple):
+    """Message that waits for the relay."""
 
     id: int
     ordered_by: str | None
@@ -27,34 +27,35 @@ class Row(NamedTuple):
 
 
 class OutboxTables:
-    """Both tables, made when they are first used and missing."""
+    """Both tables, created on first use if they are missing."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], name: str) -> None:
         self.messages: Table = _messages(name)
         self.lease: Table = _lease(name)
         self.sessions: async_sessionmaker[AsyncSession] = sessions
-        self._made = False
+        self._created = False
 
-    async def make(self) -> None:
-        if not self._made:
+    async def create(self) -> None:
+        """Create the tables unless this process has done so."""
+        if not self._created:
             await create_tables(self.sessions, self.messages, self.lease)
-            self._made = True
+            self._created = True
 
     async def add(
         self, session: AsyncSession, outgoing: Outgoing, ordered_by: str | None, now_ms: int
     ) -> None:
-        """Within the caller's transaction.
+        """Insert a message in the caller's transaction.
 
-        :raises ConfigError: a header is nothing that JSON carries.
+        :raises ConfigError: JSON cannot represent a header.
         """
         try:
             properties = json.dumps({"properties": outgoing.properties, "headers": outgoing.headers})
         except TypeError as error:
             raise ConfigError(
-                f"an outbox keeps headers as JSON, which cannot carry one of these: {error}"
+                f"an outbox stores headers as JSON, which cannot represent one of these: {error}"
             ) from None
-        if not self._made:
-            await self._make_for(session)
+        if not self._created:
+            await self._create_for(session)
         await session.execute(
             self.messages.insert(),
             {
@@ -67,48 +68,56 @@ class OutboxTables:
             },
         )
 
-    async def _make_for(self, session: AsyncSession) -> None:
-        """Before a caller's transaction writes, in which a lock of SQLite may be held already: there it must do it."""
+    async def _create_for(self, session: AsyncSession) -> None:
+        """Create the tables before a caller's transaction writes. That transaction may already hold SQLite's lock, so it
+        creates them itself."""
         from sqlalchemy.schema import CreateTable
 
         if session.get_bind().dialect.name == "sqlite":
             await session.execute(CreateTable(self.messages, if_not_exists=True))
         else:
-            await self.make()
+            await self.create()
 
-    async def waiting(
-        self, limit: int, *, but_keys: Collection[str] = (), but_ids: Collection[int] = (), after: int = 0
-    ) -> list[Row]:
-        """The oldest of those that are committed, without what is put off.
+    async def pending(
+        self,
+        limit: int,
+        *,
+        excluded_keys: Collection[str] = (),
+        excluded_ids: Collection[int] = (),
+        after: int = 0,
+    ) -> list[OutboxRow]:
+        """Return the oldest committed messages, without those that wait for a retry.
 
-        :param after: only what has a higher id, and follows none of its order that has not.
+        :param after: return only messages with a higher id that follow no message of their ordering key with a lower
+            one.
         """
         from sqlalchemy import or_, select
 
         columns = self.messages.c
         wanted = select(self.messages).order_by(columns.id).limit(limit)
         async with self.sessions() as session:
-            if but_keys:
-                keys = _values(session, columns.ordered_by, but_keys)
+            if excluded_keys:
+                keys = _values(session, columns.ordered_by, excluded_keys)
                 wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
-            if but_ids:
-                wanted = wanted.where(columns.id.not_in(_values(session, columns.id, but_ids)))
+            if excluded_ids:
+                wanted = wanted.where(columns.id.not_in(_values(session, columns.id, excluded_ids)))
             if after:
-                # Joined once: as a condition of each row, either database would search it row by row.
+                # Joined once: as a condition of each row, both databases would search it row by row.
                 earlier = self.messages.alias().c
-                passed = select(earlier.ordered_by).where(earlier.id <= after).distinct().subquery()
-                wanted = wanted.outerjoin(passed, passed.c.ordered_by == columns.ordered_by)
-                wanted = wanted.where(columns.id > after, passed.c.ordered_by.is_(None))
+                skipped = select(earlier.ordered_by).where(earlier.id <= after).distinct().subquery()
+                wanted = wanted.outerjoin(skipped, skipped.c.ordered_by == columns.ordered_by)
+                wanted = wanted.where(columns.id > after, skipped.c.ordered_by.is_(None))
             return [_row(row) for row in (await session.execute(wanted)).mappings()]
 
     async def delete(self, ids: Sequence[int]) -> None:
+        """Delete published messages."""
         from sqlalchemy import delete
 
         async with self.sessions.begin() as session:
             await session.execute(delete(self.messages).where(self.messages.c.id.in_(ids)))
 
     async def oldest_ms(self) -> int | None:
-        """When the oldest message was added."""
+        """Return when the oldest message was added; None if there is none."""
         from sqlalchemy import select
 
         columns = self.messages.c
@@ -118,12 +127,13 @@ class OutboxTables:
             return oldest
 
     async def take_lease(self, holder: str, lease_ms: int) -> bool:
-        """Become, or stay, the one that relays; by the database's clock, so that no machine's own can be wrong."""
+        """Take or renew the relay's lease, and return whether it is held; by the database's clock, so that no machine's
+        clock can be wrong."""
         columns = self.lease.c
         async with self.sessions.begin() as session:
-            now = _database_ms(session)
+            now = _database_time_ms(session)
             until = now + lease_ms
-            claim = upsert(session, self.lease).values(id=THE_ONE, holder=holder, until_ms=until)
+            claim = upsert(session, self.lease).values(id=LEASE_ROW_ID, holder=holder, until_ms=until)
             claim = claim.on_conflict_do_update(
                 index_elements=[columns.id],
                 set_={"holder": holder, "until_ms": until},
@@ -132,6 +142,7 @@ class OutboxTables:
             return (await session.execute(claim.returning(columns.id))).first() is not None
 
     async def release_lease(self, holder: str) -> None:
+        """Release the lease if it is held by `holder`."""
         from sqlalchemy import update
 
         columns = self.lease.c
@@ -139,26 +150,26 @@ class OutboxTables:
             await session.execute(update(self.lease).where(columns.holder == holder).values(until_ms=0))
 
 
-def _row(row: Any) -> Row:
-    kept = json.loads(row["properties"])
+def _row(row: Any) -> OutboxRow:
+    stored = json.loads(row["properties"])
     outgoing = Outgoing(
-        row["exchange"], row["routing_key"], kept["properties"], kept["headers"], bytes(row["body"])
+        row["exchange"], row["routing_key"], stored["properties"], stored["headers"], bytes(row["body"])
     )
-    return Row(row["id"], row["ordered_by"], row["added_ms"], outgoing)
+    return OutboxRow(row["id"], row["ordered_by"], row["added_ms"], outgoing)
 
 
-def _database_ms(session: AsyncSession) -> ColumnElement[int]:
+def _database_time_ms(session: AsyncSession) -> ColumnElement[int]:
     from sqlalchemy import BigInteger, literal_column
 
     if session.get_bind().dialect.name == "sqlite":
-        words = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+        expression = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
     else:
-        words = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
-    return literal_column(words, BigInteger)
+        expression = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+    return literal_column(expression, BigInteger)
 
 
 def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
-    """As rows of one argument: how many arguments a statement may have is limited in both databases."""
+    """Return the values as rows of one argument: both databases limit the number of arguments of a statement."""
     from sqlalchemy import ARRAY, func, literal, select
 
     if session.get_bind().dialect.name == "sqlite":
@@ -173,7 +184,7 @@ def _messages(name: str) -> Table:
     return Table(
         own,
         MetaData(),
-        # In SQLite only an INTEGER counts by itself.
+        # SQLite generates ids only for an INTEGER column.
         Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
         Column("ordered_by", Text),
         Column("exchange", Text, nullable=False),
@@ -199,4 +210,4 @@ def _lease(name: str) -> Table:
     )
 
 
-__all__ = ["OutboxTables", "Row"]
+__all__ = ["OutboxRow", "OutboxTables"]

@@ -1,4 +1,4 @@
-"""The relay of an outbox: one among all processes publishes what is committed, in order per key, until it is confirmed."""
+"""Outbox relay: one process publishes the committed messages, in order per key, until they are confirmed."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from warren.patterns.outbox.outbox_tables import OutboxTables, Row
+from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 BATCH: Final = 500
 PUBLISH_SECONDS: Final = 30.0
-FIRST_RETRY: Final = 1.0
-LAST_RETRY: Final = 60.0
-REMEMBERED: Final = 10_000
-"""So many that were refused have each a wait of their own; the memory for them is bounded, whatever is refused."""
-AFTER_ERROR: Final = 1.0
+FIRST_RETRY_SECONDS: Final = 1.0
+MAX_RETRY_SECONDS: Final = 60.0
+MAX_RETRY_TIMES: Final = 10_000
+"""Refused messages with a retry time of their own; a bound for the memory they take."""
+ERROR_PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class OutboxStatistics:
-    """What this process has seen; other processes count their own."""
+    """Counters of this process; other processes count their own."""
 
     added: int = 0
     """Messages that were written, whether or not their transaction committed."""
     relayed: int = 0
-    """Messages that the broker confirmed. More than there were, if some were published again."""
+    """Messages that the broker confirmed; above the number of messages if some were published again."""
     failed: int = 0
-    """Publishes that were refused; each is tried again, and holds back what follows with the same `ordered_by`."""
+    """Refused publishes; each is retried, and holds back later messages with the same `ordered_by`."""
     relaying: bool = False
-    """Whether this process is the one that relays."""
+    """This process holds the lease and relays."""
     oldest_ms: int | None = None
-    """When the oldest message was added that waited as this process, relaying, looked last; None: none waited."""
+    """Time at which the oldest waiting message was added, as this relay read it last; None if none waited."""
 
 
 class _LeaseLost(Exception):
-    """Another process relays now."""
+    """Another process holds the lease now."""
 
 
 class Relay:
-    """Runs until it is cancelled; relays while it holds the lease.
+    """Relay that runs until it is cancelled, and publishes while it holds the lease.
 
-    Of two messages with the same `ordered_by` the second is published when the first is confirmed; what has no order, and
-    what has another, goes at the same time. A message is deleted after its confirm, so that a crash in between publishes it
-    again, with the same id.
+    Of two messages with the same `ordered_by` the second is published after the confirm of the first; messages
+    without an ordering key, or with another one, are published at the same time. A message is deleted after its
+    confirm, so a crash in between publishes it again, with the same id.
     """
 
     def __init__(
         self, tables: OutboxTables, statistics: OutboxStatistics, *, lease_ms: int, poll: float, retry: float
     ) -> None:
-        self.news: asyncio.Event = asyncio.Event()
+        self.wakeup: asyncio.Event = asyncio.Event()
         self._tables = tables
         self._statistics = statistics
         self._lease_ms = lease_ms
@@ -62,39 +62,42 @@ class Relay:
         self._first_retry = retry
         self._holder = secrets.token_hex(8)
         self._working = True
-        self._put_off: dict[str | int, tuple[float, float]] = {}
-        """By `ordered_by`, or by id where there is none: until when, and the wait that led there."""
-        self._passed = 0
-        """More was refused than is remembered: what has an id up to this is looked at again after all that is behind it."""
-        self._look_again = 0.0
-        """Not before this."""
+        self._retry_times: dict[str | int, tuple[float, float]] = {}
+        """Ordering key, or id of a message without one -> (time of the next retry, wait before it)."""
+        self._skipped_up_to = 0
+        """Highest id of a refused message without a retry time; those up to it are read again after all later ones."""
+        self._rescan_at = 0.0
+        """Earliest time to read the skipped messages again."""
 
     @property
     def busy(self) -> bool:
-        """Whether what this process has committed may be on its way, or it has not asked yet who relays."""
-        return self._working or (self._statistics.relaying and self.news.is_set())
+        """Committed messages of this process may be in progress, or it has not tried to take the lease yet."""
+        return self._working or (self._statistics.relaying and self.wakeup.is_set())
 
     async def run(self, app: App) -> None:
+        """Relay until cancelled; wait for the database and the broker as long as they fail."""
         while True:
             try:
-                await self._tables.make()
+                await self._tables.create()
                 if await self._tables.take_lease(self._holder, self._lease_ms):
                     await self._relay_while_leased(app)
                 self._working = False
                 await app.clock.sleep(min(self._poll, self._lease_ms / 3000))
             except TransportUnavailable as error:
                 # Another process may reach the broker.
-                log.warning("outbox.no_broker table=%s error=%s", self._tables.messages.name, error)
+                log.warning("event=outbox.broker_lost table=%s error=%s", self._tables.messages.name, error)
                 await self.release()
-                await app.clock.sleep(AFTER_ERROR)
-            except Exception as error:  # The database, mostly: it is waited for as long as the App runs.
-                log.warning("outbox.interrupted table=%s error=%s", self._tables.messages.name, error)
-                await app.clock.sleep(AFTER_ERROR)
+                await app.clock.sleep(ERROR_PAUSE_SECONDS)
+            except Exception as error:  # Mostly the database: the relay retries as long as the App runs.
+                log.warning(
+                    "event=outbox.relay_interrupted table=%s error=%s", self._tables.messages.name, error
+                )
+                await app.clock.sleep(ERROR_PAUSE_SECONDS)
             finally:
                 self._statistics.relaying = self._working = False
 
     async def release(self) -> None:
-        """Let another process relay at once; if the database does not hear of it, when the lease is over."""
+        """Release the lease, so that another process relays at once; if the database fails, the lease expires."""
         with contextlib.suppress(Exception):
             await self._tables.release_lease(self._holder)
 
@@ -116,35 +119,37 @@ class Relay:
         while True:
             await clock.sleep(self._lease_ms / 3000)
             if not await self._tables.take_lease(self._holder, self._lease_ms):
-                log.warning("outbox.lease_lost table=%s", self._tables.messages.name)
+                log.warning("event=outbox.lease_lost table=%s", self._tables.messages.name)
                 raise _LeaseLost
 
     async def _relay(self, app: App) -> None:
         while True:
-            self.news.clear()
+            self.wakeup.clear()
             now = app.clock.now()
-            off = [name for name, (until, _) in self._put_off.items() if until > now]
-            rows = await self._tables.waiting(
+            off = [name for name, (until, _) in self._retry_times.items() if until > now]
+            rows = await self._tables.pending(
                 BATCH,
-                but_keys=[name for name in off if isinstance(name, str)],
-                but_ids=[name for name in off if isinstance(name, int)],
-                after=self._passed,
+                excluded_keys=[name for name in off if isinstance(name, str)],
+                excluded_ids=[name for name in off if isinstance(name, int)],
+                after=self._skipped_up_to,
             )
-            held_back = off or self._passed
-            self._statistics.oldest_ms = await self._tables.oldest_ms() if held_back else _oldest(rows)
-            if self._passed and len(rows) < BATCH and now >= self._look_again:
-                # Also what another process relayed meanwhile is forgotten so.
-                self._put_off = {name: wait for name, wait in self._put_off.items() if wait[0] > now}
-                self._passed = 0
+            held_back = off or self._skipped_up_to
+            self._statistics.oldest_ms = (
+                await self._tables.oldest_ms() if held_back else _oldest_added_ms(rows)
+            )
+            if self._skipped_up_to and len(rows) < BATCH and now >= self._rescan_at:
+                # This also drops the retry times of messages that another process relayed meanwhile.
+                self._retry_times = {name: wait for name, wait in self._retry_times.items() if wait[0] > now}
+                self._skipped_up_to = 0
             elif rows:
                 await self._publish(app, rows)
             else:
                 self._working = False
-                await self._wait_for_news(app.clock)
+                await self._wait_for_wakeup(app.clock)
 
-    async def _publish(self, app: App, rows: list[Row]) -> None:
-        """Publish in rounds: the first of each key and all without one, then the second of each key, and so on."""
-        rounds: list[list[Row]] = []
+    async def _publish(self, app: App, rows: list[OutboxRow]) -> None:
+        """Publish in rounds: the first message of each key and all without one, then the second of each key, and so on."""
+        rounds: list[list[OutboxRow]] = []
         seen: dict[str, int] = {}
         for row in rows:
             turn = 0 if row.ordered_by is None else seen.get(row.ordered_by, 0)
@@ -155,59 +160,59 @@ class Relay:
             rounds[turn].append(row)
         confirmed: list[int] = []
         failed: set[str] = set()
-        passed = 0
+        skipped = 0
         try:
             for each in rounds:
-                going = [row for row in each if row.ordered_by is None or row.ordered_by not in failed]
-                for row, problem in zip(going, await _confirms(app, going), strict=True):
+                due = [row for row in each if row.ordered_by is None or row.ordered_by not in failed]
+                for row, problem in zip(due, await _publish_and_confirm(app, due), strict=True):
                     if problem is None:
                         confirmed.append(row.id)
-                        self._put_off.pop(_held_by(row), None)
+                        self._retry_times.pop(_ordering_key(row), None)
                         continue
                     if isinstance(problem, TransportUnavailable):
                         raise problem
                     if row.ordered_by is not None:
                         failed.add(row.ordered_by)
-                    if not self._hold_back(row, problem, app.clock.now()):
-                        passed = max(passed, row.id)
-            # Only now: what a lost connection kept from being tried must not be passed over.
-            if passed and not self._passed:
-                self._look_again = app.clock.now() + LAST_RETRY
-            self._passed = max(self._passed, passed)
+                    if not self._schedule_retry(row, problem, app.clock.now()):
+                        skipped = max(skipped, row.id)
+            # Only now: messages that were not tried because the connection was lost must not be skipped.
+            if skipped and not self._skipped_up_to:
+                self._rescan_at = app.clock.now() + MAX_RETRY_SECONDS
+            self._skipped_up_to = max(self._skipped_up_to, skipped)
         finally:
             self._statistics.relayed += len(confirmed)
             if confirmed:
                 await asyncio.shield(self._tables.delete(confirmed))
 
-    def _hold_back(self, row: Row, problem: WarrenError, now: float) -> bool:
-        """Whether it is remembered."""
-        name = _held_by(row)
-        _, before = self._put_off.get(name, (0.0, 0.0))
-        wait = min(2 * before, LAST_RETRY) if before else self._first_retry
-        remembered = bool(before) or len(self._put_off) < REMEMBERED
+    def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> bool:
+        """Schedule a retry of a refused message; return whether it has a retry time of its own."""
+        name = _ordering_key(row)
+        _, before = self._retry_times.get(name, (0.0, 0.0))
+        wait = min(2 * before, MAX_RETRY_SECONDS) if before else self._first_retry
+        remembered = bool(before) or len(self._retry_times) < MAX_RETRY_TIMES
         if remembered:
-            self._put_off[name] = now + wait, wait
+            self._retry_times[name] = now + wait, wait
         else:
-            wait = LAST_RETRY
+            wait = MAX_RETRY_SECONDS
         self._statistics.failed += 1
         log.error(
-            "outbox.refused table=%s id=%d ordered_by=%s message_id=%s retry_in=%.0fs error=%s",
+            "event=outbox.message_refused table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
             self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
         )  # fmt: skip
         return remembered
 
-    async def _wait_for_news(self, clock: Clock) -> None:
-        """Until this process has committed something, or for as long as others may have."""
-        timer = clock.call_at(clock.now() + self._poll, self.news.set)
+    async def _wait_for_wakeup(self, clock: Clock) -> None:
+        """Wait until this process has committed a message, or until others may have."""
+        timer = clock.call_at(clock.now() + self._poll, self.wakeup.set)
         try:
-            await self.news.wait()
+            await self.wakeup.wait()
             self._working = True
         finally:
             timer.cancel()
 
 
-async def _confirms(app: App, rows: list[Row]) -> list[WarrenError | None]:
-    """Publish them in a window; for each, why the broker does not have it."""
+async def _publish_and_confirm(app: App, rows: list[OutboxRow]) -> list[WarrenError | None]:
+    """Publish the messages concurrently, and return for each the error, or None if it is confirmed."""
     sent: list[asyncio.Future[None] | WarrenError] = []
     try:
         for row in rows:
@@ -225,20 +230,20 @@ async def _confirms(app: App, rows: list[Row]) -> list[WarrenError | None]:
         raise
     problems = [entry.exception() if isinstance(entry, asyncio.Future) else entry for entry in sent]
     return [
-        problem if problem is None or isinstance(problem, WarrenError) else _other(problem)
+        problem if problem is None or isinstance(problem, WarrenError) else _as_warren_error(problem)
         for problem in problems
     ]
 
 
-def _other(problem: BaseException) -> WarrenError:
+def _as_warren_error(problem: BaseException) -> WarrenError:
     return WarrenError(f"{type(problem).__name__}: {problem}", retryable=True, outcome="unknown")
 
 
-def _held_by(row: Row) -> str | int:
+def _ordering_key(row: OutboxRow) -> str | int:
     return row.id if row.ordered_by is None else row.ordered_by
 
 
-def _oldest(rows: list[Row]) -> int | None:
+def _oldest_added_ms(rows: list[OutboxRow]) -> int | None:
     return rows[0].added_ms if rows else None
 
 

@@ -1,4 +1,4 @@
-"""Messages that nobody on their way can read (`Encryption`) or change (`Signing`)."""
+"""Message protection: `Encryption` against reading, `Signing` against changes."""
 
 from warren.patterns.protection.encryption import Encryption
 from warren.patterns.protection.protection_header import ProtectionStatistics

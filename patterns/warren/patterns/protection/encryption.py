@@ -1,14 +1,14 @@
-"""Encryption: bodies that only those who hold a key can read, and that nobody else can change or attach to another message.
+"""Encryption: only processes with a key can read message bodies, change them or attach them to another message.
 
-Guarantees: AES-GCM (NIST SP 800-38D) with a random 96-bit nonce a message; the key id, the time and the properties message
-id, type, content type, content encoding, correlation id and app id are authenticated with the body. A message that was
-changed, that is encrypted with a key that is not known here, or that carries no protection ends as a dead letter with
-the reason, before anything of it is decoded. A dead letter, a delayed or a parked message stays encrypted.
+Guarantees: AES-GCM (NIST SP 800-38D) with a random 96-bit nonce per message; the key id, the time and the properties
+message id, type, content type, content encoding, correlation id and app id are authenticated with the body. A message
+that was changed, is encrypted with an unknown key, or has no protection becomes a dead letter with the reason, before
+any of it is decoded. Dead letters, delayed and parked messages stay encrypted.
 
-What it does not hide: properties, headers, routing keys, sizes. What it does not stop: somebody who publishes a captured
-message again, unchanged; it has the same message id, by which `Once` knows it, for as long as `max_age` lets it be taken.
+Not hidden: properties, headers, routing keys, sizes. Not prevented: publishing a captured message again, unchanged;
+it has the same message id, by which `Once` recognises it, for as long as `max_age` accepts it.
 
-Costs: 28 bytes a message and about a microsecond, and one more for each kilobyte.
+Costs: 28 bytes per message and about a microsecond, and one more for each kilobyte.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from warren.patterns.optional_packages import require_package
 from warren.patterns.protection.protection_header import (
     ProtectionHeader,
     ProtectionStatistics,
-    bound,
+    authenticated_data,
     check_age,
     check_key_ids,
-    read_terms,
+    parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
@@ -39,19 +39,20 @@ KEY_BYTES: Final = (16, 24, 32)
 
 
 class Encryption:
-    """Encrypts what an App publishes and decrypts what it handles: `app.include(Encryption(keys, current="2026-11"))`.
+    """Middleware that encrypts published messages and decrypts handled ones: `app.include(Encryption(keys,
+    current="2026-11"))`.
 
-    Included after `Signing`, it encrypts what was signed.
+    Include it after `Signing` to encrypt signed messages.
 
-    **Rotation**: give every process the new key beside the old, then make it current everywhere, then take the old one away
-    when no message needs it any more. One key is good for 2 ** 32 messages (SP 800-38D, 8.3).
+    **Rotation**: give every process the new key beside the old one, then make it current everywhere, then remove the
+    old one when no message needs it any more. One key is good for 2 ** 32 messages (SP 800-38D, 8.3).
 
-    :param keys: of 16, 24 or 32 random bytes (`secrets.token_bytes(32)`), by their ids; never logged.
-    :param current: the id of the key that is used to encrypt.
-    :param required: False takes messages that are not encrypted too, while an application moves to encryption.
-    :param max_age: a message that was encrypted longer ago is refused. Default None: none is.
-    :param headers: names of headers that are authenticated too; their values are text, integers, booleans.
-    :raises ConfigError: a key has another length, or an id cannot stand in a header.
+    :param keys: keys of 16, 24 or 32 random bytes (`secrets.token_bytes(32)`), by their ids; never logged.
+    :param current: id of the key that encrypts.
+    :param required: False also accepts messages that are not encrypted, while an application moves to encryption.
+    :param max_age: age above which a message is rejected. Default None: no limit.
+    :param headers: names of headers that are authenticated too; their values are text, integers or booleans.
+    :raises ConfigError: a key has another length, or a header cannot contain an id.
     :raises UsageError: `cryptography` is not installed.
     """
 
@@ -76,13 +77,14 @@ class Encryption:
     def use(self, keys: Mapping[str, bytes], *, current: str) -> None:
         """Use these keys from now on, also while the App runs.
 
-        :raises ConfigError: as the constructor.
+        :raises ConfigError: as for the constructor.
         """
         check_key_ids("Encryption", list(keys), current)
         for key_id, key in keys.items():
             if len(key) not in KEY_BYTES:
                 raise ConfigError(
-                    f"Encryption: the key {key_id!r} has {len(key)} bytes: secrets.token_bytes(32) makes one"
+                    f"Encryption: the key {key_id!r} has {len(key)} bytes instead of 16, 24 or 32: create it with"
+                    " secrets.token_bytes(32)"
                 )
         cipher = _cipher()
         self._ciphers = {key_id: cipher(key) for key_id, key in keys.items()}
@@ -93,21 +95,21 @@ class Encryption:
         app.middleware(publish=self._encrypt, handle=self._decrypt)
 
     async def on_start(self) -> None:
-        """Nothing to begin: it works on each message."""
+        """Do nothing: encryption applies to each message."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
     async def _encrypt(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
-        terms = ProtectionHeader(ALGORITHM, self._current, int(self._clock.now() * 1000))
+        header = ProtectionHeader(ALGORITHM, self._current, int(self._clock.now() * 1000))
         nonce = os.urandom(NONCE_BYTES)
-        data = bound(terms, outgoing.properties, outgoing.headers, self._headers)
+        data = authenticated_data(header, outgoing.properties, outgoing.headers, self._headers)
         sealed = self._ciphers[self._current].encrypt(nonce, outgoing.body, data)
         inner = outgoing.properties.get("content_encoding")
         outgoing.set_body(nonce + sealed)
-        # As HTTP does it: the content type is that of the content, the encodings stand in the order of their application.
+        # As in HTTP: the content type is that of the content, and encodings are listed in the order of application.
         outgoing.set("content_encoding", f"{inner}, {ALGORITHM}" if inner else ALGORITHM)
-        outgoing.set_header(HEADER, str(terms))
+        outgoing.set_header(HEADER, str(header))
         self.statistics.protected += 1
         await call_next(outgoing)
 
@@ -120,7 +122,7 @@ class Encryption:
         try:
             opened = self._open(delivery, text)
         except DeadLetter:
-            self.statistics.refused += 1
+            self.statistics.rejected += 1
             raise
         self.statistics.accepted += 1
         await call_next(opened)
@@ -129,14 +131,16 @@ class Encryption:
         from cryptography.exceptions import InvalidTag
 
         if text is None:
-            raise DeadLetter("it is not encrypted, and only encrypted messages are taken here")
-        terms = read_terms(text)
+            raise DeadLetter("the message is not encrypted, and only encrypted messages are accepted here")
+        header = parse_header(text)
         encodings = str(delivery.properties.get("content_encoding") or "").split(", ")
-        if terms is None or terms.algorithm != ALGORITHM or encodings[-1] != ALGORITHM:
-            raise DeadLetter("it does not say how it is encrypted in a way that is known here")
-        cipher = self._ciphers.get(terms.key_id)
+        if header is None or header.algorithm != ALGORITHM or encodings[-1] != ALGORITHM:
+            raise DeadLetter("the message has no valid encryption header")
+        cipher = self._ciphers.get(header.key_id)
         if cipher is None:
-            raise DeadLetter(f"it is encrypted with the key {terms.key_id!r}, which is not known here")
+            raise DeadLetter(
+                f"the message is encrypted with the key {header.key_id!r}, which this process does not have"
+            )
         properties = {
             name: value for name, value in delivery.properties.items() if name != "content_encoding"
         }
@@ -145,12 +149,14 @@ class Encryption:
         headers = {name: value for name, value in delivery.headers.items() if name != HEADER}
         nonce, sealed = delivery.body[:NONCE_BYTES], delivery.body[NONCE_BYTES:]
         try:
-            body = cipher.decrypt(nonce, sealed, bound(terms, properties, headers, self._headers))
+            body = cipher.decrypt(
+                nonce, sealed, authenticated_data(header, properties, headers, self._headers)
+            )
         except (InvalidTag, ValueError):
             raise DeadLetter(
-                f"it was changed on its way, or not encrypted with the key {terms.key_id!r}"
+                f"the message was changed on its way, or not encrypted with the key {header.key_id!r}"
             ) from None
-        check_age(terms, self._max_age, self._clock.now())
+        check_age(header, self._max_age, self._clock.now())
         return delivery.replace(body=body, headers=headers, properties=properties)
 
     def __repr__(self) -> str:

@@ -1,4 +1,5 @@
-"""What encryption and signing share: what they bind to the body, the header that says how, and the reasons to refuse."""
+"""Protection header: algorithm, key id and time of a protected message, and the data that is authenticated with its
+body."""
 
 from __future__ import annotations
 
@@ -18,24 +19,24 @@ AUTHENTICATED_PROPERTIES: Final = (
     "correlation_id",
     "app_id",
 )
-"""The properties that are bound to the body. Not `reply_to`, which brokers rewrite (direct reply-to), nor what a delay, a
-dead letter exchange or a replay changes: exchange, routing key, expiration."""
+"""Properties that are authenticated with the body. Not `reply_to`, which brokers rewrite (direct reply-to), nor what a
+delay, a dead letter exchange or a replay changes: exchange, routing key, expiration."""
 KEY_ID_CHARACTERS: Final = 64
 
 
 @dataclass(slots=True)
 class ProtectionStatistics:
-    """What this App has protected, and what it refused; each refusal is a dead letter with the reason."""
+    """Counters of this App; each rejected message is a dead letter with the reason."""
 
     protected: int = 0
     accepted: int = 0
     unprotected: int = 0
-    """Messages that came without protection and were taken, with `required=False`."""
-    refused: int = 0
+    """Messages without protection that were accepted because of `required=False`."""
+    rejected: int = 0
 
 
 class ProtectionHeader(NamedTuple):
-    """How a message is protected, as its header says it: `algorithm;key id;milliseconds`."""
+    """Value of the header of a protected message: `algorithm;key id;milliseconds`."""
 
     algorithm: str
     key_id: str
@@ -45,25 +46,26 @@ class ProtectionHeader(NamedTuple):
         return f"{self.algorithm};{self.key_id};{self.at_ms}"
 
 
-def read_terms(text: object) -> ProtectionHeader | None:
-    """The terms of a header; None if it is none that Warren writes."""
+def parse_header(text: object) -> ProtectionHeader | None:
+    """Return the parsed header; None if it is not in the form that Warren writes."""
     parts = text.split(";") if isinstance(text, str) else []
     if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) < 20):
         return None
     return ProtectionHeader(parts[0], parts[1], int(parts[2]))
 
 
-def bound(
-    terms: ProtectionHeader, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
+def authenticated_data(
+    header: ProtectionHeader, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
 ) -> bytes:
-    """What is bound to the body, in one unambiguous form: the terms, the properties, the headers that were named."""
+    """Return what is authenticated with the body, in one unambiguous form: the header, the properties, and the named
+    headers."""
     own = [properties.get(name) for name in AUTHENTICATED_PROPERTIES]
     further = [[name, headers.get(name)] for name in names]
-    return json.dumps([str(terms), own, further], separators=(",", ":"), default=str).encode()
+    return json.dumps([str(header), own, further], separators=(",", ":"), default=str).encode()
 
 
 def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> None:
-    """:raises ConfigError: an id cannot stand in a header, or the current one has no key."""
+    """Raise `ConfigError` if a header cannot contain an id, or the current id has no key."""
     for key_id in key_ids:
         if not key_id or ";" in key_id or len(key_id) > KEY_ID_CHARACTERS or not key_id.isprintable():
             raise ConfigError(
@@ -75,18 +77,20 @@ def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> Non
         )
 
 
-def check_age(terms: ProtectionHeader, max_age: timedelta | None, now: float) -> None:
-    """:raises DeadLetter: it is older than it may be, or from the future by as much."""
-    if max_age is not None and abs(now - terms.at_ms / 1000) > max_age.total_seconds():
-        raise DeadLetter(f"it was protected at {terms.at_ms} ms, which is more than {max_age} away from now")
+def check_age(header: ProtectionHeader, max_age: timedelta | None, now: float) -> None:
+    """Raise `DeadLetter` if the message is older than it may be, or from the future by as much."""
+    if max_age is not None and abs(now - header.at_ms / 1000) > max_age.total_seconds():
+        raise DeadLetter(
+            f"it was protected at {header.at_ms} ms, which differs from now by more than {max_age}"
+        )
 
 
 __all__ = [
     "AUTHENTICATED_PROPERTIES",
     "ProtectionHeader",
     "ProtectionStatistics",
-    "bound",
+    "authenticated_data",
     "check_age",
     "check_key_ids",
-    "read_terms",
+    "parse_header",
 ]

@@ -1,14 +1,15 @@
-"""Signing: messages that everybody may read and only those who hold a key can make.
+"""Signing: everybody may read the messages, only processes with a key can create them.
 
-Guarantees: the body, the key id, the time and the properties message id, type, content type, content encoding, correlation
-id and app id are signed, with HMAC-SHA-256 (RFC 2104; who can check can also sign) or Ed25519 (RFC 8032; a public key
-checks, only the private one signs). A message that was changed, whose signature is missing, or whose key is not known
-ends as a dead letter with the reason, before anything of it is decoded. Signatures are compared in constant time.
+Guarantees: the body, the key id, the time and the properties message id, type, content type, content encoding,
+correlation id and app id are signed, with HMAC-SHA-256 (RFC 2104; who can check can also sign) or Ed25519 (RFC 8032;
+a public key checks, only the private one signs). A message that was changed, has no signature, or was signed with an
+unknown key becomes a dead letter with the reason, before any of it is decoded. Signatures are compared in constant
+time.
 
-What it does not stop: somebody who publishes a captured message again, unchanged; it has the same message id, by which
-`Once` knows it, for as long as `max_age` lets it be taken.
+Not prevented: publishing a captured message again, unchanged; it has the same message id, by which `Once` recognises
+it, for as long as `max_age` accepts it.
 
-Costs: about 130 bytes a message; a few microseconds with HMAC, about a tenth of a millisecond with Ed25519.
+Costs: about 130 bytes per message; a few microseconds with HMAC, about a tenth of a millisecond with Ed25519.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from warren.core.errors import missing_extra_error
 from warren.patterns.protection.protection_header import (
     ProtectionHeader,
     ProtectionStatistics,
-    bound,
+    authenticated_data,
     check_age,
     check_key_ids,
-    read_terms,
+    parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 HEADER: Final = "warren-signature"
-TERMS_HEADER: Final = "warren-signed"
+SIGNED_HEADER: Final = "warren-signed"
 HMAC: Final = "hmac-sha256"
 ED25519: Final = "ed25519"
-LEAST_SECRET: Final = 32
+MIN_SECRET_BYTES: Final = 32
 KEY_BYTES: Final = 32
 
 Sign = Callable[[bytes], bytes]
@@ -47,11 +48,13 @@ Verify = Callable[[bytes, bytes], bool]
 
 
 class Signing:
-    """Signs what an App publishes and checks what it handles: `app.include(Signing.hmac(secrets, current="2026-11"))`.
+    """Middleware that signs published messages and checks handled ones: `app.include(Signing.hmac(secrets,
+    current="2026-11"))`.
 
-    Made by `Signing.hmac` or `Signing.ed25519`. Included before `Encryption`, what it signs is the readable content.
+    Create it with `Signing.hmac` or `Signing.ed25519`. Include it before `Encryption` to sign the readable content.
 
-    **Rotation**: give every process the new key beside the old, then make it current everywhere, then take the old one away.
+    **Rotation**: give every process the new key beside the old one, then make it current everywhere, then remove the
+    old one.
     """
 
     def __init__(
@@ -83,20 +86,20 @@ class Signing:
         max_age: timedelta | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
-        """With secrets that both sides share; needs nothing else installed.
+        """Return a Signing with secrets that both sides share; needs no optional package.
 
-        :param secrets: of at least 32 random bytes (`secrets.token_bytes(32)`), by their ids; never logged.
-        :param current: the id of the one that is used to sign.
-        :param required: False takes messages that are not signed too, while an application moves to signing.
-        :param max_age: a message that was signed longer ago is refused. Default None: none is.
-        :param headers: names of headers that are signed too; their values are text, integers, booleans.
-        :raises ConfigError: a secret is too short, or an id cannot stand in a header.
+        :param secrets: secrets of at least 32 random bytes (`secrets.token_bytes(32)`), by their ids; never logged.
+        :param current: id of the secret that signs.
+        :param required: False also accepts messages that are not signed, while an application moves to signing.
+        :param max_age: age above which a message is rejected. Default None: no limit.
+        :param headers: names of headers that are signed too; their values are text, integers or booleans.
+        :raises ConfigError: a secret is too short, or a header cannot contain an id.
         """
         check_key_ids("Signing", list(secrets), current)
         for key_id, secret in secrets.items():
-            if len(secret) < LEAST_SECRET:
+            if len(secret) < MIN_SECRET_BYTES:
                 raise ConfigError(
-                    f"Signing: the secret {key_id!r} has {len(secret)} bytes, at least {LEAST_SECRET} are needed"
+                    f"Signing: the secret {key_id!r} has {len(secret)} bytes, it must have at least {MIN_SECRET_BYTES}"
                 )
         return cls(
             HMAC,
@@ -118,12 +121,12 @@ class Signing:
         max_age: timedelta | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
-        """With a private key that signs, and public keys that check; further parameters as for `hmac`.
+        """Return a Signing with a private key that signs and public keys that check; further parameters as for `hmac`.
 
-        :param public: the public keys, 32 raw bytes each, by their ids.
-        :param private: 32 raw bytes; None publishes without a signature and only checks what comes. Never logged.
-        :param current: the id under which others know the public key of `private`.
-        :raises ConfigError: a key is no Ed25519 key, or `private` is not that of the public key `current`.
+        :param public: public keys, 32 raw bytes each, by their ids.
+        :param private: private key, 32 raw bytes; None publishes without a signature and only checks. Never logged.
+        :param current: id under which others have the public key of `private`.
+        :raises ConfigError: a key is no Ed25519 key, or `private` does not belong to the public key `current`.
         :raises UsageError: `cryptography` is not installed.
         """
         try:
@@ -137,7 +140,9 @@ class Signing:
         sign = None
         if private is not None:
             if current is None or len(private) != KEY_BYTES:
-                raise ConfigError(f"Signing: a private key has {KEY_BYTES} bytes and an id, current=...")
+                raise ConfigError(
+                    f"Signing: a private key must have {KEY_BYTES} bytes and an id, current=..."
+                )
             own = Ed25519PrivateKey.from_private_bytes(private)
             if own.public_key().public_bytes_raw() != public[current]:
                 raise ConfigError(f"Signing: the private key does not belong to the public key {current!r}")
@@ -152,53 +157,57 @@ class Signing:
         app.middleware(publish=self._attach if self._sign is not None else None, handle=self._check)
 
     async def on_start(self) -> None:
-        """Nothing to begin: it works on each message."""
+        """Do nothing: signing applies to each message."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
     async def _attach(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         assert self._sign is not None
         key_id, sign = self._sign
-        terms = ProtectionHeader(self._algorithm, key_id, int(self._clock.now() * 1000))
-        data = bound(terms, outgoing.properties, outgoing.headers, self._headers)
+        header = ProtectionHeader(self._algorithm, key_id, int(self._clock.now() * 1000))
+        data = authenticated_data(header, outgoing.properties, outgoing.headers, self._headers)
         signature = sign(_signed(data, outgoing.body))
-        outgoing.set_header(TERMS_HEADER, str(terms))
+        outgoing.set_header(SIGNED_HEADER, str(header))
         outgoing.set_header(HEADER, base64.b64encode(signature).decode())
         self.statistics.protected += 1
         await call_next(outgoing)
 
     async def _check(self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
-        text, signature = delivery.headers.get(TERMS_HEADER), delivery.headers.get(HEADER)
+        text, signature = delivery.headers.get(SIGNED_HEADER), delivery.headers.get(HEADER)
         if text is None and signature is None and not self._required:
             self.statistics.unprotected += 1
             await call_next(delivery)
             return
         try:
-            self._judge(delivery, text, signature)
+            self._verify_signature(delivery, text, signature)
         except DeadLetter:
-            self.statistics.refused += 1
+            self.statistics.rejected += 1
             raise
         self.statistics.accepted += 1
         await call_next(delivery)
 
-    def _judge(self, delivery: Delivery, text: object, signature: object) -> None:
+    def _verify_signature(self, delivery: Delivery, text: object, signature: object) -> None:
         if text is None or not isinstance(signature, str):
-            raise DeadLetter("it is not signed, and only signed messages are taken here")
-        terms = read_terms(text)
-        if terms is None or terms.algorithm != self._algorithm:
-            raise DeadLetter(f"it does not say that it is signed by {self._algorithm}")
-        verify = self._verify.get(terms.key_id)
+            raise DeadLetter("the message is not signed, and only signed messages are accepted here")
+        header = parse_header(text)
+        if header is None or header.algorithm != self._algorithm:
+            raise DeadLetter(f"the message has no valid header of a signature by {self._algorithm}")
+        verify = self._verify.get(header.key_id)
         if verify is None:
-            raise DeadLetter(f"it is signed with the key {terms.key_id!r}, which is not known here")
+            raise DeadLetter(
+                f"the message is signed with the key {header.key_id!r}, which this process does not have"
+            )
         try:
             claimed = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
-            raise DeadLetter("its signature is not written in Base64") from None
-        data = bound(terms, delivery.properties, delivery.headers, self._headers)
+            raise DeadLetter("the signature of the message is not Base64") from None
+        data = authenticated_data(header, delivery.properties, delivery.headers, self._headers)
         if not verify(claimed, _signed(data, delivery.body)):
-            raise DeadLetter(f"it was changed on its way, or not signed with the key {terms.key_id!r}")
-        check_age(terms, self._max_age, self._clock.now())
+            raise DeadLetter(
+                f"the message was changed on its way, or not signed with the key {header.key_id!r}"
+            )
+        check_age(header, self._max_age, self._clock.now())
 
     def __repr__(self) -> str:
         current = None if self._sign is None else self._sign[0]
@@ -206,7 +215,7 @@ class Signing:
 
 
 def _signed(data: bytes, body: bytes) -> bytes:
-    # What is bound is JSON on one line, so that nothing can move from one side of the line end to the other.
+    # The authenticated data is JSON on one line, so no byte can move from one side of the line end to the other.
     return data + b"\n" + body
 
 

@@ -1,7 +1,8 @@
-"""Rate limits: so many in such a time, in one process or over all of them."""
+"""Rate limits: at most so many handler starts in a time, in one process or over all of them."""
 
+from warren.patterns.rate_limit.local_rate_limiter import LocalRateLimiter
 from warren.patterns.rate_limit.rate_limit import RateLimit, RateLimitStatistics
-from warren.patterns.rate_limit.rate_limiter import LocalRateLimiter, RateLimiter, RateLimitExceeded
+from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.rate_limit.redis_rate_limiter import RedisRateLimiter
 
 __all__ = [

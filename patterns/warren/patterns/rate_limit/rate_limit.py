@@ -1,10 +1,10 @@
-"""Rate limit: queues whose handlers begin so often and no more often, whatever comes; nothing is lost over it.
+"""Rate limit: handlers of some queues start at a limited rate; no message is lost.
 
-Guarantees: an attempt to handle a message of these queues begins only with a token. A message whose token exists soon waits
-for it, unacknowledged; one that would wait longer is put aside, acknowledged, and comes again. If the limiter's store fails,
-messages are put aside (`fail_closed`) or handled without a token (`fail_open`).
+Guarantees: an attempt to handle a message of these queues begins only with a token. A message whose token will exist
+soon waits for it, unacknowledged; one that would wait longer is acknowledged and delayed in a wait queue. If the
+limiter's store fails, messages are delayed (`fail_closed`) or handled without a token (`fail_open`).
 
-Costs: one reservation an attempt, and a queue for what is put aside for each queue that is limited.
+Costs: one reservation per attempt, and a wait queue for each limited queue.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 @dataclass(slots=True)
 class RateLimitStatistics:
-    """What this process has done."""
+    """Counters of this process."""
 
     passed: int = 0
     """Attempts that began with a token."""
     waited: int = 0
-    """Of those, the ones that had to wait for it."""
-    put_aside: int = 0
-    """Messages that would have had to wait for too long."""
+    """Of those, the attempts that waited for it."""
+    delayed: int = 0
+    """Messages that would have waited too long and were delayed."""
     unlimited: int = 0
-    """Attempts that began without a token, because the store failed and `on_store_failure="fail_open"`."""
+    """Attempts without a token, because the store failed and `on_store_failure="fail_open"`."""
     postponed: int = 0
-    """Messages that were put aside because the store failed."""
+    """Messages that were delayed because the store failed."""
 
 
 class RateLimit:
-    """`app.include(RateLimit(limiter, queues=["payments"]))`.
+    """Rate limit for queues: `app.include(RateLimit(limiter, queues=["payments"]))`.
 
-    For a part of a handler, `await limiter.acquire()` there does the same without this.
+    To limit a part of a handler instead, call `await limiter.acquire()` there.
 
     :param limiter: `RedisRateLimiter`, over all processes, or `LocalRateLimiter`.
-    :param queues: whose handlers are limited, together.
-    :param key: from the delivery to what has a rate of its own (`lambda delivery: delivery.headers["tenant"]`); by default
-        all have one.
+    :param queues: queues whose handlers share the limit.
+    :param key: returns, for a delivery, the key that has a rate of its own (`lambda delivery:
+        delivery.headers["tenant"]`); by default all deliveries share one.
     :param wait: how long a message may wait for its token, unacknowledged and with a handler's place. Default 5 s.
-    :param again_after: when a message comes again that would have waited longer. Default 5 s.
-    :param on_store_failure: `fail_closed`, the default: it comes again after `again_after`; `fail_open`: it is handled.
+    :param again_after: delay of a message that would have waited longer. Default 5 s.
+    :param on_store_failure: `fail_closed`, the default: the message is delayed by `again_after`; `fail_open`: it is
+        handled.
     :raises ConfigError: there is no queue, or a duration is not positive.
     """
 
@@ -68,7 +69,7 @@ class RateLimit:
             raise ConfigError("RateLimit needs a list of queues: queues=['payments']")
         if min(wait, again_after - timedelta(milliseconds=1)) < timedelta(0):
             raise ConfigError(
-                f"RateLimit: wait ({wait}) is not negative, again_after ({again_after}) at least 1 ms"
+                f"RateLimit: wait ({wait}) must not be negative, and again_after ({again_after}) must be at least 1 ms"
             )
         self.statistics: RateLimitStatistics = RateLimitStatistics()
         self._limiter = limiter
@@ -83,12 +84,12 @@ class RateLimit:
     def register(self, app: App) -> None:
         self._app = app
         self._clock = app.clock
-        self._limiter.follow(app.clock)
+        self._limiter.use_clock(app.clock)
         app.declare(*(wait_queue(queue, self._again_after) for queue in self._queues))
         app.middleware(handle=self._limit)
 
     async def on_start(self) -> None:
-        """Nothing to begin: it works on each message."""
+        """Do nothing: the limit applies to each message."""
 
     async def on_stop(self) -> None:
         """Release the limiter's connections."""
@@ -103,14 +104,14 @@ class RateLimit:
                 "" if self._key is None else self._key(delivery), within=self._wait
             )
         except RateLimitExceeded:
-            self.statistics.put_aside += 1
-            await self._put_aside(delivery)
+            self.statistics.delayed += 1
+            await self._delay(delivery)
             return
         except StoreUnavailable as error:
-            log.warning("rate_limit.store_unavailable queue=%s error=%s", delivery.queue, error)
+            log.warning("event=rate_limit.store_failed queue=%s error=%s", delivery.queue, error)
             if not self._fail_open:
                 self.statistics.postponed += 1
-                await self._put_aside(delivery)
+                await self._delay(delivery)
                 return
             self.statistics.unlimited += 1
             await call_next(delivery)
@@ -121,9 +122,9 @@ class RateLimit:
         self.statistics.passed += 1
         await call_next(delivery)
 
-    async def _put_aside(self, delivery: Delivery) -> None:
+    async def _delay(self, delivery: Delivery) -> None:
         if self._app is None:
-            raise ConfigError("this RateLimit belongs to no App: app.include(rate_limit)")
+            raise ConfigError("this RateLimit belongs to no App: call app.include(rate_limit) first")
         waiting = wait_queue(delivery.queue, self._again_after)
         await self._app.forward(delivery, key=waiting.name)
 

@@ -1,16 +1,18 @@
-"""A rate limit over all processes that share a Redis: one Lua step a reservation, by the time of Redis."""
+"""`RedisRateLimiter`: a rate limit over all processes that share a Redis; one Lua script per reservation, by the clock
+of Redis."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Final, cast
 
-from warren.patterns.rate_limit.rate_limiter import FOREVER, MICROSECOND, Rate, RateLimitExceeded
+from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
+from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate
 from warren.patterns.stores import RedisStore, record_key
 from warren.sdk import Clock, SystemClock
 
-# The rule of `limiter.take`, by the clock of Redis, so that the clocks of its users do not matter. Numbers in Lua are exact
-# up to 2^53: microseconds until the year 2255.
+# The rule of `rules.reserve_tokens`, by the clock of Redis, so that the clocks of its users do not matter. Numbers in Lua
+# are exact up to 2^53: microseconds until the year 2255.
 RESERVE: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -24,14 +26,16 @@ return {1, wait}
 
 
 class RedisRateLimiter:
-    """A rate limit over all processes: `RedisRateLimiter(RedisStore(url), "payment-service", 50, per=timedelta(seconds=1))`.
+    """Rate limit over all processes: `RedisRateLimiter(RedisStore(url), "payment-service", 50,
+    per=timedelta(seconds=1))`.
 
-    A token that was reserved by a process that then died is lost. When Redis forgets (a restart without persistence), the
-    bucket is full: a burst more.
+    A token that a process reserved before it died is lost. When Redis loses its data (a restart without persistence),
+    the bucket is full: at most one additional burst.
 
-    :param name: of what is limited; processes with the same name share the rate, and should say the same one.
-    :param count: so many in `per`, for each key.
-    :param burst: so many at once, after a while in which there were none. Default `count`.
+    :param name: name of the limited resource; processes with the same name share the rate, and should configure the
+        same one.
+    :param count: tokens per `per`, for each key.
+    :param burst: tokens that may be reserved at once after an idle time. Default `count`.
     :raises ConfigError: a number is too small.
     """
 
@@ -44,12 +48,12 @@ class RedisRateLimiter:
         self._clock: Clock = SystemClock()
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
-        """Take `cost` tokens, which exist at the latest `within` from now; how long it is until then.
+        """Reserve `cost` tokens that exist within `within` from now, and return how long it is until they do.
 
-        :raises Limited: they do not; none is taken.
-        :raises StoreUnavailable: it is not known whether they were taken.
+        :raises RateLimitExceeded: they do not; none is reserved.
+        :raises StoreUnavailable: it is unknown whether they were reserved.
         """
-        self._rate.check(cost)
+        self._rate.check_cost(cost)
         rate = self._rate
         answer = await self._store.run(
             RESERVE,
@@ -65,15 +69,15 @@ class RedisRateLimiter:
         return wait * MICROSECOND
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
-        """Take `cost` tokens, and wait until they exist.
+        """Reserve `cost` tokens and wait until they exist.
 
-        :raises Limited: that is longer than `within`.
-        :raises StoreUnavailable: it is not known whether they were taken.
+        :raises RateLimitExceeded: that takes longer than `within`.
+        :raises StoreUnavailable: it is unknown whether they were reserved.
         """
         await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
 
-    def follow(self, clock: Clock) -> None:
-        """Wait by `clock` from now on; the tokens come by the clock of Redis."""
+    def use_clock(self, clock: Clock) -> None:
+        """Use `clock` for waiting from now on; tokens follow the clock of Redis."""
         self._clock = clock
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Resequencer: messages are handled in the order of their numbers."""
+"""Resequencer: handle messages in the order of their numbers."""
 
 from warren.patterns.resequencer.resequencer import Resequencer, ResequencerStatistics
 from warren.patterns.resequencer.sequence_numbers import SequenceNumbers

@@ -1,18 +1,18 @@
-"""Resequencer: messages that carry a number are handled in the order of their numbers, in whatever order they come.
+"""Resequencer: messages that carry a number are handled in the order of their numbers, in whatever order they arrive.
 
-Guarantees: for each key, number after number, one at a time; keys do not wait for each other. A message that comes before
-its turn waits unacknowledged, so that a crash gives it back to the queue; which number is next stands in a store, so that
-it is known after a restart, and a number that comes again is not handled again. Of several processes that run the same
-resequencer one gets the messages, and another takes over when it is gone (single active consumer); what waits in a process
-that has lost its connection is let go, and how far a key has come is read anew. A handler that runs meanwhile runs to its
-end, while its message comes again elsewhere. At most `window` messages wait in memory; what does not fit waits in a queue
-and comes again.
+Guarantees: for each key, number after number, one at a time; keys do not wait for each other. A message that arrives
+early waits unacknowledged, so a crash returns it to the queue. The next number is kept in a store, so it is known
+after a restart, and a repeated number is not handled again. Of several processes with the same resequencer one gets
+the messages, and another takes over when it is gone (single active consumer). When a process loses its connection,
+its waiting messages are released and positions are read again; a handler that is running then runs to its end, while
+its message is delivered again elsewhere. At most `window` messages wait in memory; further ones wait in a queue and
+return.
 
-A number that is missing is given up after `gap_timeout`: what waits goes on without it, counted and logged, and if it comes
-after all it is dead-lettered. That holds for a message that its handler could not handle, too.
+A missing number is skipped after `gap_timeout`: later messages are handled without it, counted and logged, and the
+missing message is dead-lettered if it arrives later. The same holds for a message whose handler failed for good.
 
-Costs: one decision of the store a message, one more where a key is new to the process or the message comes again, two more
-for one that waits; and as many idle tasks as the window.
+Costs: one store operation per message, one more if a key is new to the process or the message is redelivered, two
+more for a message that waits; and as many idle tasks as the window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from functools import partial, wraps
 from typing import Any, Final, ParamSpec
 
 from warren.patterns.delay import wait_queue
-from warren.patterns.resequencer.rules import Line, Place, advance, read
+from warren.patterns.resequencer.key_sequence import KeySequence
+from warren.patterns.resequencer.rules import Position, advance, read
 from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
 from warren.patterns.stores import RuleResult, Store, apply_rule_with_retry, record_key
 from warren.sdk import (
@@ -46,7 +47,7 @@ from warren.sdk import (
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
-KNOWN: Final = 10_000
+MAX_KEYS: Final = 10_000
 FOREVER: Final = 1e9
 
 Parameters = ParamSpec("Parameters")
@@ -54,34 +55,35 @@ Parameters = ParamSpec("Parameters")
 
 @dataclass(slots=True)
 class ResequencerStatistics:
-    """What this process has done; `waiting` are the messages that wait for their turn now."""
+    """Counters of this process; `waiting` is the number of messages waiting now."""
 
     handled: int = 0
     waiting: int = 0
     waited: int = 0
-    """Messages that came before their turn."""
+    """Messages that arrived early."""
     repeated: int = 0
     """Messages whose number had been handled; acknowledged."""
     gaps: int = 0
-    """How often something was given up."""
+    """Gaps that were skipped."""
     late: int = 0
-    """Messages that came after they had been given up; dead-lettered."""
-    put_aside: int = 0
+    """Messages that arrived after their number was skipped; dead-lettered."""
+    delayed: int = 0
     """Messages that found the window full."""
 
 
 class Resequencer:
-    """`@resequencer.handle(OrderChanged)`, then `app.include(resequencer)`.
+    """Ordered handling by number: `@resequencer.handle(OrderChanged)`, then `app.include(resequencer)`.
 
-    :param queue: where the messages come; it has a single active consumer. A Command names the same one:
-        `class OrderStep(Command, queue=Queue("steps", single_active_consumer=True))`.
-    :param store: where it stands which number is next: `RedisStore`, `PostgresStore`, `SqliteStore`.
-    :param key: from the message to what its number is counted for; by default the header `warren-sequence-key`.
-    :param number: from the message to its number; by default the header `warren-sequence`. `SequenceNumbers` gives both headers.
-    :param first: the number that a key begins with; None takes whatever comes first. Default 1.
-    :param gap_timeout: how long messages wait for one that is missing; None waits for ever. Default 1 minute.
-    :param window: how many messages may wait in memory. Default 100.
-    :param again_after: when a message comes again that found the window full. Default 1 s.
+    :param queue: queue of the messages; it has a single active consumer. A Command must name the same one: `class
+        OrderStep(Command, queue=Queue("steps", single_active_consumer=True))`.
+    :param store: place of the next numbers: `RedisStore`, `PostgresStore`, `SqliteStore`.
+    :param key: returns the key whose numbers a message has; by default the header `warren-sequence-key`.
+    :param number: returns a message's number; by default the header `warren-sequence`. `SequenceNumbers` creates both
+        headers.
+    :param first: first number of a key; None accepts whatever number arrives first. Default 1.
+    :param gap_timeout: how long messages wait for a missing one; None waits for ever. Default 1 minute.
+    :param window: messages that may wait in memory. Default 100.
+    :param again_after: delay of a message that found the window full. Default 1 s.
     :param concurrency: handlers at a time, of different keys. Default 10.
     :param keep: how long a key is remembered after its last message. Default 7 days.
     :param patience: how long a message waits for a store that fails. Default 1 minute.
@@ -105,11 +107,11 @@ class Resequencer:
     ) -> None:
         if window < 1 or concurrency < 1:
             raise ConfigError(
-                f"Resequencer {queue}: window ({window}) and concurrency ({concurrency}) are at least 1"
+                f"Resequencer {queue}: window ({window}) and concurrency ({concurrency}) must be at least 1"
             )
         if min(again_after, keep) < timedelta(milliseconds=1) or (gap_timeout or keep) <= again_after:
             raise ConfigError(
-                f"Resequencer {queue}: again_after ({again_after}) is at least a millisecond and shorter than gap_timeout"
+                f"Resequencer {queue}: again_after ({again_after}) must be at least 1 ms and shorter than gap_timeout"
             )
         self.queue: Queue = Queue(queue, single_active_consumer=True)
         self.statistics: ResequencerStatistics = ResequencerStatistics()
@@ -124,11 +126,11 @@ class Resequencer:
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._patience = patience.total_seconds()
         self._running = asyncio.Semaphore(concurrency)
-        self._lines: OrderedDict[str, Line] = OrderedDict()
+        self._sequences: OrderedDict[str, KeySequence] = OrderedDict()
         self._handlers: list[tuple[Any, Callable[..., Awaitable[None]], Mapping[str, Any]]] = []
         self._closing = False
         self._session = 0
-        """Counts lost connections: what was delivered before one is not ours any more."""
+        """Number of lost connections: deliveries from before the last one are void."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
@@ -137,7 +139,7 @@ class Resequencer:
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
         """Decorate the handler of a message, as `app.handle` does.
 
-        :param message: as for `app.handle`; several have one order.
+        :param message: as for `app.handle`; several message types share one order.
         :param options: `keys=`, `retry=` and the like, as for `app.handle`.
         """
 
@@ -152,202 +154,214 @@ class Resequencer:
     def register(self, app: App) -> None:
         if not self._handlers:
             raise ConfigError(
-                f"the Resequencer of {self.queue.name} handles nothing: @resequencer.handle(...)"
+                f"the Resequencer of {self.queue.name} has no handler: add one with @resequencer.handle(...)"
             )
         self._app = app
         self._clock = app.clock
-        app.on_state(self._app_is)
+        app.on_state(self._state_changed)
         app.declare(self.queue, wait_queue(self.queue.name, self._again_after))
         for message, function, options in self._handlers:
-            # As many as may wait, and as many as may run: the one that all wait for must find a place.
+            # As many as may wait, plus as many as may run: the message that the others wait for must find a place.
             concurrency = self._window + self._concurrency
             app.handle(message, queue=self._source(message), concurrency=concurrency, **options)(
-                self._in_turn(function)
+                self._ordered(function)
             )
 
     async def on_start(self) -> None:
-        """Forget what was known of keys: another process may have gone on meanwhile."""
+        """Forget all positions: another process may have continued meanwhile."""
         self._running = asyncio.Semaphore(self._concurrency)
-        self._lines.clear()
+        self._sequences.clear()
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
         await self._store.close()
 
     def _source(self, message: Any) -> Queue | None:
-        """Where `app.handle` takes it from; a Command says it itself."""
+        """Return the queue for `app.handle`; None for a Command, which names it itself."""
         if not (isinstance(message, type) and issubclass(message, Command)):
             return self.queue
         if message.queue_value != self.queue:
             raise ConfigError(
-                f"{message.__name__} must come through the resequencer's queue: class {message.__name__}(Command,"
+                f"{message.__name__} must use the resequencer's queue: declare class {message.__name__}(Command,"
                 f" queue=Queue({self.queue.name!r}, single_active_consumer=True))"
             )
         return None
 
-    def _in_turn(self, function: Callable[..., Awaitable[None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    def _ordered(self, function: Callable[..., Awaitable[None]]) -> Callable[..., Coroutine[Any, Any, None]]:
         @wraps(function)
         async def run(message: Any, *arguments: Any, **further: Any) -> None:
             delivery = current_delivery()
             assert delivery is not None
-            await self._take(message, delivery, lambda: function(message, *arguments, **further))
+            await self._handle_in_order(message, delivery, lambda: function(message, *arguments, **further))
 
         return run
 
-    async def _take(self, message: Any, delivery: Delivery, run: Callable[[], Awaitable[None]]) -> None:
-        key, number = self._position(message, delivery)
+    async def _handle_in_order(
+        self, message: Any, delivery: Delivery, run: Callable[[], Awaitable[None]]
+    ) -> None:
+        key, number = self._key_and_number(message, delivery)
         session = self._session
-        line = await self._line(key, anew=delivery.redelivered)
-        line.users += 1
-        if line.unknown:
-            line.place, line.unknown = Place(number), False
-        looked = False
+        sequence = await self._sequence(key, reload=delivery.redelivered)
+        sequence.users += 1
+        if sequence.start_is_unknown:
+            sequence.position, sequence.start_is_unknown = Position(number), False
+        reloaded = False
         try:
             while True:
-                self._still(session)
-                if number < line.place.following:
-                    return self._past(line, key, number)
-                if number == line.place.following and not line.busy:
-                    return await self._run(line, key, number, run, session)
-                if not looked:
-                    await self._look(line, key)
-                    looked = True
+                self._check_session(session)
+                if number < sequence.position.next_number:
+                    return self._handle_past_number(sequence, key, number)
+                if number == sequence.position.next_number and not sequence.is_handling:
+                    return await self._run(sequence, key, number, run, session)
+                if not reloaded:
+                    await self._reload(sequence, key)
+                    reloaded = True
                     continue
                 full = self._closing or self.statistics.waiting >= self._window
-                # Who waits for longest anyway makes room for who comes nearer to his turn.
-                if (full and (self._closing or not line.evict_beyond(number))) or not await self._wait(
-                    line, key, number
+                # The message with the highest number waits longest anyway, so it makes room for a lower one.
+                if (full and (self._closing or not sequence.evict_beyond(number))) or not await self._wait(
+                    sequence, key, number
                 ):
-                    self._still(session)
-                    return await self._put_aside(delivery)
-                await self._look(line, key)
+                    self._check_session(session)
+                    return await self._delay(delivery)
+                await self._reload(sequence, key)
         finally:
-            line.users -= 1
+            sequence.users -= 1
 
-    def _still(self, session: int) -> None:
-        """Whether what was delivered in that session is ours.
-
-        :raises Requeue: the connection was lost since, and it comes again, perhaps to another process.
-        """
+    def _check_session(self, session: int) -> None:
+        """Raise `Requeue` if the connection was lost since the delivery, which then comes again, perhaps to another
+        process."""
         if session != self._session:
             raise Requeue
 
     async def _run(
-        self, line: Line, key: str, number: int, run: Callable[[], Awaitable[None]], session: int
+        self, sequence: KeySequence, key: str, number: int, run: Callable[[], Awaitable[None]], session: int
     ) -> None:
-        line.busy = True
+        sequence.is_handling = True
         try:
-            # If only its record failed, the handler has run and does not run again.
-            if line.handled != number:
+            # If only its record failed, the handler has run and must not run again.
+            if sequence.last_handled != number:
                 async with self._running:
-                    self._still(session)
+                    self._check_session(session)
                     await run()
-                line.handled = number
+                sequence.last_handled = number
                 self.statistics.handled += 1
-            # Before the next one begins, so that a crash repeats this step and none before it.
-            following = replace(line.place, following=number + 1)
-            record = await self._decide(key, partial(advance, place=following, keep_ms=self._keep_ms))
-            line.move(read(record) or following, self._clock.now(), saved=True)
+            # Stored before the next message begins, so that a crash repeats this message and none before it.
+            next_number = replace(sequence.position, next_number=number + 1)
+            record = await self._decide(key, partial(advance, position=next_number, keep_ms=self._keep_ms))
+            sequence.move(read(record) or next_number, self._clock.now(), is_saved=True)
         finally:
-            line.busy = False
-            line.wake()
+            sequence.is_handling = False
+            sequence.release_ready()
 
-    def _past(self, line: Line, key: str, number: int) -> None:
-        if line.place.gave_up(number):
+    def _handle_past_number(self, sequence: KeySequence, key: str, number: int) -> None:
+        if sequence.position.was_skipped(number):
             self.statistics.late += 1
             raise DeadLetter(
-                f"number {number} of {key!r} came after it had been given up: number {line.place.following} is next"
+                f"number {number} of {key!r} arrived after it was skipped: number {sequence.position.next_number} is next"
             )
         self.statistics.repeated += 1
 
-    async def _wait(self, line: Line, key: str, number: int) -> bool:
-        """Until its turn has come, or is over; False if it has to make room.
+    async def _wait(self, sequence: KeySequence, key: str, number: int) -> bool:
+        """Wait until the number is next, or past; return False if the message must make room.
 
-        If the line stands still for too long, what is missing is given up.
+        If the sequence is stalled for too long, the gap is skipped.
         """
         self.statistics.waiting += 1
         self.statistics.waited += 1
         gap = FOREVER if self._gap is None else self._gap
-        turn = line.wait(number, self._clock.now())
+        ready = sequence.wait(number, self._clock.now())
         try:
-            while not turn.done():
-                rest = line.since + gap - self._clock.now()
-                if line.stands_still(gap, self._clock.now()):
-                    await self._look(line, key)
-                    if not turn.done() and line.stands_still(gap, self._clock.now()):
-                        self._give_up(line, key)
+            while not ready.done():
+                rest = sequence.last_progress + gap - self._clock.now()
+                if sequence.is_stalled(gap, self._clock.now()):
+                    await self._reload(sequence, key)
+                    if not ready.done() and sequence.is_stalled(gap, self._clock.now()):
+                        self._skip_gap(sequence, key)
                     continue
-                # It sleeps by the App's clock, as whoever waits for time has to: a test on virtual time lets it pass.
+                # Sleep by the App's clock, so that a test on virtual time can move it.
                 asleep = asyncio.ensure_future(self._clock.sleep(rest if rest > 0 else gap))
                 try:
-                    await asyncio.wait((turn, asleep), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((ready, asleep), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     asleep.cancel()
-            return turn.result()
+            return ready.result()
         finally:
-            line.leave(number, turn)
+            sequence.remove(number, ready)
             self.statistics.waiting -= 1
 
-    def _app_is(self, state: State) -> None:
-        """Who waits for his turn does not hold up the end of the App: he comes again, to whoever runs then.
+    def _state_changed(self, state: State) -> None:
+        """Release waiting messages when the App closes or the connection is lost.
 
-        So does who waits when the connection is lost; another process may be the active one from here on.
+        They must not hold up the end of the App; after a loss, another process may be the active one.
         """
         self._closing = state in (State.CLOSING, State.CLOSED)
         if state is State.CONNECTING:
             self._session += 1
-            for line in self._lines.values():
-                line.forget(Place(self._first or 0))
+            for sequence in self._sequences.values():
+                sequence.reset(Position(self._first or 0))
         if self._closing or state is State.CONNECTING:
-            for line in self._lines.values():
-                line.evict_all()
+            for sequence in self._sequences.values():
+                sequence.evict_all()
 
-    async def _put_aside(self, delivery: Delivery) -> None:
-        self.statistics.put_aside += 1
+    async def _delay(self, delivery: Delivery) -> None:
+        self.statistics.delayed += 1
         waiting = wait_queue(self.queue.name, self._again_after)
         await self._included().forward(delivery, key=waiting.name)
 
-    def _give_up(self, line: Line, key: str) -> None:
-        missing, found = line.place.following, line.first_waiting()
+    def _skip_gap(self, sequence: KeySequence, key: str) -> None:
+        missing, found = sequence.position.next_number, sequence.first_waiting()
         self.statistics.gaps += 1
         log.warning(
-            "resequencer.gap queue=%s key=%s missing=%d..%d: given up",
+            "event=resequencer.gap_skipped queue=%s key=%s first=%d last=%d",
             self.queue.name,
             key,
             missing,
             found - 1,
         )
-        line.move(line.place.skip_to(found), self._clock.now(), saved=False)
-        line.wake()
+        sequence.move(sequence.position.skip_to(found), self._clock.now(), is_saved=False)
+        sequence.release_ready()
 
-    async def _line(self, key: str, *, anew: bool) -> Line:
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(Place(self._first or 0))
+    async def _sequence(self, key: str, *, reload: bool) -> KeySequence:
+        sequence = self._sequences.get(key)
+        if sequence is None:
+            sequence = self._sequences[key] = KeySequence(Position(self._first or 0))
             self._trim()
-        self._lines.move_to_end(key)
-        async with line.loading:
-            if anew or not line.loaded:
-                await self._look(line, key)
-        return line
+        self._sequences.move_to_end(key)
+        async with sequence.loading:
+            if reload or not sequence.is_loaded:
+                await self._reload(sequence, key)
+        return sequence
 
-    async def _look(self, line: Line, key: str) -> None:
-        """Read the place anew: another process may have been active meanwhile, and come further."""
+    async def _reload(self, sequence: KeySequence, key: str) -> None:
+        """Read the position from the store: another process may have been active meanwhile, and further."""
         held = read(await self._decide(key, lambda record: RuleResult(record, record)))
-        if not line.loaded:
-            line.unknown, line.loaded = held is None and self._first is None and not line.busy, True
-        if held is not None and (line.unknown or held.following > line.place.following):
-            line.unknown = False
-            line.move(held, self._clock.now(), saved=True)
-            line.wake()
+        if not sequence.is_loaded:
+            sequence.start_is_unknown, sequence.is_loaded = (
+                held is None and self._first is None and not sequence.is_handling,
+                True,
+            )
+        if held is not None and (
+            sequence.start_is_unknown or held.next_number > sequence.position.next_number
+        ):
+            sequence.start_is_unknown = False
+            sequence.move(held, self._clock.now(), is_saved=True)
+            sequence.release_ready()
 
     def _trim(self) -> None:
-        """Forget those keys in memory that nobody uses; the store knows them."""
-        while len(self._lines) > KNOWN:
-            idle = next((key for key, line in self._lines.items() if not line.users and line.saved), None)
+        """Delete unused keys from memory; the store has their positions."""
+        while len(self._sequences) > MAX_KEYS:
+            idle = next(
+                (
+                    key
+                    for key, sequence in self._sequences.items()
+                    if not sequence.users and sequence.is_saved
+                ),
+                None,
+            )
             if idle is None:
                 return
-            del self._lines[idle]
+            del self._sequences[idle]
 
     async def _decide(
         self, key: str, rule: Callable[[bytes | None], RuleResult[bytes | None]]
@@ -360,20 +374,20 @@ class Resequencer:
             patience=self._patience,
         )
 
-    def _position(self, message: Any, delivery: Delivery) -> tuple[str, int]:
+    def _key_and_number(self, message: Any, delivery: Delivery) -> tuple[str, int]:
         headers = delivery.headers
         key = headers.get(SEQUENCE_KEY) if self._key is None else self._key(message)
         number = headers.get(SEQUENCE) if self._number is None else self._number(message)
         if not isinstance(key, str) or not isinstance(number, int):
             raise DeadLetter(
-                f"the message has no number: give it the headers {SEQUENCE_KEY} and {SEQUENCE} (Numbers makes them)"
+                f"the message has no number: publish it with the headers {SEQUENCE_KEY} and {SEQUENCE} (see SequenceNumbers)"
             )
         return key, number
 
     def _included(self) -> App:
         if self._app is None:
             raise ConfigError(
-                f"the Resequencer of {self.queue.name} belongs to no App: app.include(resequencer)"
+                f"the Resequencer of {self.queue.name} belongs to no App: call app.include(resequencer) first"
             )
         return self._app
 

@@ -1,4 +1,4 @@
-"""Numbers: counts the messages of each key, for a resequencer to order them by."""
+"""`SequenceNumbers`: consecutive numbers for the messages of each key, by which a resequencer orders them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from warren.patterns.stores import RuleResult, Store, apply_rule, record_key
 SEQUENCE: Final = "warren-sequence"
 """Header: the message's number, from 1."""
 SEQUENCE_KEY: Final = "warren-sequence-key"
-"""Header: what the numbers are counted for."""
+"""Header: the key that has the numbers."""
 
 
 class SequenceNumbers:
-    """Gives the headers that a Resequencer orders by: `await app.publish(event, headers=await numbers.next(order_id))`.
+    """Generator of the headers for a Resequencer: `await app.publish(event, headers=await numbers.next(order_id))`.
 
-    Every number is given once for each key, over all processes that share the store. A number that was taken and whose
-    message was never published is a gap: where that matters, take the number from what you store anyway (the version of
-    the order), and name it with `Resequencer(number=...)`.
+    Each number of a key is issued once, over all processes that share the store. A number whose message was never
+    published is a gap: if that matters, use a number from your own database (the version of the order), and configure
+    it with `Resequencer(number=...)`.
 
-    :param name: of these numbers in the store.
+    :param name: name of this set of numbers in the store.
     :param keep: how long a key is remembered after its last number. Default 365 days.
     """
 
@@ -30,9 +30,9 @@ class SequenceNumbers:
         self._keep_ms = keep // timedelta(milliseconds=1)
 
     async def next(self, key: str) -> dict[str, str | int]:
-        """The headers of the next message of `key`.
+        """Return the headers of the next message of `key`.
 
-        :raises StoreUnavailable: a number may have been taken; ask again, and there is a gap.
+        :raises StoreUnavailable: a number may have been used; calling again leaves a gap.
         """
         number = await apply_rule(self._store, self._record_key(key), self._count)
         return {SEQUENCE_KEY: key, SEQUENCE: number}

@@ -1,4 +1,4 @@
-"""Routing slips: a message that carries its own itinerary, and goes back along it when a step fails."""
+"""Routing slips: a message carries its itinerary, and goes back along it when a step fails."""
 
 from warren.patterns.routing_slip.routing_slip import (
     AbortRoutingSlip,

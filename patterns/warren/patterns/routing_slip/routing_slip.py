@@ -1,11 +1,11 @@
-"""Routing slip: a message carries its itinerary from step to step; when a step fails, it goes back and undoes those before.
+"""Routing slip: a message carries its itinerary from step to step; when a step fails, it goes back and compensates.
 
-Guarantees: each step runs at least once, after the one before it; the next one is published, with a message id of its own
-that stays the same, before the message of this one is acknowledged. When a step fails for good, or raises `AbortRoutingSlip` or
-`DeadLetter`, the steps that were done are undone, the last one first; the end is told either way. Nobody keeps anything in
-between: the slip is all.
+Guarantees: each step runs at least once, after the one before it. The next step is published before the message of
+this one is acknowledged, with a message id of its own that stays the same. When a step fails for good, or raises
+`AbortRoutingSlip` or `DeadLetter`, the executed steps are compensated, the last one first. The end is reported in
+both cases. No store is needed: the slip carries everything.
 
-Costs: one message a step, which carries all of the itinerary; at most 64 KiB of it.
+Costs: one message per step, which carries the whole itinerary; at most 64 KiB of it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from warren.sdk import (
 )
 from warren.sdk.extend import HandlerOutcome
 
-REASON: Final = 1000
-"""Characters of a reason that travel: it shares the slip's room with what has to be undone."""
+MAX_REASON: Final = 1000
+"""Characters of a reason that the slip carries; the compensations need the rest of its room."""
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -46,63 +46,72 @@ Result = TypeVar("Result")
 
 
 class AbortRoutingSlip(Exception):
-    """What a step raises that cannot be done: it is not tried again, and what was done is undone.
+    """Exception of a step that cannot be executed: it is not retried, and the executed steps are compensated.
 
-    :param reason: for who hears of the end.
+    :param reason: reason for the message that reports the end.
     """
 
 
 @dataclass(slots=True)
 class RoutingSlipStatistics:
-    """What this process has done."""
+    """Counters of this process."""
 
-    taken: int = 0
-    undone: int = 0
+    executed: int = 0
+    """Executed steps."""
+    compensated: int = 0
+    """Compensated steps."""
     failed: int = 0
     """Steps that failed for good."""
     ended: int = 0
+    """Slips whose end this process reported."""
 
 
 class RoutingSlipStep(Generic[StepCommand, Result]):
-    """A decorated step; it stays callable, and `@its_name.undo` decorates what undoes it."""
+    """Decorated step: it stays callable, and its method `compensate` decorates its compensation."""
 
     def __init__(self, kind: type[StepCommand], function: Callable[[StepCommand], Awaitable[Result]]) -> None:
         self._function = function
         self._kind = kind
-        self._undo: Callable[[StepCommand, Result], Awaitable[None]] | None = None
-        self._adapter: TypeAdapter[Any] = TypeAdapter(_returned(function))
+        self._compensate: Callable[[StepCommand, Result], Awaitable[None]] | None = None
+        self._adapter: TypeAdapter[Any] = TypeAdapter(_return_type(function))
 
     async def __call__(self, step: StepCommand) -> Result:
         return await self._function(step)
 
-    def undo(
+    def compensate(
         self, function: Callable[[StepCommand, Result], Awaitable[None]]
     ) -> Callable[[StepCommand, Result], Awaitable[None]]:
-        """Decorate what undoes the step; it gets the step and what the step returned. It must be idempotent, and must not
-        fail for good: its message would be dead-lettered, and what was done before remains done until it is replayed."""
-        self._undo = function
+        """Decorate the compensation of the step, which gets the step and its result.
+
+        It must be idempotent and must not fail for good: its message would be dead-lettered, and the steps before it
+        would not be compensated until it is replayed.
+        """
+        self._compensate = function
         return function
 
-    def written(self, result: Result) -> str:
+    def serialize_result(self, result: Result) -> str:
         return self._adapter.dump_json(self._adapter.validate_python(result)).decode()
 
-    async def take_back(self, body: str, result: str) -> None:
-        if self._undo is not None:
-            await self._undo(self._kind.model_validate_json(body), self._adapter.validate_json(result))
+    async def run_compensation(self, body: str, result: str) -> None:
+        if self._compensate is not None:
+            await self._compensate(self._kind.model_validate_json(body), self._adapter.validate_json(result))
 
 
 class RoutingSlips:
-    """`@slips.step(BookFlight)`, `app.include(slips)`, `await slips.start([BookFlight(...), BookHotel(...)], end=...)`.
+    """Routing slips of an App: `@slips.step(BookFlight)`, then `await slips.start([BookFlight(...), BookHotel(...)],
+    end=...)`.
 
-    Every process names all steps and ends that its slips may have, and decorates those that it takes itself.
+    Every process names all steps and ends that its slips may have, decorates the steps that it executes itself, and
+    calls `app.include(slips)`.
 
-    :param steps: the Commands of all steps; the queue of each is where it is taken, `<queue>.undo` where it is undone.
-    :param ends: the classes that tell the end.
-    :param retry: how a step is tried again before it has failed for good, in the process; delays do not count. By default
+    :param steps: Commands of all steps; a step is executed from its Command's queue and compensated from
+        `<queue>.undo`.
+    :param ends: message classes that report the end.
+    :param retry: how a step is retried in the process before it has failed for good; delays are ignored. Default
         three attempts.
     :param once: keeps a step from running twice for one message (`Once(store)`).
-    :param concurrency: steps at a time, of each kind. Default 10.
-    :raises ConfigError: a step has no queue, or two have one type.
+    :param concurrency: concurrent steps of each kind. Default 10.
+    :raises ConfigError: a step has no queue, or two have the same type.
     """
 
     def __init__(
@@ -118,10 +127,10 @@ class RoutingSlips:
         self._steps = {kind.wire_type: kind for kind in steps}
         self._ends = {kind.wire_type: kind for kind in ends}
         if len(self._steps) < len(steps) or len(self._ends) < len(ends):
-            raise ConfigError("RoutingSlips: two of its steps or ends have the same type on the wire")
+            raise ConfigError("RoutingSlips: two steps or ends have the same type on the wire")
         for kind in (*steps, *ends):
             kind.required_topology()
-        self._undoing = {kind.wire_type: _undo_message(kind) for kind in steps}
+        self._compensations = {kind.wire_type: _compensation_message(kind) for kind in steps}
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once
         self._concurrency = concurrency
@@ -132,7 +141,8 @@ class RoutingSlips:
     def step(
         self, kind: type[StepCommand]
     ) -> Callable[[Callable[[StepCommand], Awaitable[Result]]], RoutingSlipStep[StepCommand, Result]]:
-        """Decorate the function that takes a step; what it returns (JSON has to carry it) is kept for its undoing.
+        """Decorate the function that executes a step; its result (which must be JSON-compatible) is kept for its
+        compensation.
 
         :raises ConfigError: the step is not named in `steps`, or has a function already.
         """
@@ -153,9 +163,9 @@ class RoutingSlips:
     async def start(
         self, steps: Sequence[Command], *, end: type[RoutingSlipEnded], slip_id: str | None = None
     ) -> str:
-        """Publish the first step; returns the slip's id when the broker has it.
+        """Publish the first step; return the slip's id when the broker has it.
 
-        :param slip_id: started twice with the same one, its messages have the same ids, by which `Once` knows them.
+        :param slip_id: two slips with the same id have the same message ids, by which `Once` recognises duplicates.
         :raises ConfigError: there is no step, one is not named in `steps`, or the slip is too large.
         :raises PublishError: start it again with the same id.
         """
@@ -168,25 +178,27 @@ class RoutingSlips:
             PlannedStep(type(step).wire_type, step.model_dump_json(by_alias=True)) for step in steps
         )
         slip = RoutingSlip(slip_id or uuid4().hex, end.wire_type, planned)
-        await self._go_on(slip)
+        await self._go_forward(slip)
         return slip.id
 
     def register(self, app: App) -> None:
         self._app = app
         self._clock = app.clock
-        app.publishes(*self._steps.values(), *self._ends.values(), *self._undoing.values())
+        app.publishes(*self._steps.values(), *self._ends.values(), *self._compensations.values())
         for kind, handler in self._handlers.items():
-            take, undo = partial(self._take, handler), partial(self._undo, handler)
-            app.handle(self._steps[kind], concurrency=self._concurrency, once=self._once)(_handling(take))
-            app.handle(self._undoing[kind], concurrency=self._concurrency, once=self._once)(_handling(undo))
+            take, compensate = partial(self._execute, handler), partial(self._compensate, handler)
+            app.handle(self._steps[kind], concurrency=self._concurrency, once=self._once)(_as_handler(take))
+            app.handle(self._compensations[kind], concurrency=self._concurrency, once=self._once)(
+                _as_handler(compensate)
+            )
 
     async def on_start(self) -> None:
-        """Nothing to begin: slips come as messages."""
+        """Do nothing: slips arrive as messages."""
 
     async def on_stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
-    async def _take(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
+    async def _execute(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
         here = PlannedStep(step.wire_type, step.model_dump_json(by_alias=True))
 
@@ -194,7 +206,7 @@ class RoutingSlips:
             try:
                 return await handler(step)
             except AbortRoutingSlip as abort:
-                return abort  # Chosen, and not tried again.
+                return abort  # A deliberate failure is not retried.
 
         try:
             result: Any = await self._retry.attempts(self._clock)(attempt)
@@ -208,93 +220,100 @@ class RoutingSlips:
             await self._fail(slip, step, str(result))
             return
         try:
-            taken = slip.took(here, handler.written(result))
+            executed = slip.with_completed(here, handler.serialize_result(result))
         except ValueError as error:
-            # Without what it returned this step itself cannot be undone; those before it can.
-            await self._fail(slip, step, f"what it returned is not what it says that it returns: {error}")
+            # Without its result this step cannot be compensated; those before it can.
+            await self._fail(slip, step, f"the result of the step does not fit its annotated type: {error}")
             return
         try:
-            replace(taken, todo=taken.todo[1:]).header()
+            replace(executed, todo=executed.todo[1:]).header()
         except ConfigError as error:
-            await self._fail(taken, step, str(error))
+            await self._fail(executed, step, str(error))
             return
-        self.statistics.taken += 1
-        await self._go_on(taken)
+        self.statistics.executed += 1
+        await self._go_forward(executed)
 
     async def _fail(self, slip: RoutingSlip, step: Message, reason: str) -> None:
-        """Undo what the slip has done."""
-        log.warning("routing_slip.failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason)
+        """Compensate the executed steps."""
+        log.warning(
+            "event=routing_slip.step_failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason
+        )
         self.statistics.failed += 1
-        await self._go_back(replace(slip, todo=(), failed=step.wire_type, reason=reason[:REASON]))
+        await self._go_back(replace(slip, todo=(), failed=step.wire_type, reason=reason[:MAX_REASON]))
 
-    async def _undo(self, handler: RoutingSlipStep[Any, Any], undo: _Undo, delivery: Delivery) -> None:
+    async def _compensate(
+        self, handler: RoutingSlipStep[Any, Any], compensate: _CompensateStep, delivery: Delivery
+    ) -> None:
         slip = read(delivery.headers.get(HEADER))
-        await handler.take_back(undo.body, undo.result)
-        self.statistics.undone += 1
+        await handler.run_compensation(compensate.body, compensate.result)
+        self.statistics.compensated += 1
         await self._go_back(slip)
 
-    async def _go_on(self, slip: RoutingSlip) -> None:
-        """To the next step, or to the end."""
+    async def _go_forward(self, slip: RoutingSlip) -> None:
+        """Publish the next step, or the end."""
         if not slip.todo:
             results = {step.type: _json(step.result) for step in slip.done}
             await self._end(slip, completed=True, results=results)
             return
-        following, *rest = slip.todo
-        kind = self._known(self._steps, following.type)
-        await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(following.body), "do")
+        next_step, *rest = slip.todo
+        kind = self._class_of(self._steps, next_step.type)
+        await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(next_step.body), "do")
 
     async def _go_back(self, slip: RoutingSlip) -> None:
-        """To what was done last, to undo it; when nothing is left, to the end."""
+        """Publish the compensation of the last executed step, or the end if none is left."""
         if not slip.done:
             await self._end(slip, completed=False)
             return
         last = slip.done[-1]
-        kind = self._known(self._undoing, last.type)
+        kind = self._class_of(self._compensations, last.type)
         message = kind(body=last.body, result=last.result)
         await self._publish(replace(slip, done=slip.done[:-1]), message, "undo")
 
     async def _end(self, slip: RoutingSlip, **how: Any) -> None:
-        kind = self._known(self._ends, slip.end)
+        kind = self._class_of(self._ends, slip.end)
         self.statistics.ended += 1
         await self._publish(slip, kind(slip=slip.id, failed=slip.failed, reason=slip.reason, **how), "end")
 
     async def _publish(self, slip: RoutingSlip, message: Message, what: str) -> None:
         if self._app is None:
-            raise ConfigError("these RoutingSlips belong to no App: app.include(slips)")
+            raise ConfigError("these RoutingSlips belong to no App: call app.include(slips) first")
         await self._app.publish(message, message_id=slip.message_id(what), headers={HEADER: slip.header()})
 
-    def _known(self, classes: dict[str, type[Any]], kind: str) -> type[Any]:
+    def _class_of(self, classes: dict[str, type[Any]], kind: str) -> type[Any]:
         if kind not in classes:
             raise ConfigError(
-                f"RoutingSlips: a slip names {kind!r}, which is not among the steps and ends here"
+                f"RoutingSlips: a slip names {kind!r}, which is neither in steps=[...] nor in ends=[...] of this process"
             )
         return classes[kind]
 
 
-class _Undo(Command):
+class _CompensateStep(Command):
     body: str
     result: str
 
 
-def _returned(function: Callable[..., Any]) -> Any:
-    """What the function says that it returns; of its other names, which may be local, nothing is needed."""
+def _return_type(function: Callable[..., Any]) -> Any:
+    """Return the annotated result type of a function; its other annotations, which may be local, are not needed."""
     holder = type("Returned", (), {"__annotations__": {"value": function.__annotations__.get("return", Any)}})
     try:
         return get_type_hints(holder, globalns=function.__globals__)["value"]
     except NameError as error:
         raise ConfigError(
-            f"what {function.__qualname__} returns is not known in its module ({error}): its class stands at the top level"
+            f"the annotated result of {function.__qualname__} is unknown in its module ({error}): define it at the top"
+            " level"
         ) from None
 
 
-def _undo_message(kind: type[Command]) -> type[_Undo]:
-    class Undo(_Undo, queue=Queue(f"{kind.wire_key}.undo"), type=f"{kind.wire_type}.undo"):
-        """That a step is to be undone."""
+def _compensation_message(kind: type[Command]) -> type[_CompensateStep]:
+    class CompensateStep(
+        _CompensateStep, queue=Queue(f"{kind.wire_key}.undo"), type=f"{kind.wire_type}.undo"
+    ):
+        """Message: compensate a step."""
 
-    return Undo
+    return CompensateStep
 
 
-def _handling(handle: Callable[[Any, Delivery], Awaitable[None]]) -> Callable[..., Any]:
+def _as_handler(handle: Callable[[Any, Delivery], Awaitable[None]]) -> Callable[..., Any]:
     async def run(message: Message, delivery: Delivery) -> None:
         await handle(message, delivery)
 

@@ -1,4 +1,4 @@
-"""The slip: what is still to be done, what was done and is remembered for its undoing, and where the end is told."""
+"""Rules of a routing slip: planned steps, completed steps for compensation, and how the slip ends."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from warren.sdk import Command, ConfigError, DeadLetter
 
 HEADER: Final = "warren-slip"
 NAMESPACE: Final = UUID("7c0d7a51-7a4e-5d0c-8a44-3d3f0a0f5c27")
-MOST_BYTES: Final = 64 * 1024
-"""Of a slip on its way: the headers of a message have to fit into one frame (AMQP 0-9-1 section 4.2.6.1)."""
+MAX_BYTES: Final = 64 * 1024
+"""Largest routing slip, in bytes: the headers of a message must fit into one frame (AMQP 0-9-1 section 4.2.6.1)."""
 
 
 class RoutingSlipEnded(Command):
-    """How a slip ended. Subclass it with a queue: `class BookingEnded(RoutingSlipEnded, queue="bookings.ended")`.
+    """Message that reports the end of a slip. Subclass it with a queue: `class BookingEnded(RoutingSlipEnded,
+    queue="bookings.ended")`.
 
     :ivar slip: the id that `start` returned.
-    :ivar completed: every step was done; else those that were are undone.
-    :ivar failed: the type of the step that failed.
-    :ivar reason: why.
-    :ivar results: what the steps returned, by their types, as JSON; of a slip that failed, of none.
+    :ivar completed: every step was executed; otherwise the executed ones are compensated.
+    :ivar failed: type of the step that failed.
+    :ivar reason: reason of the failure.
+    :ivar results: results of the steps by their types, as JSON; empty for a failed slip.
     """
 
     slip: str
@@ -35,14 +36,14 @@ class RoutingSlipEnded(Command):
 
 
 class PlannedStep(NamedTuple):
-    """A step to come."""
+    """Step to be executed."""
 
     type: str
     body: str
 
 
 class CompletedStep(NamedTuple):
-    """A step that was done, and what it returned, as JSON."""
+    """Executed step with its result, as JSON."""
 
     type: str
     body: str
@@ -51,7 +52,13 @@ class CompletedStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoutingSlip:
-    """:ivar end: the type of the message that tells the end."""
+    """Itinerary of a message.
+
+    :ivar end: type of the message that reports the end.
+    :ivar todo: steps to be executed.
+    :ivar done: executed steps.
+    :ivar failed: type of the step that failed.
+    """
 
     id: str
     end: str
@@ -60,29 +67,36 @@ class RoutingSlip:
     failed: str | None = None
     reason: str | None = None
 
-    def took(self, step: PlannedStep, result: str) -> RoutingSlip:
+    def with_completed(self, step: PlannedStep, result: str) -> RoutingSlip:
+        """Return the slip with one more executed step."""
         return replace(self, done=(*self.done, CompletedStep(*step, result)))
 
     def message_id(self, what: str) -> str:
-        """The same for one step of one slip, however often it is published."""
+        """Return the message id for `what` at this point of the slip, the same however often it is published."""
         return str(uuid5(NAMESPACE, f"{self.id}\n{what}\n{len(self.done)}"))
 
     def header(self) -> str:
-        """:raises ConfigError: it is too large to travel."""
+        """Return the slip as the text of a header.
+
+        :raises ConfigError: it is too large.
+        """
         text = json.dumps(
             [self.id, self.end, self.todo, self.done, self.failed, self.reason], separators=(",", ":")
         )
-        if len(text) > MOST_BYTES:
+        if len(text) > MAX_BYTES:
             raise ConfigError(
-                f"the routing slip {self.id} has {len(text)} bytes, {MOST_BYTES} can travel: keep steps and results small"
+                f"the routing slip {self.id} has {len(text)} bytes, more than {MAX_BYTES}: keep steps and results small"
             )
         return text
 
 
 def read(text: object) -> RoutingSlip:
-    """:raises DeadLetter: it is no slip."""
+    """Return the slip of a header.
+
+    :raises DeadLetter: the header is no routing slip.
+    """
     if not isinstance(text, str):
-        raise DeadLetter("the message carries no routing slip: start it with slips.start(...)")
+        raise DeadLetter("the message has no routing slip: start it with slips.start(...)")
     try:
         identity, end, todo, done, failed, reason = json.loads(text)
         return RoutingSlip(
@@ -94,7 +108,7 @@ def read(text: object) -> RoutingSlip:
             reason,
         )
     except (ValueError, TypeError):
-        raise DeadLetter("its routing slip cannot be read") from None
+        raise DeadLetter("the routing slip in its header cannot be read") from None
 
 
 __all__ = ["HEADER", "CompletedStep", "PlannedStep", "RoutingSlip", "RoutingSlipEnded", "read"]

@@ -1,4 +1,4 @@
-"""The story of one saga, for a person to read: where it stands, what it knows, what it owes, and how it got there."""
+"""History of one saga for people: its state, data, pending messages and past transitions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from warren.patterns.stores import ListingStore, Store, record_key
 
 @dataclass(frozen=True, slots=True)
 class SagaHistory:
-    """`str(story)` is a page of text, `story.as_json()` the same for programs.
+    """History of one saga: `str(history)` is a page of text, `history.as_json()` the same for programs.
 
-    :ivar data: what the saga knows, as JSON.
-    :ivar owed: types of the messages that are saved and not known to be published; not empty for long means that no
-        message of this saga could be handled to its end since.
-    :ivar undo: types of the messages that would undo it, the next one first.
+    :ivar key: key of the saga.
+    :ivar instance: its stored state.
     """
 
     name: str
@@ -31,57 +29,62 @@ class SagaHistory:
         return self.instance.state
 
     @property
-    def moved(self) -> datetime:
-        """When it last took a message."""
+    def last_transition_at(self) -> datetime:
+        """Time of the last transition."""
         return datetime.fromtimestamp(self.instance.history[-1].at_ms / 1000, UTC)
 
     @property
     def data(self) -> str:
+        """Data of the saga, as JSON."""
         return self.instance.data
 
     @property
-    def owed(self) -> tuple[str, ...]:
-        return tuple(owed.type for owed in self.instance.owed)
+    def pending(self) -> tuple[str, ...]:
+        """Types of the messages that are saved and not known to be published. Not empty for long means that every
+        message since has failed."""
+        return tuple(pending.type for pending in self.instance.pending)
 
     @property
-    def undo(self) -> tuple[str, ...]:
-        return tuple(step.type for step in reversed(self.instance.undo))
+    def compensations(self) -> tuple[str, ...]:
+        """Types of the messages that would compensate the saga, the next one first."""
+        return tuple(step.type for step in reversed(self.instance.compensations))
 
     @property
-    def history(self) -> tuple[HistoryEntry, ...]:
+    def entries(self) -> tuple[HistoryEntry, ...]:
         return self.instance.history
 
     def as_json(self) -> dict[str, Any]:
+        """Return the history for JSON output."""
         return {
             "saga": self.name,
             "key": self.key,
             "state": self.state,
             "data": json.loads(self.data),
-            "awaiting": self.instance.awaiting,
-            "undo": list(self.undo),
-            "owed": list(self.owed),
+            "awaiting": self.instance.awaited,
+            "undo": list(self.compensations),
+            "owed": list(self.pending),
             "history": [
-                {**line._asdict(), "at_ms": line.at_ms, "sent": list(line.sent)} for line in self.history
+                {**line._asdict(), "at_ms": line.at_ms, "sent": list(line.sent)} for line in self.entries
             ],
         }
 
     def __str__(self) -> str:
-        lines = [f"saga {self.name} of {self.key}: {self.state}", f"  knows {self.data}"]
-        if self.instance.awaiting:
-            lines.append(f"  waits for {self.instance.awaiting}")
-        if self.undo:
-            lines.append(f"  would be undone by {', then '.join(self.undo)}")
-        if self.owed:
-            lines.append(f"  owes {', '.join(self.owed)}")
-        forgotten = self.instance.steps - len(self.history)
+        lines = [f"saga {self.name} of {self.key}: {self.state}", f"  data {self.data}"]
+        if self.instance.awaited:
+            lines.append(f"  waits for {self.instance.awaited}")
+        if self.compensations:
+            lines.append(f"  would be compensated by {', then '.join(self.compensations)}")
+        if self.pending:
+            lines.append(f"  has yet to publish {', '.join(self.pending)}")
+        forgotten = self.instance.transitions - len(self.entries)
         if forgotten:
-            lines.append(f"  ({forgotten} older steps are forgotten)")
-        lines += [_line(passed) for passed in self.history]
+            lines.append(f"  ({forgotten} older transitions are forgotten)")
+        lines += [_line(entry) for entry in self.entries]
         return "\n".join(lines)
 
 
 async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> SagaHistory | None:
-    """The story of the saga `key`; None if it never began, or was forgotten.
+    """Return the history of the saga `key`; None if it never began, or was forgotten.
 
     :raises StoreUnavailable: the store did not answer.
     """
@@ -91,7 +94,7 @@ async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> Sag
 
 
 async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[SagaHistory]:
-    """The stories of all sagas whose keys are short enough to stand in the store's keys, in no order.
+    """Yield the histories of all sagas whose keys are short enough to be part of the store's keys, in no order.
 
     :raises StoreUnavailable: the store did not answer.
     """
@@ -102,14 +105,14 @@ async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> Asyn
             yield SagaHistory(name, key.removeprefix(prefix), instance)
 
 
-def _line(passed: HistoryEntry) -> str:
-    at = datetime.fromtimestamp(passed.at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    what = "it took too long" if passed.message == TIMEOUT else passed.message
-    where = passed.after if passed.after != passed.before else f"still {passed.after}"
+def _line(entry: HistoryEntry) -> str:
+    at = datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    what = "timeout" if entry.message == TIMEOUT else entry.message
+    where = entry.after if entry.after != entry.before else f"still {entry.after}"
     line = f"  {at.removesuffix('+00:00')}  {what} -> {where}"
-    if passed.sent:
-        line += f", sent {', '.join(passed.sent)}"
-    return f"{line} ({passed.note})" if passed.note else line
+    if entry.sent:
+        line += f", sent {', '.join(entry.sent)}"
+    return f"{line} ({entry.note})" if entry.note else line
 
 
 __all__ = ["SagaHistory", "read_histories", "read_history"]

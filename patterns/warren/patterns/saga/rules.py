@@ -1,7 +1,7 @@
-"""The rules of a saga's record: what a transition makes of it, what it owes, and what it remembers.
+"""Rules of a saga's record: transitions, compensations, pending messages and history.
 
-State, data, the messages that are owed and the history are one record, changed by one compare-and-set: there is no
-moment at which the state is new and the messages are forgotten. Nothing here reads a clock or a store.
+State, data, the messages to publish and the history are one record, changed by one compare-and-set: there is no moment at
+which the state is new and the messages are lost. The rules read neither a clock nor a store.
 """
 
 from __future__ import annotations
@@ -29,27 +29,41 @@ from warren.patterns.stores import RuleResult
 from warren.sdk import ConfigError, Message
 
 NAMESPACE: Final = UUID("0f6f2a34-9f0f-5d3e-9c36-4f2f3e0a9b11")
-HISTORY: Final = 1000
-"""Steps that are remembered; older ones are forgotten, and with them the ids of their messages."""
+MAX_HISTORY: Final = 1000
+"""History entries that are kept; older ones are deleted, and with them the ids by which their duplicates are recognised."""
 TIMEOUT: Final = "timeout"
+STORED_NAMES: Final = {
+    "state": "state",
+    "data": "data",
+    "started_by": "born",
+    "entry": "visit",
+    "messages_sent": "sent",
+    "transitions": "steps",
+    "awaited": "awaiting",
+    "compensations": "undo",
+    "pending": "owed",
+    "history": "history",
+    "keep_until_ms": "keep_until_ms",
+}
+"""Field of `SagaInstance` -> its name in the stored record."""
 
-Apply = Callable[["SagaInstance"], SagaTransition[Any] | None]
+ApplyTransition = Callable[["SagaInstance"], SagaTransition[Any] | None]
 
 
 class PendingMessage(NamedTuple):
-    """A message that is saved and not yet known to be published.
+    """Message that is saved and not yet known to be published.
 
-    :ivar visit: of a timeout, the entry of the state that it belongs to; else None.
+    :ivar entry: for a timeout, the entry of the state to which it belongs; else None.
     """
 
     message_id: str
     type: str
     body: str
-    visit: int | None = None
+    entry: int | None = None
 
 
 class CompensationStep(NamedTuple):
-    """A step that can be undone: the message, and the type of the message that says it is done."""
+    """Compensation of a completed step: its message, and the type of the answer to wait for, if any."""
 
     type: str
     body: str
@@ -57,7 +71,7 @@ class CompensationStep(NamedTuple):
 
 
 class HistoryEntry(NamedTuple):
-    """One line of the history."""
+    """One transition in the history."""
 
     at_ms: int
     message: str
@@ -70,23 +84,27 @@ class HistoryEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SagaInstance:
-    """One saga.
+    """State of one saga.
 
-    :ivar born: the id of the message that began it; the ids of what it sends are made from it.
-    :ivar visit: counts the entries of states, so that a timeout knows whether it is still meant.
-    :ivar sent: counts its messages.
-    :ivar steps: counts its transitions, also those that the history has forgotten.
+    :ivar data: its data as JSON.
+    :ivar started_by: id of the message that started it; the ids of its messages are derived from it.
+    :ivar entry: number of state entries so far; a timeout is valid only in the entry that it was created in.
+    :ivar messages_sent: number of its messages so far.
+    :ivar transitions: number of its transitions, also those that are no longer in the history.
+    :ivar awaited: type of the answer that a compensation waits for.
+    :ivar compensations: compensations of its steps, the last one is run first.
+    :ivar pending: messages that are not known to be published.
     """
 
     state: str
     data: str
-    born: str
-    visit: int = 0
-    sent: int = 0
-    steps: int = 0
-    awaiting: str | None = None
-    undo: tuple[CompensationStep, ...] = ()
-    owed: tuple[PendingMessage, ...] = ()
+    started_by: str
+    entry: int = 0
+    messages_sent: int = 0
+    transitions: int = 0
+    awaited: str | None = None
+    compensations: tuple[CompensationStep, ...] = ()
+    pending: tuple[PendingMessage, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
     keep_until_ms: int = 0
 
@@ -94,37 +112,48 @@ class SagaInstance:
     def ended(self) -> bool:
         return self.state in ENDED
 
-    def knows(self, message_id: str) -> bool:
-        return any(passed.message_id == message_id for passed in self.history)
+    def has_handled(self, message_id: str) -> bool:
+        return any(entry.message_id == message_id for entry in self.history)
 
 
 class MessageOutcome(Enum):
-    """What became of a message."""
+    """Outcome of a message for its saga."""
 
     PASSED = "passed"
+    """A transition was made."""
     REPEATED = "repeated"
-    """It was here before; what is still owed is published."""
+    """The message was handled before; pending messages are published."""
     UNEXPECTED = "unexpected"
-    """The saga has not begun, or has no transition for it in its state."""
+    """The saga has not begun, or its state has no transition for the message."""
     STALE = "stale"
     """A timeout of a state that the saga has left."""
 
 
 class SagaResult(NamedTuple):
-    verdict: MessageOutcome
+    """Outcome of a message, and the saga afterwards."""
+
+    outcome: MessageOutcome
     instance: SagaInstance | None
 
 
 @dataclass(frozen=True, slots=True)
 class SagaRules:
-    """What one kind of saga is made of, as far as its records are concerned."""
+    """Definition of one kind of saga, as far as its records depend on it.
+
+    :ivar keep_ms: how long a saga that has ended is remembered.
+    :ivar longest_ms: how long one that has not ended is kept after its last transition.
+    :ivar timeouts: state -> milliseconds.
+    :ivar sends: wire type -> class of the messages that transitions send.
+    :ivar receives: wire types that the saga receives.
+    :ivar dump: returns the saga's data as JSON.
+    """
 
     name: str
     keep_ms: int
     longest_ms: int
     timeouts: Mapping[str, int]
     sends: Mapping[str, type[Message]]
-    hears: Collection[str]
+    receives: Collection[str]
     dump: Callable[[Any], str]
 
     def arrive(
@@ -134,93 +163,108 @@ class SagaRules:
         kind: str,
         message_id: str,
         start: Callable[[], TransitionTo[Any]] | None,
-        apply: Apply,
+        apply: ApplyTransition,
         now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """A message is here.
+        """Apply a message.
 
-        :param start: begins a saga where there is none, if the message may.
-        :param apply: the transition of the state that the saga is in, or None if there is none.
+        :param start: starts a saga if there is none; None if the message does not start one.
+        :param apply: returns the transition in the saga's state, or None if there is none.
         """
         held = read(record, now_ms)
         if held is None:
             if start is None:
                 return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, None))
-            begun = SagaInstance(state="", data="", born=message_id)
-            return self._write(self._move(begun, start(), kind, message_id, now_ms), now_ms)
-        if held.knows(message_id):
+            new = SagaInstance(state="", data="", started_by=message_id)
+            return self._write(self._apply(new, start(), kind, message_id, now_ms), now_ms)
+        if held.has_handled(message_id):
             return RuleResult(record, SagaResult(MessageOutcome.REPEATED, held))
-        if held.state == COMPENSATING and held.awaiting == kind:
-            return self._write(self._undone(held, kind, message_id, now_ms), now_ms)
-        taken = apply(held)
-        if taken is None:
+        if held.state == COMPENSATING and held.awaited == kind:
+            return self._write(self._continue_compensation(held, kind, message_id, now_ms), now_ms)
+        transition = apply(held)
+        if transition is None:
             return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, held))
-        return self._write(self._move(held, taken, kind, message_id, now_ms), now_ms)
+        return self._write(self._apply(held, transition, kind, message_id, now_ms), now_ms)
 
     def time_out(
-        self, record: bytes | None, *, visit: int, born: str, message_id: str, apply: Apply, now_ms: int
+        self,
+        record: bytes | None,
+        *,
+        entry: int,
+        started_by: str,
+        message_id: str,
+        apply: ApplyTransition,
+        now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """The timeout of the entry `visit` is here; it counts only while the saga has not moved on."""
+        """Apply the timeout of a state entry; it is stale if the saga has left that entry."""
         held = read(record, now_ms)
         if held is None:
             return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, None))
-        if held.knows(message_id):
+        if held.has_handled(message_id):
             return RuleResult(record, SagaResult(MessageOutcome.REPEATED, held))
-        taken = apply(held) if (held.visit, held.born) == (visit, born) else None
-        if taken is None:
+        transition = apply(held) if (held.entry, held.started_by) == (entry, started_by) else None
+        if transition is None:
             return RuleResult(record, SagaResult(MessageOutcome.STALE, held))
-        return self._write(self._move(held, taken, TIMEOUT, message_id, now_ms), now_ms)
+        return self._write(self._apply(held, transition, TIMEOUT, message_id, now_ms), now_ms)
 
-    def paid(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
-        """These messages are published: they are owed no longer."""
+    def confirm(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
+        """Remove published messages from the pending ones."""
         held = read(record, now_ms)
         if held is None:
             return RuleResult(record, None)
-        rest = tuple(owed for owed in held.owed if owed.message_id not in published)
-        if len(rest) == len(held.owed):
+        rest = tuple(message for message in held.pending if message.message_id not in published)
+        if len(rest) == len(held.pending):
             return RuleResult(record, None)
-        step = self._write(replace(held, owed=rest), now_ms)
-        return RuleResult(step.record, None, step.keep_ms)
+        result = self._write(replace(held, pending=rest), now_ms)
+        return RuleResult(result.record, None, result.keep_ms)
 
-    def _move(
-        self, held: SagaInstance, taken: SagaTransition[Any], kind: str, message_id: str, now_ms: int
+    def _apply(
+        self, held: SagaInstance, transition: SagaTransition[Any], kind: str, message_id: str, now_ms: int
     ) -> SagaInstance:
-        if taken.data is None and not held.steps:
-            raise ConfigError(f"saga {self.name}: the start by {kind} returns no data")
-        moved = held if taken.data is None else replace(held, data=self.dump(taken.data))
+        if transition.data is None and not held.transitions:
+            raise ConfigError(f"saga {self.name}: the start by {kind} must return data")
+        moved = held if transition.data is None else replace(held, data=self.dump(transition.data))
         note = ""
-        messages: list[tuple[str, str]] = [self._dumped(message) for message in taken.send]
-        if isinstance(taken, TransitionTo | StayInState) and taken.undo is not None:
-            undo = taken.undo if isinstance(taken.undo, Compensation) else Compensation(taken.undo)
-            until = undo.until.wire_type if undo.until is not None else None
-            if until is not None and until not in self.hears:
-                raise ConfigError(
-                    f"saga {self.name} waits for {until}, which it does not hear: saga.hears(...)"
-                )
-            moved = replace(moved, undo=(*moved.undo, CompensationStep(*self._dumped(undo.message), until)))
-        match taken:
+        messages: list[tuple[str, str]] = [self._dumped(message) for message in transition.send]
+        if isinstance(transition, TransitionTo | StayInState) and transition.compensation is not None:
+            step = self._compensation_step(transition.compensation)
+            moved = replace(moved, compensations=(*moved.compensations, step))
+        match transition:
             case TransitionTo():
-                state = str(taken.state)
+                state = str(transition.state)
             case StayInState():
                 state = held.state
             case CompleteSaga():
                 state = COMPLETED
-                moved = replace(moved, undo=(), awaiting=None)
+                moved = replace(moved, compensations=(), awaited=None)
             case CompensateSaga():
-                state, note = COMPENSATING, taken.reason
-        if state in (COMPENSATING, COMPENSATED) and moved.awaiting is None:
-            moved, state, undone = _unwind(moved)
-            messages += undone
-        entered = not isinstance(taken, StayInState) or state != held.state
-        return self._passed(moved, state, entered, messages, kind, message_id, held.state, note, now_ms)
+                state, note = COMPENSATING, transition.reason
+        if state in (COMPENSATING, COMPENSATED) and moved.awaited is None:
+            moved, state, compensating = _next_compensations(moved)
+            messages += compensating
+        entered = not isinstance(transition, StayInState) or state != held.state
+        return self._record_transition(
+            moved, state, entered, messages, kind, message_id, held.state, note, now_ms
+        )
 
-    def _undone(self, held: SagaInstance, kind: str, message_id: str, now_ms: int) -> SagaInstance:
-        moved, state, messages = _unwind(replace(held, awaiting=None))
-        return self._passed(
+    def _compensation_step(self, declared: Message | Compensation) -> CompensationStep:
+        compensation = declared if isinstance(declared, Compensation) else Compensation(declared)
+        until = compensation.until.wire_type if compensation.until is not None else None
+        if until is not None and until not in self.receives:
+            raise ConfigError(
+                f"saga {self.name} waits for {until}, which it does not receive: call saga.receives(...)"
+            )
+        return CompensationStep(*self._dumped(compensation.message), until)
+
+    def _continue_compensation(
+        self, held: SagaInstance, kind: str, message_id: str, now_ms: int
+    ) -> SagaInstance:
+        moved, state, messages = _next_compensations(replace(held, awaited=None))
+        return self._record_transition(
             moved, state, state != held.state, messages, kind, message_id, held.state, "undone", now_ms
         )
 
-    def _passed(
+    def _record_transition(
         self,
         moved: SagaInstance,
         state: str,
@@ -232,30 +276,29 @@ class SagaRules:
         note: str,
         now_ms: int,
     ) -> SagaInstance:
-        visit = moved.visit + entered
-        owed = list(moved.owed)
-        sent = moved.sent
+        entry = moved.entry + entered
+        pending = list(moved.pending)
+        sent = moved.messages_sent
         for name, body in messages:
-            owed.append(PendingMessage(self._id(moved.born, sent), name, body))
+            pending.append(PendingMessage(self._id(moved.started_by, sent), name, body))
             sent += 1
         if entered and state in self.timeouts:
-            owed.append(PendingMessage(self._id(moved.born, sent), TIMEOUT, state, visit))
+            pending.append(PendingMessage(self._id(moved.started_by, sent), TIMEOUT, state, entry))
             sent += 1
         names = tuple(name for name, _ in messages)
         line = HistoryEntry(now_ms, kind, message_id, before, state, names, note)
-        history = (*moved.history, line)[-HISTORY:]
         return replace(
             moved,
             state=state,
-            visit=visit,
-            sent=sent,
-            steps=moved.steps + 1,
-            owed=tuple(owed),
-            history=history,
+            entry=entry,
+            messages_sent=sent,
+            transitions=moved.transitions + 1,
+            pending=tuple(pending),
+            history=(*moved.history, line)[-MAX_HISTORY:],
         )
 
-    def _id(self, born: str, number: int) -> str:
-        return str(uuid5(NAMESPACE, f"{self.name}\n{born}\n{number}"))
+    def _id(self, started_by: str, number: int) -> str:
+        return str(uuid5(NAMESPACE, f"{self.name}\n{started_by}\n{number}"))
 
     def _dumped(self, message: Message) -> tuple[str, str]:
         kind = type(message).wire_type
@@ -266,47 +309,50 @@ class SagaRules:
         return kind, message.model_dump_json(by_alias=True)
 
     def _write(self, instance: SagaInstance, now_ms: int) -> RuleResult[SagaResult]:
-        # Its timeouts must still find a saga that has ended, or else one that is lost could not be told from it.
+        # The timeouts of a saga that has ended must still find its record, to distinguish it from a lost one.
         ended_ms = self.keep_ms + max(self.timeouts.values(), default=0)
-        keep_ms = ended_ms if instance.ended and not instance.owed else self.longest_ms
+        keep_ms = ended_ms if instance.ended and not instance.pending else self.longest_ms
         instance = replace(instance, keep_until_ms=now_ms + keep_ms)
         return RuleResult(write(instance), SagaResult(MessageOutcome.PASSED, instance), keep_ms)
 
 
-def _unwind(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
-    """The messages that undo what was done last, up to the first whose answer is waited for; the state then."""
-    undo = list(held.undo)
+def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
+    """Return the compensations to send next, up to the first with an awaited answer, with the saga and state afterwards."""
+    steps = list(held.compensations)
     messages: list[tuple[str, str]] = []
-    while undo:
-        last = undo.pop()
+    while steps:
+        last = steps.pop()
         messages.append((last.type, last.body))
         if last.until is not None:
-            return replace(held, undo=tuple(undo), awaiting=last.until), COMPENSATING, messages
-    return replace(held, undo=(), awaiting=None), COMPENSATED, messages
+            return replace(held, compensations=tuple(steps), awaited=last.until), COMPENSATING, messages
+    return replace(held, compensations=(), awaited=None), COMPENSATED, messages
 
 
 def read(record: bytes | None, now_ms: int) -> SagaInstance | None:
-    """The saga of a record; None if there is none, or if it ended and was kept long enough."""
+    """Return the saga of a record; None if there is none, or if it ended and was kept long enough."""
     if record is None:
         return None
-    fields: dict[str, Any] = json.loads(record)
-    fields["undo"] = tuple(CompensationStep(*entry) for entry in fields["undo"])
-    fields["owed"] = tuple(PendingMessage(*entry) for entry in fields["owed"])
+    stored: dict[str, Any] = json.loads(record)
+    fields = {name: stored[key] for name, key in STORED_NAMES.items()}
+    fields["compensations"] = tuple(CompensationStep(*step) for step in fields["compensations"])
+    fields["pending"] = tuple(PendingMessage(*message) for message in fields["pending"])
     fields["history"] = tuple(
         HistoryEntry(at, kind, message_id, before, after, tuple(sent), note)
         for at, kind, message_id, before, after, sent, note in fields["history"]
     )
     held = SagaInstance(**fields)
-    return None if held.ended and not held.owed and held.keep_until_ms <= now_ms else held
+    return None if held.ended and not held.pending and held.keep_until_ms <= now_ms else held
 
 
 def write(instance: SagaInstance) -> bytes:
-    fields = {name: getattr(instance, name) for name in SagaInstance.__slots__}
+    """Return the record of a saga."""
+    fields = {key: getattr(instance, name) for name, key in STORED_NAMES.items()}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 __all__ = [
     "TIMEOUT",
+    "ApplyTransition",
     "HistoryEntry",
     "MessageOutcome",
     "PendingMessage",

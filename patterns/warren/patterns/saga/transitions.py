@@ -1,4 +1,4 @@
-"""What a transition of a saga returns: where to go, what is sent, and what would undo it."""
+"""Transitions of a saga: the next state, messages to send, and the compensation of the step."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from warren.sdk import Message
 Data = TypeVar("Data")
 
 COMPLETED: Final = "completed"
-"""The state of a saga that reached its end."""
+"""State of a saga that has reached its end."""
 COMPENSATING: Final = "compensating"
-"""The state of a saga that undoes its steps, the last one first."""
+"""State of a saga that compensates its steps, the last one first."""
 COMPENSATED: Final = "compensated"
-"""The state of a saga whose steps are all undone."""
+"""State of a saga whose steps are all compensated."""
 ENDED: Final = frozenset({COMPLETED, COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """The message that undoes a step.
+    """Message that compensates a step.
 
-    :param until: the class of the message that says it is undone; what was done before is undone only then. Without it
-        the next one is sent at once, so that the order in which they are *sent* is all that is promised.
+    :param until: class of the answer that reports its completion; earlier steps are compensated only then. Without it
+        the next compensation is sent at once, so only the order of *sending* is guaranteed.
     """
 
     message: Message
@@ -33,31 +33,34 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class TransitionTo(Generic[Data]):
-    """Enter `state` (its timeout begins anew, also if the saga was in it already).
+    """Transition that enters `state`; its timeout starts anew, also if the saga was in it already.
 
-    :param data: what the saga knows from now on; None keeps what it knew. A start needs it.
-    :param send: published in this order, after the state is saved, at least once, with ids that stay the same.
-    :param undo: what undoes this step, if the saga is compensated later.
+    :param data: data of the saga from now on; None keeps the present data. The start of a saga needs it.
+    :param send: messages, published in this order after the state is saved, at least once, with stable ids.
+    :param compensation: compensates this step if the saga is compensated later.
     """
 
     state: str
     data: Data | None = None
     send: Sequence[Message] = ()
-    undo: Message | Compensation | None = None
+    compensation: Message | Compensation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StayInState(Generic[Data]):
-    """Remain in the state (its timeout goes on); parameters as for `TransitionTo`. While the saga compensates, `undo` is next."""
+    """Transition that keeps the state and its running timeout; parameters as for `TransitionTo`.
+
+    While the saga compensates, `compensation` is run next.
+    """
 
     data: Data | None = None
     send: Sequence[Message] = ()
-    undo: Message | Compensation | None = None
+    compensation: Message | Compensation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteSaga(Generic[Data]):
-    """The saga has reached its end; nothing of it will be undone."""
+    """Transition to the end of the saga; its steps cannot be compensated any more."""
 
     data: Data | None = None
     send: Sequence[Message] = ()
@@ -65,9 +68,9 @@ class CompleteSaga(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class CompensateSaga(Generic[Data]):
-    """Undo all steps, the last one first; `send` goes out before.
+    """Transition that compensates all steps, the last one first, after `send`.
 
-    :param reason: for the history.
+    :param reason: reason for the history.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""A store by its address, for commands."""
+"""Stores opened by URL, for command lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from warren.patterns.stores.store import ListingStore
 
 
 def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
-    """The store at `redis://...`, `postgresql://...`, or in an SQLite file that exists.
+    """Return the store at `redis://...` or `postgresql://...`, or in an existing SQLite file.
 
-    :param prefix: of the keys in Redis.
-    :raises UsageError: there is none.
+    :param prefix: prefix of all keys in Redis.
+    :raises UsageError: the address is neither.
     """
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme in ("redis", "rediss", "unix"):
@@ -27,16 +27,17 @@ def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
         return PostgresStore(address)
     if scheme or not Path(address).is_file():
         raise UsageError(
-            f"there is no store at {address}: redis://HOST:PORT/DATABASE, postgresql://HOST/DATABASE, or an SQLite file"
+            f"there is no store at {address}: give redis://HOST:PORT/DATABASE, postgresql://HOST/DATABASE, or the path of"
+            " an existing SQLite file"
             if not scheme
-            else f"a store is at redis://..., postgresql://..., or in an SQLite file, not at {scheme}://"
+            else f"{scheme}:// is no store: give redis://..., postgresql://..., or the path of an SQLite file"
         )
     return SqliteStore(address)
 
 
 @asynccontextmanager
 async def open_store_from_url(address: str, prefix: str) -> AsyncIterator[ListingStore]:
-    """`store_from_url`, closed at the end."""
+    """Open the store at `address` (see `store_from_url`) and close it at the end of the block."""
     store = store_from_url(address, prefix=prefix)
     try:
         yield store

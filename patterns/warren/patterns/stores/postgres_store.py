@@ -1,4 +1,4 @@
-"""Records in PostgreSQL: shared by every process that reaches it, one statement for all decisions of a moment."""
+"""`PostgresStore`: records in PostgreSQL, shared by every process that reaches it; one statement for a batch of changes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 SWEEP_SECONDS: Final = 30.0
+"""Seconds between two deletions of expired records."""
 SWEEP_ROWS: Final = 5000
+"""Rows that one sweep deletes at most."""
 
 CREATE: Final = """
 CREATE TABLE {table} (key bytea PRIMARY KEY, record bytea NOT NULL, keep_until timestamptz NOT NULL);
 CREATE INDEX ON {table} (keep_until)
 """
 
-# One statement is one transaction and one round trip. `held` locks what is there in the order of the keys, and what is not
-# there is inserted in that order, so that two processes never wait for each other. A row that another transaction inserted
-# meanwhile is in neither: it is read afterwards.
+# One statement is one transaction and one round trip. `held` locks existing rows in the order of the keys, and missing rows
+# are inserted in that order, so that two processes never wait for each other. A row that another transaction inserted
+# meanwhile is in neither result: it is read afterwards.
 COMPARE_AND_SET: Final = """
 WITH wanted AS (
     SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (key, expected, record, keep_ms)
@@ -66,39 +68,40 @@ DELETE FROM {table} WHERE key IN
 
 
 class PostgresStore:
-    """Decisions in a table of PostgreSQL, usable by every process that reaches it.
+    """Store in a table of PostgreSQL, usable by every process that reaches the server.
 
-    Connects on first use, with one connection. What is asked while PostgreSQL answers goes out together as the next
-    statement, so that many decisions share one round trip and one commit. A decision is durable when it is answered,
-    as far as the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log: Settings").
+    Connects on first use, with one connection. Requests that arrive while PostgreSQL answers go out together as the
+    next statement, so many changes share one round trip and one commit. A change is durable when it is answered,
+    provided that the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log: Settings").
 
     :param url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; a password in it is never logged.
-    :param table: where the records are, with its schema if that is not the user's first; it is made if it is missing,
-        which needs the right to do so once. Of one application: its keys are not those of another.
-    :param timeout: seconds for connecting and for each answer; after it, `StoreUnavailable`. Default 5.
-    :raises UsageError: asyncpg is not installed, or the URL is none of PostgreSQL.
+    :param table: table of the records, with its schema if it is not in the user's first one. It is created if it is
+        missing, which needs the right to do so once. Use one table per application, because two applications may use
+        the same keys.
+    :param timeout: seconds for connecting and for each answer; after that `StoreUnavailable` is raised. Default 5.
+    :raises UsageError: asyncpg is not installed, or the URL is not one of PostgreSQL.
     """
 
     def __init__(self, url: str, *, table: str = "warren_records", timeout: float = 5.0) -> None:
         require_package("asyncpg", "sql", "PostgresStore")
-        _check(url)
+        _check_url(url)
         self._url = url
         self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
         self._timeout = timeout
-        self._link: _Link | None = None
+        self._current: _LoopConnection | None = None
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
-        return await self._linked().batcher.apply_rule(Request(key, expected, record, keep_ms))
+        return await self._current_connection().batcher.submit(Request(key, expected, record, keep_ms))
 
     async def close(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        current, self._current = self._current, None
+        if current is not None:
+            await current.close()
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """All records whose key begins with `prefix`, by key, over a connection of its own.
+        """Yield all records whose key begins with `prefix`, ordered by key, over a connection of its own.
 
         :raises StoreUnavailable: PostgreSQL did not answer.
         """
@@ -106,23 +109,25 @@ class PostgresStore:
         connection: Connection | None = None
         try:
             connection = await _connected(self._url, self._timeout)
-            await _prepare(connection, self._table)
+            await _create_table(connection, self._table)
             rows = await connection.fetch(LIST.format(table=self._table, more=">="), start, start)
             while rows:
                 for key, record in rows:
                     yield key.decode(), record
                 rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
         except Exception as error:
-            raise StoreUnavailable(f"no answer from PostgreSQL at {mask_url(self._url)}: {error}") from error
+            raise StoreUnavailable(f"PostgreSQL at {mask_url(self._url)} did not answer: {error}") from error
         finally:
             if connection is not None:
                 connection.terminate()
 
-    def _linked(self) -> _Link:
-        link = self._link
-        if link is None or link.batcher.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._url, mask_url(self._url), self._table, self._timeout)
-        return link
+    def _current_connection(self) -> _LoopConnection:
+        current = self._current
+        if current is None or current.batcher.loop is not asyncio.get_running_loop():
+            current = self._current = _LoopConnection(
+                self._url, mask_url(self._url), self._table, self._timeout
+            )
+        return current
 
     async def __aenter__(self) -> PostgresStore:
         return self
@@ -139,11 +144,11 @@ class PostgresStore:
         return f"PostgresStore({mask_url(self._url)!r})"
 
 
-class _Link:
-    """A connection of one event loop, made anew when it was lost, and what gathers for it."""
+class _LoopConnection:
+    """Connection of one event loop, opened again after a loss, with its request batcher."""
 
     def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
-        self.batcher = RequestBatcher(self._decide, f"PostgreSQL at {name}")
+        self.batcher = RequestBatcher(self._send, f"PostgreSQL at {name}")
         self._url = url
         self._table = table
         self._timeout = timeout
@@ -156,9 +161,12 @@ class _Link:
         if connection is not None:
             await connection.close(timeout=self._timeout)
 
-    async def _decide(self, batch: list[Request]) -> list[SwapResult | Exception]:
-        """All that can be written, in as many statements as a key comes again: within one its changes would not see
-        each other."""
+    async def _send(self, batch: list[Request]) -> list[SwapResult | Exception]:
+        """Make the changes of a batch.
+
+        A key that occurs several times needs as many statements: within one statement its changes would not see each
+        other.
+        """
         answers: dict[int, SwapResult | Exception] = {}
         keys: list[bytes] = []
         for position, request in enumerate(batch):
@@ -167,18 +175,20 @@ class _Link:
             except UnicodeEncodeError as error:
                 keys.append(b"")
                 answers[position] = error
-        left = [position for position in range(len(batch)) if position not in answers]
-        while left:
+        remaining = [position for position in range(len(batch)) if position not in answers]
+        while remaining:
             now: dict[bytes, int] = {}
-            later = [position for position in left if now.setdefault(keys[position], position) != position]
+            later = [
+                position for position in remaining if now.setdefault(keys[position], position) != position
+            ]
             try:
                 swaps = await self._swap(list(now), [batch[position] for position in now.values()])
             except Exception as error:
-                # What is decided stays decided; nothing is tried again on a connection that failed.
+                # Earlier statements of the batch are committed; nothing is retried on a connection that failed.
                 self._drop()
                 return [answers.get(position, error) for position in range(len(batch))]
             answers.update(zip(now.values(), swaps, strict=True))
-            left = later
+            remaining = later
         await self._sweep()
         return [answers[position] for position in range(len(batch))]
 
@@ -199,7 +209,7 @@ class _Link:
                 if done:
                     swaps.append(SwapResult(True, request.record))
                     continue
-                # Another transaction has inserted it since this statement began.
+                # Another transaction has inserted the row since this statement began.
                 current = await connection.fetchval(
                     READ.format(table=self._table), key, timeout=self._timeout
                 )
@@ -210,7 +220,7 @@ class _Link:
         connection = self._connection
         if connection is None or connection.is_closed():
             connection = self._connection = await _connected(self._url, self._timeout)
-            await _prepare(connection, self._table)
+            await _create_table(connection, self._table)
         return connection
 
     async def _sweep(self) -> None:
@@ -219,8 +229,8 @@ class _Link:
             return
         swept, self._swept = self._swept, now
         try:
-            # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep, which is
-            # the next batch's: no rate of decisions outgrows it.
+            # Bounded, so that no change waits long behind the sweep. A full sweep is repeated with the next batch, so
+            # expired rows cannot accumulate, whatever the rate of changes.
             status = await self._connection.execute(
                 SWEEP.format(table=self._table), SWEEP_ROWS, timeout=self._timeout
             )
@@ -228,7 +238,7 @@ class _Link:
                 self._swept = swept
         except Exception as error:
             self._drop()
-            log.warning("store.not_swept table=%s error=%s", self._table, error)
+            log.warning("event=store.sweep_failed table=%s error=%s", self._table, error)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -243,33 +253,33 @@ async def _connected(url: str, seconds: float) -> Connection:
     return await asyncpg.connect(url, timeout=seconds, command_timeout=seconds, server_settings=settings)
 
 
-async def _prepare(connection: Connection, table: str) -> None:
-    """Make the table if it is missing."""
+async def _create_table(connection: Connection, table: str) -> None:
+    """Create the table if it is missing."""
     from asyncpg import PostgresError
 
-    there = "SELECT to_regclass($1) IS NOT NULL"
-    if await connection.fetchval(there, table):
+    exists_sql = "SELECT to_regclass($1) IS NOT NULL"
+    if await connection.fetchval(exists_sql, table):
         return
     try:
         await connection.execute(CREATE.format(table=table))
     except PostgresError:
-        # Or somebody else made it at the same time: which error says so depends on how far they were.
-        if not await connection.fetchval(there, table):
+        # Another process may have created the table at the same time; the error depends on how far it was.
+        if not await connection.fetchval(exists_sql, table):
             raise
 
 
-def _check(url: str) -> None:
-    """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
+def _check_url(url: str) -> None:
+    """Reject a wrong URL at once. The error omits the URL, because its password cannot be told from the rest."""
     try:
         parts = urlsplit(url)
-        known = "://" in url and parts.scheme in ("postgresql", "postgres")
-        parts.port  # noqa: B018 - raises where it is no number
+        valid = "://" in url and parts.scheme in ("postgresql", "postgres")
+        parts.port  # noqa: B018 - raises ValueError if it is no number
     except ValueError:
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise UsageError(
-            "not a PostgreSQL URL: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and what is special in its"
-            " password as %XX"
+            "PostgresStore cannot use this URL (it is not shown because of its password): write"
+            " postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and special characters of the password as %XX"
         )
 
 

@@ -1,4 +1,4 @@
-"""Records in Redis: shared by every process that reaches it, one Lua step a decision."""
+"""`RedisStore`: records in Redis, shared by every process that reaches it; one Lua script per change."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from warren.patterns.stores.url_masking import mask_url
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-# Many decisions in one call: what a call costs, in Redis and here, is paid once for all of a moment. An empty string stands
-# for "no record": records are never empty. It needs no clock: what time means for a record is in the record, and PX only
-# tells Redis when it may forget it. An error of one key is its own answer and stops no other.
+# One call makes many changes, so the cost of a call is shared. An empty string stands for "no record": records are never
+# empty. The script needs no clock: a record holds its own times, and PX only tells Redis when it may delete the record.
+# An error of one key is the answer for that key and does not stop the others.
 COMPARE_AND_SET: Final = """
 local answers = {}
 for n, key in ipairs(KEYS) do
@@ -38,49 +38,51 @@ end
 return answers
 """
 BATCH: Final = 100
-"""Decisions a call, during which Redis does nothing else."""
+"""Changes per script call, during which Redis serves nobody else."""
 
 
 class RedisStore:
-    """Decisions in Redis (or Valkey; not in a cluster of them), each an atomic step of one script.
+    """Store in Redis or Valkey (not in a cluster); every change is an atomic step of one script.
 
-    Connects on first use, with one connection. What is asked while Redis answers goes out together as the
-    next call, so that a busy process pays for few of them.
+    Connects on first use, with one connection. Requests that arrive while Redis answers go out together as the next
+    call, so a busy process makes few calls.
 
-    What Redis forgets, the store forgets: with `appendonly yes` and `appendfsync everysec` a crash of Redis
-    itself can lose its last second, with `appendfsync always` nothing; a failover to a replica can lose what
-    was not yet replicated (Redis documentation, "Persistence" and "Replication").
+    Durability is that of Redis: with `appendonly yes` and `appendfsync everysec` a crash of Redis itself can lose its
+    last second, with `appendfsync always` nothing; a failover to a replica can lose what was not yet replicated
+    (Redis documentation, "Persistence" and "Replication").
 
     :param url: `redis://`, `rediss://` or `unix://`; a password in it is never logged.
-    :param prefix: stands before every key.
-    :param timeout: seconds for connecting and for each answer; after it, `StoreUnavailable`. Default 5.
-    :raises UsageError: redis-py is not installed, or the URL is none of Redis.
+    :param prefix: prefix of every key.
+    :param timeout: seconds for connecting and for each answer; after that `StoreUnavailable` is raised. Default 5.
+    :raises UsageError: redis-py is not installed, or the URL is not one of Redis.
     """
 
     def __init__(self, url: str, *, prefix: str = "warren:", timeout: float = 5.0) -> None:
         require_package("redis", "redis", "RedisStore")
-        _check(url)
+        _check_url(url)
         self._url = url
         self._prefix = prefix
         self._timeout = timeout
-        self._link: _Link | None = None
+        self._connection: _LoopConnection | None = None
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
-        return await self._linked().batcher.apply_rule(Request(self._prefix + key, expected, record, keep_ms))
+        return await self._current_connection().batcher.submit(
+            Request(self._prefix + key, expected, record, keep_ms)
+        )
 
     async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
         """Run a Lua script on one key (`KEYS[1]`), for patterns whose rule is not a compare-and-set.
 
-        :raises StoreUnavailable: no answer; the script has run or not.
+        :raises StoreUnavailable: Redis did not answer; the script has run or not.
         """
-        return await self._linked().run(script, self._prefix + key, *arguments)
+        return await self._current_connection().run(script, self._prefix + key, *arguments)
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
         from redis.exceptions import RedisError
 
-        # SCAN walks through the whole database, a piece at a time, and blocks nobody meanwhile.
+        # SCAN reads the whole database in pages and does not block Redis meanwhile.
         start = self._prefix + prefix
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in start) + "*"
         client = self._connect()
@@ -92,20 +94,20 @@ class RedisStore:
                     if record is not None:
                         yield cast("bytes", key).decode()[len(self._prefix) :], cast("bytes", record)
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"no answer from Redis at {mask_url(self._url)}: {error}") from error
+            raise StoreUnavailable(f"Redis at {mask_url(self._url)} did not answer: {error}") from error
         finally:
             await client.aclose()
 
     async def close(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
-    def _linked(self) -> _Link:
-        link = self._link
-        if link is None or link.batcher.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._connect(), mask_url(self._url))
-        return link
+    def _current_connection(self) -> _LoopConnection:
+        connection = self._connection
+        if connection is None or connection.batcher.loop is not asyncio.get_running_loop():
+            connection = self._connection = _LoopConnection(self._connect(), mask_url(self._url))
+        return connection
 
     def _connect(self) -> Redis:
         from redis.asyncio import Redis
@@ -116,8 +118,8 @@ class RedisStore:
             self._url,
             socket_timeout=self._timeout,
             socket_connect_timeout=self._timeout,
-            # One more attempt, for the connection that Redis closed while it was idle. Rules recognise their
-            # own earlier attempt, so that a script which ran before its answer was lost may run again.
+            # One more attempt, for the connection that Redis closed while it was idle. Rules recognise their own earlier
+            # attempt, so a script whose answer was lost may run again.
             retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
         )
 
@@ -136,14 +138,14 @@ class RedisStore:
         return f"RedisStore({mask_url(self._url)!r})"
 
 
-class _Link:
-    """A connection of one event loop, and what gathers for it."""
+class _LoopConnection:
+    """Connection of one event loop, with its request batcher."""
 
     def __init__(self, client: Redis, name: str) -> None:
         self._client = client
         self._script = client.register_script(COMPARE_AND_SET)
         self._name = name
-        self.batcher = RequestBatcher(self._decide, f"Redis at {name}")
+        self.batcher = RequestBatcher(self._send, f"Redis at {name}")
 
     async def close(self) -> None:
         await self.batcher.finish()
@@ -155,15 +157,15 @@ class _Link:
         try:
             return await cast("Awaitable[object]", self._client.eval(script, 1, key, *arguments))
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"no answer from Redis at {self._name}: {error}") from error
+            raise StoreUnavailable(f"Redis at {self._name} did not answer: {error}") from error
 
-    async def _decide(self, batch: list[Request]) -> list[SwapResult | Exception]:
+    async def _send(self, batch: list[Request]) -> list[SwapResult | Exception]:
         answers: list[SwapResult | Exception] = []
         for start in range(0, len(batch), BATCH):
-            answers += await self._ask(batch[start : start + BATCH])
+            answers += await self._send_script(batch[start : start + BATCH])
         return answers
 
-    async def _ask(self, batch: list[Request]) -> list[SwapResult | Exception]:
+    async def _send_script(self, batch: list[Request]) -> list[SwapResult | Exception]:
         keys: list[bytes] = []
         arguments: list[bytes | int] = []
         refused: dict[int, Exception] = {}
@@ -190,19 +192,19 @@ def _swap(request: Request, answer: object) -> SwapResult | Exception:
     return SwapResult(False, current or None)
 
 
-def _check(url: str) -> None:
-    """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
+def _check_url(url: str) -> None:
+    """Reject a wrong URL at once. The error omits the URL, because its password cannot be told from the rest."""
     from redis.asyncio.connection import parse_url
 
     try:
-        known = "://" in url and urlsplit(url).scheme in ("redis", "rediss", "unix")
+        valid = "://" in url and urlsplit(url).scheme in ("redis", "rediss", "unix")
         parse_url(url)
     except ValueError:
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise UsageError(
-            "not a Redis URL: write redis://HOST:PORT/DATABASE (rediss:// for TLS, unix://PATH for a socket),"
-            " and what is special in its password as %XX"
+            "RedisStore cannot use this URL (it is not shown because of its password): write redis://HOST:PORT/DATABASE"
+            " (rediss:// for TLS, unix://PATH for a socket), and special characters of the password as %XX"
         )
 
 

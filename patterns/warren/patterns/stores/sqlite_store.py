@@ -1,4 +1,4 @@
-"""Records in a SQLite file: for one machine, with nothing to install and nothing to run."""
+"""`SqliteStore`: records in a SQLite file, for one machine, with nothing to install and nothing to run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ LAST_CHARACTER: Final = chr(0x10FFFF)
 
 
 class SqliteStore:
-    """Decisions in a SQLite database, usable by several processes of one machine (not over a network file
-    system).
+    """Store in a SQLite database, usable by several processes of one machine (not over a network file system).
 
-    One thread does all the work: what is asked while a transaction is written becomes the next transaction,
-    so that many decisions share one sync. `synchronous=FULL` in WAL mode syncs at every commit: a message is
-    acknowledged because of what was decided, so a decision must not be younger than the disk. `NORMAL` would
-    lose the last commits in a power failure, and with them the reason why a message was acknowledged (SQLite
-    documentation, "PRAGMA synchronous").
+    One thread does all the work. Requests that arrive while a transaction is written become the next transaction, so
+    many changes share one sync. `synchronous=FULL` in WAL mode syncs at every commit: a message is acknowledged
+    because of a record, so the record must be on disk first. `NORMAL` would lose the last commits in a power failure,
+    and with them the reason why a message was acknowledged (SQLite documentation, "PRAGMA synchronous").
 
-    :param path: the database file; it is made if missing, its folder is not.
-    :param timeout: seconds to wait while another process writes; after it, `StoreUnavailable`. Default 5.
-    :raises UsageError: the file cannot be opened, is no database of decisions, or is of a newer format.
+    :param path: the database file; it is created if it is missing, its folder is not.
+    :param timeout: seconds to wait while another process writes; after that `StoreUnavailable` is raised. Default 5.
+    :raises UsageError: the file cannot be opened, is not a store of Warren's, or has a newer format.
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 5.0) -> None:
@@ -44,7 +42,7 @@ class SqliteStore:
         self._timeout = timeout
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
-        # Opened and closed here once, so that a wrong path is said at start and not by the first message.
+        # Open and close the file once, so that a wrong path fails at start and not with the first message.
         _open(self._path, self._timeout).close()
 
     async def compare_and_set(
@@ -69,50 +67,50 @@ class SqliteStore:
 
     def _page(self, prefix: str, after: str) -> list[tuple[str, bytes]]:
         try:
-            # A connection of its own: readers and the writer do not wait for each other (SQLite, "Write-Ahead Logging").
+            # A separate connection: readers and the writer do not wait for each other (SQLite, "Write-Ahead Logging").
             with closing(_open(self._path, self._timeout)) as database:
                 return database.execute(
                     "SELECT key, record FROM records WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
                     (prefix, prefix + LAST_CHARACTER, after, BATCH),
                 ).fetchall()
         except (sqlite3.Error, UsageError) as error:
-            raise StoreUnavailable(f"no records from {self._path}: {error}") from error
+            raise StoreUnavailable(f"the records of {self._path} cannot be read: {error}") from error
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is None:
             return
         self._requests.put(None)
-        # What is asked from now on goes to the next worker, not to the one that ends.
+        # Requests from now on go to the next worker, not to the one that ends.
         self._requests = queue.SimpleQueue()
         await asyncio.to_thread(worker.join)
 
     def _work(self, requests: queue.SimpleQueue[_Request | None]) -> None:
-        """The worker: takes what has gathered, decides it in one transaction, answers; until it is told to
-        end."""
+        """Run the worker thread: collect requests, process them in one transaction, answer; until the request to end
+        arrives."""
         database: sqlite3.Connection | None = None
         swept = 0.0
         ending = False
         while not ending:
-            batch, ending = _gather(requests)
+            batch, ending = _collect(requests)
             try:
                 if database is None:
                     database = _open(self._path, self._timeout)
                 database.execute("BEGIN IMMEDIATE")
                 now = time.time()
                 answers = [_swap(database, request, now) for request in batch]
-                # While there is more to forget, each batch takes its part: no rate of decisions outgrows the cleaning.
+                # A full sweep is repeated with the next batch, so expired rows cannot accumulate.
                 if now - swept > SWEEP_SECONDS and _sweep(database, now) < SWEEP_ROWS:
                     swept = now
                 database.execute("COMMIT")
             except (
                 Exception
-            ) as error:  # Whatever it is, those who wait must hear of it, and the next be served.
-                # Nothing is tried again on a connection that failed: its state is not known.
+            ) as error:  # Whatever failed, every waiting caller must get an error, and the next be served.
+                # Nothing is retried on a connection that failed, because its state is unknown.
                 if database is not None:
                     database.close()
                     database = None
-                _answer(batch, StoreUnavailable(f"no decision from {self._path}: {error}"))
+                _answer(batch, StoreUnavailable(f"the store {self._path} cannot be written: {error}"))
             else:
                 _answer(batch, answers)
         if database is not None:
@@ -142,9 +140,8 @@ class _Request(NamedTuple):
     answer: asyncio.Future[SwapResult]
 
 
-def _gather(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request], bool]:
-    """Wait for a request and take those that came with it, at most `BATCH`; also whether the worker shall
-    end."""
+def _collect(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request], bool]:
+    """Wait for a request and take those that arrived with it, at most `BATCH`; also return whether the worker shall end."""
     batch: list[_Request] = []
     item = requests.get()
     while True:
@@ -176,7 +173,7 @@ def _swap(database: sqlite3.Connection, request: _Request, now: float) -> SwapRe
 
 
 def _sweep(database: sqlite3.Connection, now: float) -> int:
-    # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep.
+    # Bounded, so that no change waits long behind the sweep; the next sweep deletes the rest.
     return database.execute(
         "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE keep_until < ? ORDER BY keep_until LIMIT ?)",
         (now, SWEEP_ROWS),
@@ -184,7 +181,8 @@ def _sweep(database: sqlite3.Connection, now: float) -> int:
 
 
 def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable) -> None:
-    """Hand the answers back, one wake-up a loop: a callback a request would cost more than the decision."""
+    """Hand the results back with one wake-up per event loop: a callback per request would cost more than the change
+    itself."""
     by_loop: dict[
         asyncio.AbstractEventLoop, list[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]
     ] = {}
@@ -194,7 +192,7 @@ def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable)
     for loop, settled in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, settled)
-        except RuntimeError:  # The loop is closed: nobody waits there any more.
+        except RuntimeError:  # The loop is closed, so no caller waits there any more.
             continue
 
 
@@ -213,14 +211,14 @@ def _open(path: Path, timeout: float) -> sqlite3.Connection:
         database = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except sqlite3.Error as error:
         raise UsageError(
-            f"the store {path} cannot be opened ({error}): does its folder exist, and may you write there?"
+            f"the store {path} cannot be opened ({error}): check that its folder exists and that you may write there"
         ) from error
     try:
         _prepare(database, path)
     except sqlite3.Error as error:
         database.close()
         raise UsageError(
-            f"the store {path} cannot be used ({error}): name a new file, or one that Warren made"
+            f"the store {path} cannot be used ({error}): name a new file, or one that Warren created"
         ) from error
     except UsageError:
         database.close()
@@ -242,10 +240,11 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {FORMAT}")
     elif application != APPLICATION_ID:
-        raise UsageError(f"{path} is a database, but not one of Warren's stores: name a new file")
+        raise UsageError(f"{path} is a SQLite database, but not a store of Warren's: name a new file")
     elif version != FORMAT:
         raise UsageError(
-            f"the store {path} has format {version}, this Warren knows {FORMAT}: use the Warren that wrote it"
+            f"the store {path} has format {version}, but this version of Warren reads format {FORMAT}: use the"
+            " version that wrote it"
         )
     database.execute("COMMIT")
 

@@ -1,10 +1,9 @@
-"""What patterns ask of a store, where they keep what they decided: one record a key, changed only by an
-atomic compare-and-set.
+"""Store protocol: one record per key, changed only by an atomic compare-and-set.
 
-A store knows nothing of claims or deadlines. It answers one question, *is the record still what I think it
-is? then make it this*, in one Lua step (`RedisStore`), one statement (`PostgresStore`) or one transaction
-(`SqliteStore`). The rules are pure functions from a record to the next one
-(`warren.patterns.idempotency.rules`, `warren.patterns.deadline.rules`), written once for every store.
+A store knows nothing of claims or deadlines. It replaces a record if the record is still the expected one, in one Lua
+script (`RedisStore`), one statement (`PostgresStore`) or one transaction (`SqliteStore`). The rules of each pattern
+are pure functions from a record to the next one (`warren.patterns.idempotency.rules`,
+`warren.patterns.deadline.rules`), so they are written once for every store.
 """
 
 from __future__ import annotations
@@ -21,40 +20,45 @@ Answer = TypeVar("Answer")
 
 
 class StoreUnavailable(WarrenError):
-    """The store gave no answer in time: what was asked of it has happened or not. Worth trying again."""
+    """The store did not answer in time, so the requested change may or may not have been made. Retryable."""
 
     retryable: bool = True
     outcome: Outcome = "unknown"
 
 
 class SwapResult(NamedTuple):
-    """Whether the record was what the caller expected, and what it is now."""
+    """Result of a compare-and-set.
 
-    done: bool
+    :ivar swapped: the record was the expected one.
+    :ivar current: the record now; None if there is none.
+    """
+
+    swapped: bool
     current: bytes | None
 
 
 KEY_BYTES: Final = 256
-FIRST_WAIT: Final = 0.02
-LAST_WAIT: Final = 1.0
+"""Longest key, in bytes of UTF-8, that is stored as it is; a longer one is stored by its SHA-256 digest."""
+FIRST_RETRY_SECONDS: Final = 0.02
+"""Wait before the first retry of a failed store; it doubles up to `MAX_RETRY_SECONDS`."""
+MAX_RETRY_SECONDS: Final = 1.0
 
 
 class Store(Protocol):
-    """What a pattern asks of a store. Every record is a non-empty byte string; `None` stands for no
-    record."""
+    """Place for the records of patterns. A record is a non-empty byte string; `None` stands for no record."""
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
         """Replace the record of `key` if it is `expected`, atomically among all users of the store.
 
-        With `record == expected` nothing is written: it is a read. The record is kept for at least `keep_ms`
-        milliseconds of real time, after which the store may forget it; what a record means at a given time,
-        the rules say.
+        With `record == expected` nothing is written: the call is a read. The record is kept for at least `keep_ms`
+        milliseconds of real time; after that the store may delete it. The rules, not the store, interpret what a
+        record means at a given time.
 
-        :return: whether the record was `expected`, and what it is now.
-        :raises StoreUnavailable: the store did not answer; the change may have been made or not, so rules
-            must recognise their own earlier attempt.
+        :return: whether the record was `expected`, and the record now.
+        :raises StoreUnavailable: the store did not answer. The change may have been made or not, so rules must
+            recognise their own earlier attempt.
         """
         ...
 
@@ -64,12 +68,13 @@ class Store(Protocol):
 
 
 class ListingStore(Store, Protocol):
-    """A store that can say what it holds; `RedisStore`, `SqliteStore` and `PostgresStore` are."""
+    """Store that can list its records, as `RedisStore`, `SqliteStore` and `PostgresStore` can."""
 
     def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """All records whose key begins with `prefix`, in no order; for people and for starts, not for each message.
+        """Yield all records whose key begins with `prefix`, in no order. Meant for tools and for start-up, not for each
+        message.
 
-        What is changed meanwhile may be seen before, after, or (in Redis) twice.
+        A record that changes meanwhile is yielded before or after the change, or (in Redis) twice.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -77,8 +82,12 @@ class ListingStore(Store, Protocol):
 
 
 class RuleResult(NamedTuple, Generic[Answer]):
-    """What a rule says to a record: the record that follows, the answer to the caller, and how long it must
-    be kept."""
+    """Result of applying a rule to a record.
+
+    :ivar record: the next record; None deletes it.
+    :ivar answer: the value for the caller.
+    :ivar keep_ms: how long the next record must be kept, in milliseconds.
+    """
 
     record: bytes | None
     answer: Answer
@@ -86,11 +95,12 @@ class RuleResult(NamedTuple, Generic[Answer]):
 
 
 def record_key(pattern: str, owner: str, key: str) -> str:
-    """The store's key for what `pattern` keeps about `key` on behalf of `owner` (a queue, a deadline's name).
+    """Return the store's key for the record that `pattern` keeps about `key` on behalf of `owner` (a queue, a deadline's
+    name).
 
-    Two owners never share a record, whatever their names and keys are; the records of one owner whose keys are not
-    too long begin with `record_key(pattern, owner, "")`. A key is content that somebody sent:
-    its length is theirs, the store's memory is ours, so that a long one is kept by its digest.
+    Two owners never share a record, whatever their names and keys are. The keys of one owner begin with
+    `record_key(pattern, owner, "")`, unless they are too long. A sender chooses the length of a key, but its memory
+    is the store's: a key above `KEY_BYTES` is replaced by its digest.
     """
     whole = f"{pattern}:{quote(owner, safe='')}:{key}"
     if len(whole.encode()) <= KEY_BYTES:
@@ -101,23 +111,23 @@ def record_key(pattern: str, owner: str, key: str) -> str:
 async def apply_rule(
     store: Store, key: str, rule: Callable[[bytes | None], RuleResult[Answer]], *, guess: bytes | None = None
 ) -> Answer:
-    """Apply `rule` to the record of `key`, atomically, and return its answer.
+    """Apply `rule` to the record of `key` atomically, and return its answer.
 
-    The first attempt takes `guess` for the present record, so that a right guess costs one round trip. When
-    somebody else was faster the rule is applied to what they left; each such round is another caller's
-    success, so that the loop ends.
+    The first attempt assumes that the record is `guess`, so a right guess costs one round trip. When another caller
+    was faster, the rule is applied to the record that this caller left. Each further round is another caller's
+    success, so the loop ends.
 
     :raises StoreUnavailable: the store did not answer.
     """
-    step = rule(guess)
+    result = rule(guess)
     while True:
-        swap = await store.compare_and_set(key, guess, step.record, keep_ms=step.keep_ms)
-        if swap.done:
-            return step.answer
+        swap = await store.compare_and_set(key, guess, result.record, keep_ms=result.keep_ms)
+        if swap.swapped:
+            return result.answer
         guess = swap.current
-        step = rule(guess)
-        if step.record == guess:
-            return step.answer
+        result = rule(guess)
+        if result.record == guess:
+            return result.answer
 
 
 async def apply_rule_with_retry(
@@ -129,14 +139,14 @@ async def apply_rule_with_retry(
     patience: float,
     guess: bytes | None = None,
 ) -> Answer:
-    """`apply_rule`, and while the store fails, again, for up to `patience` seconds.
+    """Apply `rule` as `apply_rule` does, and retry for up to `patience` seconds while the store fails.
 
-    The rule is applied anew each time, so that it should read the clock itself.
+    The rule is applied anew each time, so it should read the clock itself.
 
     :raises StoreUnavailable: the store did not answer in all that time.
     """
     give_up = clock.now() + patience
-    wait = FIRST_WAIT
+    wait = FIRST_RETRY_SECONDS
     while True:
         try:
             return await apply_rule(store, key, rule, guess=guess)
@@ -144,7 +154,7 @@ async def apply_rule_with_retry(
             if clock.now() + wait > give_up:
                 raise
             await clock.sleep(wait)
-            wait = min(2 * wait, LAST_WAIT)
+            wait = min(2 * wait, MAX_RETRY_SECONDS)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The address of a store, as it may be shown."""
+"""Masking of passwords in store URLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def mask_url(url: str) -> str:
-    """Without the password, wherever redis-py and asyncpg take one from: before the host, or in the query."""
+    """Return `url` without its password, wherever redis-py and asyncpg accept one: before the host or in the query."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if ":" in user:

@@ -1,4 +1,4 @@
-"""Timers: messages at a time, every so often, or as a cron expression says."""
+"""Timers: messages at a time, in intervals, or by a cron expression."""
 
 from warren.patterns.timers.schedules import (
     CronSchedule,

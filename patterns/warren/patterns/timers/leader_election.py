@@ -1,9 +1,10 @@
-"""One of many leads: a lease in a store that no clock's error can break, and the news that all leave for who leads.
+"""Leader election among processes: a lease in a store that does not depend on synchronised clocks, and a log of changes
+for the leader.
 
-The lease is not a time of day that two machines might read differently. Who leads changes the record, again and again; who
-follows watches it, and takes over when it has not changed for a whole lease by his own clock (as Kubernetes' leader election
-does: "leaderelection", client-go). Who could not change it for two thirds of a lease leads no longer, by his own clock. That
-is a clock that nobody sets: it goes on evenly when the machine's time jumps.
+The lease is no time of day that two machines could read differently. The leader changes the record again and again
+(the heartbeat); followers watch it, and take over when it has not changed for a whole lease by their own clock (as in
+Kubernetes: "leaderelection", client-go). A leader that could not change the record for two thirds of a lease stops
+leading, by its own clock. That is a monotonic clock: it continues evenly when the machine's time is set.
 """
 
 from __future__ import annotations
@@ -19,37 +20,44 @@ from warren.patterns.stores import RuleResult, Store, apply_rule
 from warren.sdk import Clock, SystemClock
 from warren.sdk.extend import AppClock
 
-NEWS: Final = 200
-"""Changes that are remembered; who has missed more reads everything."""
+MAX_CHANGES: Final = 200
+"""Changes that are remembered; a leader that has missed more reads everything."""
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Who leads, how often he has said so, and what was changed lately.
+    """Record of the election.
 
-    :ivar token: grows with every change of the lead (fencing token).
-    :ivar revision: counts the changes.
-    :ivar news: revision and name of the latest.
+    :ivar owner: id of the leader; empty if there is none.
+    :ivar token: grows with every change of the leader (fencing token).
+    :ivar heartbeats: heartbeats of this leader.
+    :ivar revision: number of announced changes.
+    :ivar changes: revisions and names of the latest changes.
     """
 
     owner: str = ""
     token: int = 0
-    heartbeat: int = 0
+    heartbeats: int = 0
     revision: int = 0
-    news: tuple[tuple[int, str], ...] = ()
+    changes: tuple[tuple[int, str], ...] = ()
 
 
 class HeartbeatResult(NamedTuple):
-    """Whether we lead, and what was changed since the revision that we had seen; None if that is too much."""
+    """Result of a heartbeat.
 
-    leading: bool
+    :ivar is_leader: this process leads.
+    :ivar head: the record.
+    :ivar changed_names: names that changed since the caller's revision; None if there are too many.
+    """
+
+    is_leader: bool
     head: LeaderRecord
-    changed: Sequence[str] | None
+    changed_names: Sequence[str] | None
 
 
 class LeaderElection:
-    """One process's part in it.
+    """Participation of one process in the election.
 
     :param lease: seconds.
     """
@@ -61,89 +69,93 @@ class LeaderElection:
         self._lease = lease
         self._clock = clock
         self._seen: tuple[str, int, int] | None = None
-        self._since = 0.0
-        self._renewed = float("-inf")
+        self._seen_since = 0.0
+        self._renewed_at = float("-inf")
 
     @property
-    def leading(self) -> bool:
-        """By our own clock, with a third of the lease to spare."""
-        return monotonic_time(self._clock) - self._renewed < self._lease * 2 / 3
+    def is_leader(self) -> bool:
+        """This process leads, by its own clock, with a third of the lease to spare."""
+        return monotonic_time(self._clock) - self._renewed_at < self._lease * 2 / 3
 
     async def heartbeat(self, revision: int) -> HeartbeatResult:
-        """Say that we lead, or take over from who has not said so for a lease, or watch.
+        """Renew the lead, take over from a leader without heartbeats for a lease, or watch.
 
-        :param revision: the last that we have seen.
-        :raises StoreUnavailable: nothing is known; we lead for as long as our last success allows.
+        :param revision: last revision that the caller has read.
+        :raises StoreUnavailable: the outcome is unknown; the lead lasts as long as the last success allows.
         """
         began = monotonic_time(self._clock)
-        # Who asks for the lead judges by what he saw when he began to look, never by a time in the record.
-        overdue = self._seen if self._seen is not None and began - self._since >= self._lease else None
-        head = await apply_rule(self._store, self._key, partial(_beat, owner=self.owner, overdue=overdue))
-        seen = (head.owner, head.token, head.heartbeat)
+        # A candidate judges by the record that it read when it began to watch, never by a time in the record.
+        overdue = self._seen if self._seen is not None and began - self._seen_since >= self._lease else None
+        head = await apply_rule(
+            self._store, self._key, partial(_heartbeat, owner=self.owner, overdue=overdue)
+        )
+        seen = (head.owner, head.token, head.heartbeats)
         if head.owner == self.owner:
-            self._renewed = began
+            self._renewed_at = began
         else:
-            self._renewed = float("-inf")
+            self._renewed_at = float("-inf")
         if seen != self._seen:
-            self._seen, self._since = seen, began
-        return HeartbeatResult(head.owner == self.owner, head, _changed(head, revision))
+            self._seen, self._seen_since = seen, began
+        return HeartbeatResult(head.owner == self.owner, head, _changes_since(head, revision))
 
-    async def tell(self, name: str) -> None:
-        """Leave the news that `name` was changed."""
-        await apply_rule(self._store, self._key, partial(_tell, name=name))
+    async def announce_change(self, name: str) -> None:
+        """Add the change of `name` to the log of changes."""
+        await apply_rule(self._store, self._key, partial(_announce_change, name=name))
 
-    async def leave(self) -> None:
-        """Let another lead at once."""
-        self._renewed = float("-inf")
-        await apply_rule(self._store, self._key, partial(_leave, owner=self.owner))
+    async def resign(self) -> None:
+        """Give up the lead, so that another process takes over at once."""
+        self._renewed_at = float("-inf")
+        await apply_rule(self._store, self._key, partial(_resign, owner=self.owner))
 
 
 def monotonic_time(clock: Clock) -> float:
-    """Seconds that pass by this clock, from no particular time on: real ones evenly, a test's as the test has them."""
+    """Return seconds from an arbitrary start: of the machine's monotonic clock, or of a test's clock."""
     followed = clock.followed if isinstance(clock, AppClock) else clock
     return time.monotonic() if isinstance(followed, SystemClock) else followed.now()
 
 
-def _beat(
+def _heartbeat(
     record: bytes | None, *, owner: str, overdue: tuple[str, int, int] | None
 ) -> RuleResult[LeaderRecord]:
     head = _read(record)
     if head.owner == owner:
-        head = replace(head, heartbeat=head.heartbeat + 1)
-    elif not head.owner or (head.owner, head.token, head.heartbeat) == overdue:
-        head = replace(head, owner=owner, token=head.token + 1, heartbeat=0)
+        head = replace(head, heartbeats=head.heartbeats + 1)
+    elif not head.owner or (head.owner, head.token, head.heartbeats) == overdue:
+        head = replace(head, owner=owner, token=head.token + 1, heartbeats=0)
     else:
         return RuleResult(record, head)
     return _write(head)
 
 
-def _tell(record: bytes | None, *, name: str) -> RuleResult[LeaderRecord]:
+def _announce_change(record: bytes | None, *, name: str) -> RuleResult[LeaderRecord]:
     head = _read(record)
-    news = (*head.news, (head.revision + 1, name))[-NEWS:]
-    return _write(replace(head, revision=head.revision + 1, news=news))
+    changes = (*head.changes, (head.revision + 1, name))[-MAX_CHANGES:]
+    return _write(replace(head, revision=head.revision + 1, changes=changes))
 
 
-def _leave(record: bytes | None, *, owner: str) -> RuleResult[LeaderRecord]:
+def _resign(record: bytes | None, *, owner: str) -> RuleResult[LeaderRecord]:
     head = _read(record)
     return _write(replace(head, owner="")) if head.owner == owner else RuleResult(record, head)
 
 
-def _changed(head: LeaderRecord, revision: int) -> Sequence[str] | None:
+def _changes_since(head: LeaderRecord, revision: int) -> Sequence[str] | None:
     missed = head.revision - revision
     if missed <= 0:
         return () if missed == 0 else None
-    return [name for number, name in head.news if number > revision] if missed <= len(head.news) else None
+    return (
+        [name for number, name in head.changes if number > revision] if missed <= len(head.changes) else None
+    )
 
 
 def _read(record: bytes | None) -> LeaderRecord:
     if record is None:
         return LeaderRecord()
-    owner, token, heartbeat, revision, news = json.loads(record)
-    return LeaderRecord(owner, token, heartbeat, revision, tuple((number, name) for number, name in news))
+    owner, token, heartbeats, revision, changes = json.loads(record)
+    return LeaderRecord(owner, token, heartbeats, revision, tuple((number, name) for number, name in changes))
 
 
 def _write(head: LeaderRecord) -> RuleResult[LeaderRecord]:
-    fields = [head.owner, head.token, head.heartbeat, head.revision, head.news]
+    fields = [head.owner, head.token, head.heartbeats, head.revision, head.changes]
     return RuleResult(json.dumps(fields, separators=(",", ":")).encode(), head, KEEP_MS)
 
 

@@ -1,17 +1,18 @@
-"""The rules of a timer's record: when it is due, who publishes it, whether it can still be cancelled.
+"""Rules of a timer's record: due time, firing and cancellation.
 
-    (none)    --put-->     waiting    until `next_ms`
-    waiting   --begin-->   firing     its message is being published; it can not be cancelled any more
-    firing    --fired-->   waiting    for its next time; or fired, if there is none
-    waiting   --skip-->    waiting    a time that was missed is passed over; or fired, if there is no other
-    waiting   --cancel-->  cancelled
-    firing    --cancel-->  cancelled  if it is a recurring one; the time that has come is published
-    fired, cancelled --put--> waiting, but for the very one that was fired
+    (none)    --put-->           waiting    until `next_ms`
+    waiting   --begin_firing-->  firing     its message is being published; this time cannot be cancelled any more
+    firing    --finish_firing--> waiting    for its next time; or fired, if there is none
+    waiting   --begin_firing-->  waiting    a missed time is skipped; or fired, if there is no other
+    waiting   --cancel-->        cancelled
+    firing    --cancel-->        cancelled  if it recurs; the present time is published
+    fired, cancelled --put--> waiting, except for the same timer that was fired
 
-Who puts or cancels leaves a token: whose answer was lost, and who asks again, learns what he did himself. For that, and so
-that a fired one is not put again by the next start, what is over stays for a while; to all others it is gone.
+`put` and `cancel` store a token. A caller whose answer was lost, and who calls again, thereby recognises its own
+change. For that, and so that a fired timer is not put again by the next start, the record of a timer that is over is
+kept for a while; other callers do not see it.
 
-Nothing here reads a clock or a store. Times are milliseconds since the epoch.
+The rules read neither a clock nor a store. Times are milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -22,27 +23,30 @@ from typing import Any, Final
 from uuid import UUID, uuid5
 
 from warren.patterns.stores import RuleResult
-from warren.patterns.timers.schedules import following
+from warren.patterns.timers.schedules import next_time_ms
 
 NAMESPACE: Final = UUID("2b0b5f0e-77c1-5b1b-8d7a-4c3c53f9f2ad")
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
-"""How long after it is due a timer is kept for somebody to publish it."""
+"""Retention of a timer after its due time, for a process to publish it."""
 FIRED: Final = "fired"
 CANCELLED: Final = "cancelled"
-OVER_MS: Final = 3600 * 1000
-"""How long what is over is remembered: longer than anybody asks again whose answer was lost."""
+KEEP_OVER_MS: Final = 3600 * 1000
+"""Retention of a timer that is over: longer than a caller retries after a lost answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """One timer as it is stored.
+    """Stored timer; the field names are those of the record.
 
+    :ivar spec: its schedule, as `spec_of` returns it.
+    :ivar type: wire type of its message.
+    :ivar body: its message as JSON.
     :ivar anchor_ms: when it was put.
     :ivar next_ms: when it is due.
     :ivar fired: how often it was published.
-    :ivar token: of the last `put` or `cancel`.
-    :ivar standing: it is put at each start, so that it is remembered for long that it was fired.
-    :ivar over: `fired` or `cancelled`: it has no further time.
+    :ivar token: token of the last `put` or `cancel`.
+    :ivar standing: it is put at each start, so its firing is remembered for long.
+    :ivar over: `fired` or `cancelled` if it has no further time, else empty.
     """
 
     name: str
@@ -59,11 +63,11 @@ class Timer:
     over: str = ""
 
     def message_id(self, owner: str) -> str:
-        """The same for one time of one timer, whoever publishes it and however often."""
+        """Return the message id of the present time, the same whichever process publishes it and however often."""
         return str(uuid5(NAMESPACE, "\n".join((owner, self.name, self.type, self.body, str(self.next_ms)))))
 
-    def same(self, other: Timer) -> bool:
-        """Both say the same thing at the same times."""
+    def has_same_definition(self, other: Timer) -> bool:
+        """Return whether both publish the same message at the same times."""
         return (self.spec, self.type, self.body, self.missed) == (
             other.spec,
             other.type,
@@ -73,73 +77,81 @@ class Timer:
 
 
 def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
-    """Put a timer in the place of that name; False if the same one is there, which goes on as it is, or was fired."""
-    held = _held(record)
+    """Put a timer in place of one with its name; answer False if the same one is there, which continues, or was fired."""
+    held = _read_any(record)
     if held is not None and held.token == timer.token:
         return RuleResult(record, True)
-    if held is not None and held.same(timer) and held.over != CANCELLED:
+    if held is not None and held.has_same_definition(timer) and held.over != CANCELLED:
         return RuleResult(record, False)
     return RuleResult(write(timer), True, _keep_ms(timer, now_ms))
 
 
 def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
-    """Take it away; False if there is none, or if its only time has come and is being published."""
-    held = _held(record)
+    """Cancel the timer; answer False if there is none, or if its only time has come and is being published."""
+    held = _read_any(record)
     if held is not None and held.token == token:
         return RuleResult(record, True)
     if held is None or held.over or (held.firing and "at_ms" in held.spec):
         return RuleResult(record, False)
-    return RuleResult(write(replace(held, over=CANCELLED, token=token)), True, OVER_MS)
+    return RuleResult(write(replace(held, over=CANCELLED, token=token)), True, KEEP_OVER_MS)
 
 
-def begin(record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int) -> RuleResult[Timer | None]:
-    """The time of `timer` has come: the timer to publish, or None if it was changed, or if this time is passed over.
+def begin_firing(
+    record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int
+) -> RuleResult[Timer | None]:
+    """Begin to fire `timer`; the answer is the timer to publish, or None if it was changed or this time is skipped.
 
-    :param late_ms: from how late on a time counts as missed.
+    :param late_ms: lateness from which a time counts as missed.
     """
     held = read(record)
-    if held is None or not held.same(timer) or held.next_ms != timer.next_ms or held.next_ms > now_ms:
+    if (
+        held is None
+        or not held.has_same_definition(timer)
+        or held.next_ms != timer.next_ms
+        or held.next_ms > now_ms
+    ):
         return RuleResult(record, None)
     if held.firing:
-        # Somebody began and died, or lost the lead: it is published again, with the same message id.
+        # A process began to fire it and died, or lost the election: it is published again, with the same message id.
         return RuleResult(record, held)
     if held.missed == "skip" and now_ms - held.next_ms > late_ms:
-        step = _go_on(held, held.fired, now_ms)
+        step = _advance(held, held.fired, now_ms)
         return RuleResult(step.record, None, step.keep_ms)
     firing = replace(held, firing=True)
     return RuleResult(write(firing), firing, _keep_ms(firing, now_ms))
 
 
-def fired(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
-    """Its message is published: the timer as it goes on, or None if it has no further time."""
+def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
+    """Finish the firing after its message was published; the answer is the timer with its next time, or None."""
     held = read(record)
-    if held is None or not held.same(timer) or held.next_ms != timer.next_ms:
+    if held is None or not held.has_same_definition(timer) or held.next_ms != timer.next_ms:
         return RuleResult(record, held)
-    return _go_on(held, held.fired + 1, now_ms)
+    return _advance(held, held.fired + 1, now_ms)
 
 
-def _go_on(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
-    """To the first time that is not past: however many were missed, one was published."""
-    next_ms = following(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
+def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
+    """Advance to the first time that is not past: however many were missed, one was published."""
+    next_ms = next_time_ms(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
     if next_ms is None or "at_ms" in held.spec:
         over = replace(held, firing=False, fired=count, over=FIRED)
-        return RuleResult(write(over), None, KEEP_MS if held.standing else OVER_MS)
+        return RuleResult(write(over), None, KEEP_MS if held.standing else KEEP_OVER_MS)
     timer = replace(held, firing=False, fired=count, next_ms=next_ms)
     return RuleResult(write(timer), timer, _keep_ms(timer, now_ms))
 
 
 def read(record: bytes | None) -> Timer | None:
-    """The timer, if it has a time to come."""
-    held = _held(record)
+    """Return the timer of a record if it has a further time."""
+    held = _read_any(record)
     return None if held is None or held.over else held
 
 
 def write(timer: Timer) -> bytes:
+    """Return the record of a timer."""
     fields = {name: getattr(timer, name) for name in Timer.__slots__}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _held(record: bytes | None) -> Timer | None:
+def _read_any(record: bytes | None) -> Timer | None:
     return None if record is None else Timer(**json.loads(record))
 
 
@@ -147,4 +159,4 @@ def _keep_ms(timer: Timer, now_ms: int) -> int:
     return max(0, timer.next_ms - now_ms) + KEEP_MS
 
 
-__all__ = ["KEEP_MS", "Timer", "begin", "cancel", "fired", "put", "read", "write"]
+__all__ = ["KEEP_MS", "Timer", "begin_firing", "cancel", "finish_firing", "put", "read", "write"]

@@ -1,4 +1,4 @@
-"""When something shall happen: once, every so often, or as a cron expression says in a time zone."""
+"""Schedules of timers: once at a date, in intervals, or by a cron expression in a time zone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class DateSchedule:
-    """Once, at a time; at once if that is past.
+    """Schedule for one date; at once if it is past.
 
-    :param name: what it is listed and cancelled by; a schedule of the same name takes its place.
-    :param when: with a time zone.
-    :param message: what is published then.
-    :param missed: if nobody was there at its time: `catch_up` publishes it late, `skip` not at all.
+    :param name: name by which the timer is listed and cancelled; a schedule with the same name replaces it.
+    :param when: date with a time zone.
+    :param message: message to publish.
+    :param missed: handling of a time at which no process was running: `catch_up` publishes late, `skip` not at all.
     """
 
     name: str
@@ -36,15 +36,17 @@ class DateSchedule:
     def __post_init__(self) -> None:
         _check_name(self.name)
         if self.when.tzinfo is None:
-            raise ConfigError(f"timer {self.name!r}: {self.when} has no time zone: datetime(..., tzinfo=UTC)")
+            raise ConfigError(
+                f"timer {self.name!r}: {self.when} has no time zone: use datetime(..., tzinfo=UTC)"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalSchedule:
-    """Again and again, an interval after it was put, then an interval after that, without drift.
+    """Schedule in intervals from when it was put, without drift.
 
-    :param missed: if nobody was there at one or more of its times: `catch_up` publishes once, late, `skip` waits for
-        the next time.
+    :param missed: handling of times at which no process was running: `catch_up` publishes once, late; `skip` waits
+        for the next time.
     """
 
     name: str
@@ -60,14 +62,13 @@ class IntervalSchedule:
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """Whenever a cron expression says so, in a time zone.
+    """Schedule by a cron expression in a time zone.
 
-    Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them, with
-    `L`, `LW`, `5L` and `1#2`. Around a change of the clocks: what stands at a fixed hour that is left out happens right
-    after the gap, what stands at one that comes twice happens the first time; what has a `*` for minute or hour goes on
-    evenly.
+    Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them,
+    with `L`, `LW`, `5L` and `1#2`. When clocks change: a fixed hour that is skipped fires right after the gap, one
+    that occurs twice fires the first time; a `*` for minute or hour continues evenly.
 
-    :param zone: of the IANA database, `Europe/Berlin`; default UTC.
+    :param zone: name in the IANA database, such as `Europe/Berlin`; default UTC.
     :param missed: as for `IntervalSchedule`.
     """
 
@@ -89,7 +90,7 @@ Schedule = DateSchedule | IntervalSchedule | CronSchedule
 
 
 def spec_of(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as it is stored, without its name and message."""
+    """Return the schedule as it is stored, without its name and message."""
     match schedule:
         case DateSchedule():
             return {"at_ms": int(schedule.when.timestamp() * 1000)}
@@ -99,10 +100,10 @@ def spec_of(schedule: Schedule) -> dict[str, Any]:
             return {"cron": schedule.expression, "zone": schedule.zone}
 
 
-def following(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None:
-    """The first time of a stored schedule after `after_ms`; None if there is none any more.
+def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None:
+    """Return the first time of a stored schedule after `after_ms`; None if there is none.
 
-    :param anchor_ms: from which intervals are counted.
+    :param anchor_ms: start of the intervals.
     """
     if "at_ms" in spec:
         return int(spec["at_ms"]) if spec["at_ms"] > after_ms else None
@@ -113,8 +114,8 @@ def following(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None
     return None if moment is None else int(moment.timestamp() * 1000)
 
 
-def words(spec: dict[str, Any]) -> str:
-    """The schedule for a person to read."""
+def description(spec: dict[str, Any]) -> str:
+    """Return the schedule for people to read."""
     if "at_ms" in spec:
         return "once"
     if "every_ms" in spec:
@@ -123,7 +124,10 @@ def words(spec: dict[str, Any]) -> str:
 
 
 def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
-    """:raises ValueError: one line that says what is wrong."""
+    """Return the times of a cron expression after `after_ms`.
+
+    :raises ValueError: the expression or the time zone is wrong; the text is one line.
+    """
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:
@@ -133,7 +137,8 @@ def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
         return CronSim(expression, start)
     except CronSimError as error:
         raise ValueError(
-            f"{expression!r} is no cron expression ({error}): minute hour day month weekday, as in '0 6 * * MON-FRI'"
+            f"{expression!r} is no cron expression ({error}): give minute, hour, day, month and weekday, as in"
+            " '0 6 * * MON-FRI'"
         ) from None
 
 
@@ -144,12 +149,14 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"there is no time zone {name!r} here: write it as in 'Europe/Berlin'") from None
+        raise ValueError(
+            f"there is no time zone {name!r} on this machine: write it as in 'Europe/Berlin'"
+        ) from None
 
 
 def _check_name(name: str) -> None:
     if not 0 < len(name.encode()) <= NAME_BYTES:
-        raise ConfigError(f"a timer's name has 1 to {NAME_BYTES} bytes: {name[:40]!r}")
+        raise ConfigError(f"the name of a timer must have 1 to {NAME_BYTES} bytes, unlike {name[:40]!r}")
 
 
 __all__ = [
@@ -158,7 +165,7 @@ __all__ = [
     "IntervalSchedule",
     "MissedPolicy",
     "Schedule",
-    "following",
+    "description",
+    "next_time_ms",
     "spec_of",
-    "words",
 ]

@@ -1,15 +1,17 @@
-"""Timers: messages that are published at a time, every so often, or as a cron expression says; kept in a store, listed and
-cancelled by name.
+"""Timers: messages that are published at a time, in intervals, or by a cron expression; stored, listed and cancelled by
+name.
 
-Guarantees: of all processes that include the same Timers one publishes, and another takes over when it dies. Each time of a
-timer is published at least once, with the same message id by whomever and however often, so that `Once` makes its effect
-happen once. What was missed because nobody was there is published once, late, or passed over, as the timer says. Of
-`cancel` and a time that comes, one wins: when it returns True, no time is published that had not come.
+Guarantees: of all processes that include the same Timers one publishes, and another takes over when it dies. Each
+time of a timer is published at least once, with the same message id whichever process publishes it and however often,
+so that `Once` makes its effect happen once. A time at which no process was running is published once, late, or
+skipped, as the timer's `missed` says. Of `cancel` and a due time, one wins: when `cancel` returns True, only a time
+that had come is published.
 
-**Whose time counts**: the clock of the process that leads. The lead itself depends on no clock that two machines share.
+**Which clock counts**: the clock of the leading process. The election itself depends on no clock that two machines
+share.
 
-Costs: a record a timer, one decision of the store each third of a lease for each process, and two decisions and one publish
-each time.
+Costs: a record per timer, one store operation each third of a lease for each process, and two store operations and
+one publish for each time.
 """
 
 from __future__ import annotations
@@ -31,40 +33,41 @@ from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import rules as rules
 from warren.patterns.timers.leader_election import LeaderElection, monotonic_time
 from warren.patterns.timers.rules import Timer
-from warren.patterns.timers.schedules import DateSchedule, Schedule, following, spec_of, words
+from warren.patterns.timers.schedules import DateSchedule, Schedule, description, next_time_ms, spec_of
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
-TIME: Final = "warren-timer-time"
-"""Header: the time that the message is for, in Unix milliseconds; a message that is late says so by it."""
-NAME: Final = "warren-timer"
-AT_A_TIME: Final = 100
+TIME_HEADER: Final = "warren-timer-time"
+"""Header: the time for which the message is published, in Unix milliseconds, so that a late message can be recognised."""
+NAME_HEADER: Final = "warren-timer"
+MAX_CONCURRENT: Final = 100
 RETRY_MS: Final = 1000
 
 
 @dataclass(slots=True)
 class TimersStatistics:
-    """What this process has done; others count their own."""
+    """Counters of this process; other processes count their own."""
 
     fired: int = 0
     """Publishes that the broker confirmed."""
     skipped: int = 0
-    """Times that were passed over, because they were missed and the timer says `skip`, or another process had them."""
+    """Times that were skipped: missed by a timer with `skip`, or published by another process."""
     failed: int = 0
-    """Publishes that failed, and are tried again."""
-    led: int = 0
-    """How often this process took the lead."""
+    """Publishes that failed, and are retried."""
+    elections: int = 0
+    """Elections of this process as the leader."""
     outages: int = 0
-    """How often the store did not answer."""
+    """Failures of the store to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerInfo:
-    """One timer as `timers.listed()` shows it.
+    """Facts of one timer, as `timers.scheduled()` returns them.
 
-    :ivar schedule: in words: `once`, `every 0:05:00`, `0 6 * * * (Europe/Berlin)`.
-    :ivar message: the type of its message.
+    :ivar schedule: description: `once`, `every 0:05:00`, `0 6 * * * (Europe/Berlin)`.
+    :ivar due: next time.
+    :ivar message: type of its message.
     :ivar fired: how often it was published.
     """
 
@@ -78,16 +81,18 @@ class TimerInfo:
 
 
 class Timers:
-    """`app.include(timers)` in every process that may publish; one that only puts and cancels needs no App.
+    """Set of timers. Call `app.include(timers)` in every process that may publish; others need no App to put and cancel
+    timers.
 
-    :param name: of this set of timers in the store.
+    :param name: name of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
-    :param sends: the classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: put when the App starts; an `DateSchedule` that was published is not put again. What is no longer among them
-        stays until it is cancelled.
-    :param lease: how long after the death of who leads another takes over; a timer that another process puts is noticed
-        within a third of it. Default 15 s.
-    :param late: from how late on a time counts as missed. Default 1 minute, so that an ordinary takeover is none.
+    :param sends: classes of all messages that timers publish; their topology is declared at start.
+    :param schedules: put when the App starts; a `DateSchedule` that was published is not put again. A schedule that
+        is removed from this list stays until it is cancelled.
+    :param lease: time after the death of the leader until another process takes over; the leader notices a timer that
+        another process puts within a third of it. Default 15 s.
+    :param late: lateness from which a time counts as missed. Default 1 minute, so that no time is missed by an
+        ordinary takeover.
     :param patience: how long `put` and `cancel` wait for a store that fails. Default 10 s.
     :raises ConfigError: the name is empty, a duration too short, or the message of a schedule is not in `sends`.
     """
@@ -104,9 +109,11 @@ class Timers:
         patience: timedelta = timedelta(seconds=10),
     ) -> None:
         if not name:
-            raise ConfigError("Timers need a name: their records in the store carry it")
+            raise ConfigError("Timers need a name, because their records in the store contain it")
         if lease < timedelta(milliseconds=30) or late < timedelta(0):
-            raise ConfigError(f"Timers {name}: lease ({lease}) is at least 30 ms, late ({late}) not negative")
+            raise ConfigError(
+                f"Timers {name}: lease ({lease}) must be at least 30 ms, and late ({late}) must not be negative"
+            )
         self.name: str = name
         self.statistics: TimersStatistics = TimersStatistics()
         self._store = store
@@ -117,41 +124,41 @@ class Timers:
         self._patience = patience.total_seconds()
         self._clock: Clock = SystemClock()
         self._app: App | None = None
-        self._lead = self._new_lead()
+        self._election = self._new_election()
         self._revision = -1
-        self._known: dict[str, Timer] = {}
-        self._queue: list[tuple[int, int, str]] = []
-        """When to look, the time that it is for, and the timer."""
+        self._timers: dict[str, Timer] = {}
+        self._due_heap: list[tuple[int, int, str]] = []
+        """Heap of (time to fire, scheduled time, name of the timer)."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._told = self._working = False
+        self._change_announced = self._working = False
         for schedule in self._schedules:
             self._type_of(schedule.message)
 
     @property
-    def leading(self) -> bool:
-        """Whether this process is the one that publishes."""
-        return self._lead.leading
+    def is_leader(self) -> bool:
+        """This process publishes the timers."""
+        return self._election.is_leader
 
     @property
     def busy(self) -> str:
-        """What it is working on in the background; empty if it waits."""
+        """Background work in progress; empty if there is none."""
         return f"the timers {self.name}" if self._working else ""
 
     async def put(self, schedule: Schedule) -> bool:
-        """Put a timer, in the place of one of the same name; False if the same one is there: it goes on as it is.
+        """Put a timer, in place of one with the same name; return False if the same one is there, which continues.
 
-        False, too, if it was published already: within the last hour, or one of `schedules` ever.
+        Also return False if it was published already: within the last hour, or, for one of `schedules`, ever.
 
         :raises ConfigError: its message is not in `sends`.
-        :raises StoreUnavailable: it is not known whether it was put; put it again.
+        :raises StoreUnavailable: it is unknown whether it was put; put it again.
         """
         return await self._put(schedule, standing=False)
 
     async def _put(self, schedule: Schedule, *, standing: bool) -> bool:
         now_ms, spec = self._now_ms(), spec_of(schedule)
         kind, body = self._type_of(schedule.message), schedule.message.model_dump_json(by_alias=True)
-        next_ms = spec["at_ms"] if isinstance(schedule, DateSchedule) else following(spec, now_ms, now_ms)
+        next_ms = spec["at_ms"] if isinstance(schedule, DateSchedule) else next_time_ms(spec, now_ms, now_ms)
         if next_ms is None:
             raise ConfigError(f"timer {schedule.name!r} has no time in the future")
         timer = Timer(
@@ -172,15 +179,14 @@ class Timers:
             clock=self._clock,
             patience=self._patience,
         )
-        await self._tell(schedule.name)
+        await self._announce_change(schedule.name)
         return done
 
     async def cancel(self, name: str) -> bool:
-        """Take a timer away; True: no time will be published that has not come yet.
+        """Cancel a timer. True: no time will be published that has not come yet. False: there is none, or its only time
+        has come.
 
-        False: there is none, or its only time has come.
-
-        :raises StoreUnavailable: it is not known whether it was cancelled; cancel it again.
+        :raises StoreUnavailable: it is unknown whether it was cancelled; cancel it again.
         """
         done = await apply_rule_with_retry(
             self._store,
@@ -189,21 +195,21 @@ class Timers:
             clock=self._clock,
             patience=self._patience,
         )
-        await self._tell(name)
+        await self._announce_change(name)
         return done
 
-    async def listed(self) -> Sequence[TimerInfo]:
-        """All timers that have a time to come, those that are due first at the top.
+    async def scheduled(self) -> Sequence[TimerInfo]:
+        """Return all timers with a time to come, ordered by their due times.
 
         :raises StoreUnavailable: the store did not answer.
         """
         found = sorted(
-            [timer async for timer in self._stored()], key=lambda timer: (timer.next_ms, timer.name)
+            [timer async for timer in self._stored_timers()], key=lambda timer: (timer.next_ms, timer.name)
         )
         return [
             TimerInfo(
                 timer.name,
-                words(timer.spec),
+                description(timer.spec),
                 datetime.fromtimestamp(timer.next_ms / 1000, UTC),
                 timer.type,
                 timer.body,
@@ -217,18 +223,18 @@ class Timers:
     def register(self, app: App) -> None:
         self._app = app
         self._clock = app.clock
-        self._lead = self._new_lead()
+        self._election = self._new_election()
         app.publishes(*self._sends.values())
 
     async def on_start(self) -> None:
-        """Begin to watch, in the background; the schedules are put there too."""
+        """Start the election and the schedules, in the background."""
         self._wake = asyncio.Event()
         self._working = True
-        # A context of its own: nothing of who started the App belongs to what timers do later.
+        # A separate context: timers must not inherit context variables from the caller that started the App.
         self._task = asyncio.create_task(self._run(), name=f"timers {self.name}", context=Context())
 
     async def on_stop(self) -> None:
-        """End, let another lead at once, and close the store."""
+        """Stop, let another process lead at once, and close the store."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -237,34 +243,34 @@ class Timers:
         self._working = False
         self._forget()
         with contextlib.suppress(StoreUnavailable):
-            await self._lead.leave()
+            await self._election.resign()
         await self._store.close()
 
     async def _run(self) -> None:
         pending = list(self._schedules)
-        beaten = float("-inf")
+        last_heartbeat = float("-inf")
         while True:
             try:
                 while pending:
                     await self._put(pending[0], standing=True)
                     pending.pop(0)
-                if self._told or monotonic_time(self._clock) - beaten >= self._lease / 3:
-                    self._told, beaten = False, monotonic_time(self._clock)
-                    await self._beat()
-                if self.leading:
+                if self._change_announced or monotonic_time(self._clock) - last_heartbeat >= self._lease / 3:
+                    self._change_announced, last_heartbeat = False, monotonic_time(self._clock)
+                    await self._heartbeat()
+                if self.is_leader:
                     await self._fire_due()
             except StoreUnavailable as error:
                 self.statistics.outages += 1
-                log.warning("timers.store_unavailable name=%s error=%s", self.name, error)
-            await self._sleep(beaten + self._lease / 3 - monotonic_time(self._clock))
+                log.warning("event=timers.store_failed name=%s error=%s", self.name, error)
+            await self._sleep(last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the next beat, or the next timer, or news of this process."""
+        """Wait until the next heartbeat, the next due timer, or a change by this process."""
         until = self._clock.now() + seconds
-        if self.leading and self._queue:
-            until = min(until, self._queue[0][0] / 1000)
+        if self.is_leader and self._due_heap:
+            until = min(until, self._due_heap[0][0] / 1000)
         alarm = self._clock.call_at(max(until, self._clock.now() + 0.001), self._wake_up)
-        self._working = self._told
+        self._working = self._change_announced
         try:
             await self._wake.wait()
         finally:
@@ -276,30 +282,30 @@ class Timers:
         self._working = True
         self._wake.set()
 
-    async def _beat(self) -> None:
-        """Lead or follow; who leads learns what others have put and cancelled."""
-        heartbeat = await self._lead.heartbeat(self._revision)
-        if not heartbeat.leading:
+    async def _heartbeat(self) -> None:
+        """Send a heartbeat; the leader reads the timers that others have put and cancelled."""
+        heartbeat = await self._election.heartbeat(self._revision)
+        if not heartbeat.is_leader:
             self._forget()
             return
         if self._revision < 0:
-            self.statistics.led += 1
-            log.info("timers.leading name=%s token=%d", self.name, heartbeat.head.token)
-        if self._revision < 0 or heartbeat.changed is None:
+            self.statistics.elections += 1
+            log.info("event=timers.leader_elected name=%s token=%d", self.name, heartbeat.head.token)
+        if self._revision < 0 or heartbeat.changed_names is None:
             self._forget()
-            async for timer in self._stored():
-                self._know(timer)
+            async for timer in self._stored_timers():
+                self._remember(timer)
         else:
-            for name in dict.fromkeys(heartbeat.changed):
-                await self._learn(name)
+            for name in dict.fromkeys(heartbeat.changed_names):
+                await self._reload(name)
         self._revision = heartbeat.head.revision
 
     async def _fire_due(self) -> None:
-        while self.leading:
+        while self.is_leader:
             due: list[Timer] = []
-            while self._queue and self._queue[0][0] <= self._now_ms() and len(due) < AT_A_TIME:
-                _, next_ms, name = heapq.heappop(self._queue)
-                timer = self._known.get(name)
+            while self._due_heap and self._due_heap[0][0] <= self._now_ms() and len(due) < MAX_CONCURRENT:
+                _, next_ms, name = heapq.heappop(self._due_heap)
+                timer = self._timers.get(name)
                 if timer is not None and timer.next_ms == next_ms:
                     due.append(timer)
             if not due:
@@ -312,72 +318,72 @@ class Timers:
             firing = await apply_rule(
                 self._store,
                 key,
-                partial(rules.begin, timer=timer, late_ms=self._late_ms, now_ms=self._now_ms()),
+                partial(rules.begin_firing, timer=timer, late_ms=self._late_ms, now_ms=self._now_ms()),
                 guess=rules.write(timer),
             )
             if firing is None:
                 self.statistics.skipped += 1
-                self._known.pop(timer.name, None)
-                await self._learn(timer.name)
+                self._timers.pop(timer.name, None)
+                await self._reload(timer.name)
                 return
             await self._publish(firing)
             after = await apply_rule(
                 self._store,
                 key,
-                partial(rules.fired, timer=firing, now_ms=self._now_ms()),
+                partial(rules.finish_firing, timer=firing, now_ms=self._now_ms()),
                 guess=rules.write(firing),
             )
-            self._known.pop(timer.name, None)
+            self._timers.pop(timer.name, None)
             if after is not None:
-                self._know(after)
-        except Exception as error:  # One timer that cannot be published holds up no other.
+                self._remember(after)
+        except Exception as error:  # A timer that cannot be published must not hold up the others.
             self.statistics.failed += 1
-            log.warning("timers.failed name=%s timer=%s error=%s", self.name, timer.name, error)
-            heapq.heappush(self._queue, (self._now_ms() + RETRY_MS, timer.next_ms, timer.name))
+            log.warning("event=timers.publish_failed name=%s timer=%s error=%s", self.name, timer.name, error)
+            heapq.heappush(self._due_heap, (self._now_ms() + RETRY_MS, timer.next_ms, timer.name))
 
     async def _publish(self, timer: Timer) -> None:
         kind = self._sends.get(timer.type)
         if self._app is None or kind is None:
-            raise ConfigError(f"the message {timer.type} is not named in sends=[...] any more")
+            raise ConfigError(f"the message {timer.type} is no longer named in sends=[...]")
         await self._app.publish(
             kind.model_validate_json(timer.body),
             message_id=timer.message_id(self.name),
-            headers={NAME: timer.name, TIME: timer.next_ms},
+            headers={NAME_HEADER: timer.name, TIME_HEADER: timer.next_ms},
         )
         self.statistics.fired += 1
 
-    async def _tell(self, name: str) -> None:
-        """Whoever leads shall know; at once, if it is this process."""
-        await self._lead.tell(name)
-        self._told = True
+    async def _announce_change(self, name: str) -> None:
+        """Announce a change to the leader; at once, if it is this process."""
+        await self._election.announce_change(name)
+        self._change_announced = True
         self._wake_up()
 
-    async def _learn(self, name: str) -> None:
+    async def _reload(self, name: str) -> None:
         held = await self._store.compare_and_set(self._key(name), None, None, keep_ms=1)
         timer = rules.read(held.current)
         if timer is None:
-            self._known.pop(name, None)
+            self._timers.pop(name, None)
         else:
-            self._know(timer)
+            self._remember(timer)
 
-    async def _stored(self) -> AsyncIterator[Timer]:
+    async def _stored_timers(self) -> AsyncIterator[Timer]:
         async for key, record in self._store.records(record_key("timer", self.name, "")):
             timer = rules.read(record)
             if timer is not None and self._key(timer.name) == key:
                 yield timer
 
-    def _know(self, timer: Timer) -> None:
-        before = self._known.get(timer.name)
-        self._known[timer.name] = timer
+    def _remember(self, timer: Timer) -> None:
+        before = self._timers.get(timer.name)
+        self._timers[timer.name] = timer
         if before is None or before.next_ms != timer.next_ms:
-            heapq.heappush(self._queue, (timer.next_ms, timer.next_ms, timer.name))
+            heapq.heappush(self._due_heap, (timer.next_ms, timer.next_ms, timer.name))
 
     def _forget(self) -> None:
-        self._known.clear()
-        self._queue.clear()
+        self._timers.clear()
+        self._due_heap.clear()
         self._revision = -1
 
-    def _new_lead(self) -> LeaderElection:
+    def _new_election(self) -> LeaderElection:
         owner = secrets.token_hex(8)
         return LeaderElection(
             self._store, record_key("timers", self.name, "lead"), owner, lease=self._lease, clock=self._clock

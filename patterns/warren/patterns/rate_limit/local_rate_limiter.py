@@ -1,0 +1,62 @@
+"""`LocalRateLimiter`: a rate limit of one process."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
+from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve_tokens
+from warren.sdk import Clock, SystemClock
+
+MAX_KEYS: Final = 10_000
+"""Buckets above which full ones are deleted."""
+
+
+class LocalRateLimiter:
+    """Rate limit of this process: `LocalRateLimiter(50, per=timedelta(seconds=1))`.
+
+    :param count: tokens per `per`, for each key.
+    :param burst: tokens that may be reserved at once after an idle time. Default `count`.
+    :raises ConfigError: a number is too small.
+    """
+
+    def __init__(self, count: int, *, per: timedelta, burst: int | None = None) -> None:
+        self._rate = Rate(count, per, count if burst is None else burst)
+        self._clock: Clock = SystemClock()
+        self._full_at: dict[str, int] = {}
+
+    async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
+        """Reserve `cost` tokens that exist within `within` from now, and return how long it is until they do.
+
+        :raises RateLimitExceeded: they do not; none is reserved.
+        """
+        self._rate.check_cost(cost)
+        now_us = int(self._clock.now() * 1_000_000)
+        taken, wait, full = reserve_tokens(
+            self._full_at.get(key, 0), now_us, self._rate, cost, within // MICROSECOND
+        )
+        if not taken:
+            raise RateLimitExceeded(key, wait * MICROSECOND)
+        self._full_at[key] = full
+        if len(self._full_at) > MAX_KEYS:
+            # A full bucket needs no entry.
+            self._full_at = {known: at for known, at in self._full_at.items() if at > now_us}
+        return wait * MICROSECOND
+
+    async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
+        """Reserve `cost` tokens and wait until they exist.
+
+        :raises RateLimitExceeded: that takes longer than `within`.
+        """
+        await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
+
+    def use_clock(self, clock: Clock) -> None:
+        """Use `clock` from now on."""
+        self._clock = clock
+
+    async def close(self) -> None:
+        """Do nothing: no connection is open."""
+
+
+__all__ = ["LocalRateLimiter"]

@@ -1,0 +1,62 @@
+"""Rule of the token bucket: whether tokens can be reserved, and when they exist.
+
+The bucket is stored as one time, at which it would be full again (GCRA, the generic cell rate algorithm of ITU-T I.371, as a
+virtual schedule). A reservation moves that time on; the wait until its tokens exist follows from it. Tokens can be reserved
+ahead, so a waiting caller need not ask again. The rule reads neither a clock nor a store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from warren.sdk import ConfigError
+
+MICROSECOND: Final = timedelta(microseconds=1)
+FOREVER: Final = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Rate and burst of a token bucket.
+
+    :ivar count: tokens per `per`.
+    :ivar burst: tokens that may be reserved at once after an idle time.
+    :raises ConfigError: a number is too small, or the rate is above one token per microsecond.
+    """
+
+    count: int
+    per: timedelta
+    burst: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.burst < 1 or self.per // MICROSECOND < self.count:
+            raise ConfigError(
+                f"a rate of {self.count} in {self.per} with a burst of {self.burst} is not possible: counts must be at"
+                " least 1, and the rate at most one token per microsecond"
+            )
+
+    @property
+    def interval_us(self) -> int:
+        """Microseconds from one token to the next."""
+        return self.per // MICROSECOND // self.count
+
+    def check_cost(self, cost: int) -> None:
+        """Raise `ConfigError` if so many tokens can never exist at once."""
+        if not 1 <= cost <= self.burst:
+            raise ConfigError(f"a cost of {cost} is not from 1 to the burst of {self.burst}")
+
+
+def reserve_tokens(full_us: int, now_us: int, rate: Rate, cost: int, within_us: int) -> tuple[bool, int, int]:
+    """Reserve `cost` tokens if they exist within `within_us`.
+
+    :return: whether they are reserved, the microseconds until they exist, and the time at which the bucket is full
+        again.
+    """
+    after = max(full_us, now_us) + cost * rate.interval_us
+    wait = max(0, after - rate.burst * rate.interval_us - now_us)
+    return (True, wait, after) if wait <= within_us else (False, wait, full_us)
+
+
+__all__ = ["FOREVER", "MICROSECOND", "Rate", "reserve_tokens"]
