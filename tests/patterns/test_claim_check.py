@@ -141,7 +141,7 @@ async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
     post, sender = Post(new_app, name, check), new_app()
     sender.include(claim_check(FolderBlobStore(tmp_path / "b")))
     cases: list[tuple[Callable[[Path], object], str]] = [
-        (lambda kept: kept.unlink(), "is gone: contents are kept for 30 days"),
+        (lambda kept: kept.unlink(), "is missing: bodies are kept for 30 days"),
         (lambda kept: kept.write_bytes(b"y" + kept.read_bytes()[1:]), "was changed where it was kept"),
         (lambda kept: kept.write_bytes(b""), "was changed where it was kept"),
     ]
@@ -170,7 +170,7 @@ async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tm
             ("../../../etc/passwd;10", "not in the form that Warren writes"),
             (f"{'a' * 64};-1", "not in the form that Warren writes"),
             (f"{'a' * 64};99999999", "more than ClaimCheck(max_bytes=30000)"),
-            (f"{'a' * 64};10", "is gone"),
+            (f"{'a' * 64};10", "is missing"),
         ):
             await forger.publish(post.letter(text="x"), headers={"warren-claim": claim})
             dead = await take_one(forger.url or "", f"{post.queue}.dead")
@@ -185,7 +185,7 @@ async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
     assert await other.get(claim) == b"body"
     assert await check.clean() == 0
     assert await open_blobs().clean(datetime.now(UTC) + timedelta(days=1)) == 1
-    with pytest.raises(DeadLetter, match="is gone"):
+    with pytest.raises(DeadLetter, match="is missing"):
         await check.get(claim)
     with pytest.raises(ConfigError, match="too large"):
         await claim_check(open_blobs(), threshold_bytes=1, max_bytes=2).put(b"body")

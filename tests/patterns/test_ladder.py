@@ -47,7 +47,7 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
 async def test_wrong_use_is_said(name: str) -> None:
     assert DelayLadder(name, timedelta(microseconds=1500)).queue("2ms").name == f"{name}.2ms"
     assert [step.total_seconds() for step in DelayLadder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
-    with pytest.raises(ConfigError, match="no step 7s, but 5s, 1m"):
+    with pytest.raises(ConfigError, match="no step 7s; its steps are 5s, 1m"):
         DelayLadder(name, "5s", "1m").queue("7s")
     with pytest.raises(ConfigError, match="belongs to no App"):
         await DelayLadder(name).publish(Remind(number=1), "5s")

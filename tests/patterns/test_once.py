@@ -188,14 +188,14 @@ async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
 
     await once.run(None, delivery(), Handler(overtaken))
     assert once.statistics.overtaken == 1
-    assert "once.overtaken" in caplog.text
+    assert "event=once.lease_overtaken" in caplog.text
     assert await once.run(None, delivery(), Handler()) == b"theirs"
 
 
 async def test_a_message_without_identity_is_dead_lettered_with_the_reason(store: Store) -> None:
     with pytest.raises(DeadLetter, match="no message_id"):
         await Once(store).run(None, delivery(None), Handler())
-    with pytest.raises(ConfigError, match="at least a millisecond"):
+    with pytest.raises(ConfigError, match="at least 1 ms"):
         Once(store, keep=timedelta(0))
 
 

@@ -257,7 +257,7 @@ def observed(outbox: Outbox) -> list[float]:
 
 
 async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="at least a millisecond"):
+    with pytest.raises(ConfigError, match="at least 1 ms"):
         Outbox(sessions, lease=timedelta(0))
     async with sessions() as session:
         with pytest.raises(ConfigError, match="JSON, which cannot carry"):

@@ -181,7 +181,7 @@ async def test_wrong_use_is_said_in_one_line(redis_url: str) -> None:
         LocalRateLimiter(0, per=SECOND)
     with pytest.raises(ConfigError, match="counts must be at least 1"):
         RedisRateLimiter(RedisStore(redis_url), "x", 2, per=timedelta(microseconds=1))
-    with pytest.raises(ConfigError, match="a cost of 3 is not from 1 to 2"):
+    with pytest.raises(ConfigError, match="a cost of 3 is not from 1 to the burst of 2"):
         await LocalRateLimiter(2, per=SECOND).reserve(cost=3, within=NONE)
     with pytest.raises(ConfigError, match="needs a list of queues"):
         RateLimit(LocalRateLimiter(1, per=SECOND), queues="payments")

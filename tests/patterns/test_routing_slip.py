@@ -65,7 +65,7 @@ async def test_a_result_that_cannot_be_kept_undoes_what_was_done(new_app: NewApp
         await trip.start()
         end = await trip.is_over()
     assert (end.completed, end.failed) == (False, "hotel")
-    assert "what it returned is not what it says that it returns" in str(end.reason)
+    assert "the result of the step does not fit its annotated type" in str(end.reason)
     assert trip.did == ["flight", "hotel", "no flight to Rome, seat Rome-12A is free"]
 
 
@@ -106,7 +106,7 @@ async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: 
     async with trip.app as app:
         await app.publish(trip.flight(to="Rome"))
         dead = await take_one(app.url or "", f"{name}.flight.dead")
-        assert "carries no routing slip" in str(dead.headers["warren-dead-error"])
+        assert "has no routing slip" in str(dead.headers["warren-dead-error"])
         await app.publish(trip.flight(to="Rome"), headers={"warren-slip": "[1,2]"})
         dead = await take_one(app.url or "", f"{name}.flight.dead")
         assert "cannot be read" in str(dead.headers["warren-dead-error"])

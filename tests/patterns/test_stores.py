@@ -340,7 +340,7 @@ async def test_sqlite_says_when_its_disk_fails_and_works_again_afterwards(tmp_pa
 
 
 def test_sqlite_refuses_what_is_not_its_own(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does its folder exist"):
+    with pytest.raises(UsageError, match="check that its folder exists"):
         SqliteStore(tmp_path / "missing" / "decisions.sqlite")
     (tmp_path / "text").write_text(
         "this is no database, and long enough that SQLite looks at its header\n" * 20

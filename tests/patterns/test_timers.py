@@ -266,7 +266,7 @@ def test_an_interval_does_not_drift() -> None:
 def test_wrong_use_is_said_in_one_line(store: ListingStore) -> None:
     with pytest.raises(ConfigError, match="no cron expression \\(Bad hour\\)"):
         CronSchedule("c", "0 25 * * *", Ring(bell=""))
-    with pytest.raises(ConfigError, match="no time zone 'Mars/Base' here"):
+    with pytest.raises(ConfigError, match="no time zone 'Mars/Base' on this machine"):
         CronSchedule("c", "0 2 * * *", Ring(bell=""), zone="Mars/Base")
     with pytest.raises(ConfigError, match="has no time zone"):
         DateSchedule("a", datetime(2026, 1, 1), Ring(bell=""))
