@@ -142,8 +142,8 @@ async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
     sender.include(claim_check(FolderBlobStore(tmp_path / "b")))
     cases: list[tuple[Callable[[Path], object], str]] = [
         (lambda kept: kept.unlink(), "is missing: bodies are kept for 30 days"),
-        (lambda kept: kept.write_bytes(b"y" + kept.read_bytes()[1:]), "was changed where it was kept"),
-        (lambda kept: kept.write_bytes(b""), "was changed where it was kept"),
+        (lambda kept: kept.write_bytes(b"y" + kept.read_bytes()[1:]), "was changed in the blob store"),
+        (lambda kept: kept.write_bytes(b""), "was changed in the blob store"),
     ]
     for harm, reason in cases:
         async with sender:

@@ -56,5 +56,5 @@ async def test_wrong_use_is_said(name: str) -> None:
         "2ms",
     )  # A broker counts whole milliseconds: they would share their queues.
     for steps in (("60s", "1m"), ("0s",), parts):
-        with pytest.raises(ConfigError, match="differ, and are longer than 0"):
+        with pytest.raises(ConfigError, match="must be different and longer than 0"):
             DelayLadder(name, *steps)

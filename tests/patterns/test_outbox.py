@@ -260,7 +260,7 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="at least 1 ms"):
         Outbox(sessions, lease=timedelta(0))
     async with sessions() as session:
-        with pytest.raises(ConfigError, match="JSON, which cannot carry"):
+        with pytest.raises(ConfigError, match="JSON, which cannot represent"):
             await Outbox(sessions).add(session, b"", key="q", headers={"x": b""})  # type: ignore[dict-item]
         with pytest.raises(ConfigError, match="no address"):
             await Outbox(sessions).add(session, b"")

@@ -133,7 +133,7 @@ async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: 
         (terms_of(f"{algorithm};k2;{at}"), "'k2', which this process does not have"),
         (terms_of(f"none;k1;{at}"), "the message has no valid"),
         (terms_of("k1"), "the message has no valid"),
-        ({"headers": {}}, "it is not"),
+        ({"headers": {}}, "the message is not"),
     ]
     async with road.app:
         for change, reason in cases:

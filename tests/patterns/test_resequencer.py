@@ -225,5 +225,5 @@ async def test_wrong_use_is_said_in_one_line(one_store: ListingStore, new_app: N
 
     resequencer = Resequencer("q", store=one_store)
     resequencer.handle(Other)(lambda message: asyncio.sleep(0))
-    with pytest.raises(ConfigError, match="Other must come through the resequencer's queue"):
+    with pytest.raises(ConfigError, match="Other must use the resequencer's queue"):
         new_app().include(resequencer)

@@ -350,7 +350,7 @@ def test_sqlite_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     foreign = sqlite3.connect(tmp_path / "foreign")
     foreign.execute("CREATE TABLE theirs (x)")
     foreign.close()
-    with pytest.raises(UsageError, match="not one of Warren's stores"):
+    with pytest.raises(UsageError, match="not a store of Warren's"):
         SqliteStore(tmp_path / "foreign")
     SqliteStore(tmp_path / "newer")
     newer = sqlite3.connect(tmp_path / "newer")

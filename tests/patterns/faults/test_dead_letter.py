@@ -111,7 +111,7 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
                 proxy.cut()
                 proxy.to_server.release()
 
-        with pytest.raises(TransportUnavailable, match="before the broker had let go"):
+        with pytest.raises(TransportUnavailable, match="before the broker had acknowledged the removals"):
             await take_two_out()
 
         async def given_back() -> bool:
