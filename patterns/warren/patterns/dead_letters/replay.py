@@ -48,13 +48,13 @@ class SelectionResult:
 
 
 async def find(
-    lot: ParkingLot, which: DeadLetterSelection | None = None, *, limit: int | None = None
+    lot: ParkingLot, selection: DeadLetterSelection | None = None, *, limit: int | None = None
 ) -> list[ParkedMessage]:
-    """Return the selected letters, the oldest first; they stay in the parking lot.
+    """Return the selected messages, the oldest first; they stay in the parking lot.
 
-    :param limit: largest number of letters to return
+    :param limit: messages at most.
     """
-    return [letter async for letter in _chosen(lot, which, SelectionResult(), limit, None)]
+    return [message async for message in _selected(lot, selection, SelectionResult(), limit, None)]
 
 
 async def replay(
