@@ -1,7 +1,4 @@
-"""`python -m tests.spark.anywhere SPARK STEP...`: the same steps on any Spark, a JSON line each of what came of them.
-
-SPARK is what `--master` or `--remote` takes. A process has one kind of session, and the tests' own has its local one.
-"""
+"""`python -m tests.spark.cluster_steps SPARK STEP...`: run steps on any Spark, and print a JSON line with each result."""
 
 from __future__ import annotations
 
@@ -49,12 +46,12 @@ def main() -> None:
 
 
 def jobs(place: str) -> dict[str, Any]:
-    """The numbers of every job, each in a session of its own."""
+    """Return the numbers of every job, each run in a session of its own."""
     return {name: job(name, "--remote", place) for name in JOBS}
 
 
 def order_timeouts(spark: SparkSession) -> dict[str, Any]:
-    """The numbers of the job, in the session that is there, as one that goes on: with state in the executors."""
+    """Return the job's numbers in the existing session, continuously: with state in the executors."""
     return job("order-timeouts", "--available-now", "--settle", "0s")
 
 
@@ -70,7 +67,7 @@ def stream(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def batch(spark: SparkSession) -> list[int]:
-    """How many messages, how many tasks read them, the sum of their offsets. Nobody has registered the format."""
+    """Return the number of messages, of tasks, and the sum of the offsets. The format is not registered."""
     found = (
         stream(spark, messagesPerTask="50")
         .groupBy(F.spark_partition_id().alias("task"))
@@ -81,7 +78,7 @@ def batch(spark: SparkSession) -> list[int]:
 
 
 def continuous(spark: SparkSession) -> list[int]:
-    """Into Parquet up to what is there, in batches; once more from the same checkpoint adds nothing."""
+    """Write to Parquet in micro-batches up to the end; a second run from the same checkpoint adds nothing."""
     register(spark)
     for _ in range(2):
         writer = (
@@ -99,7 +96,7 @@ def continuous(spark: SparkSession) -> list[int]:
 
 
 def written(spark: SparkSession) -> list[int]:
-    """Rows from several tasks become messages of another queue; read again."""
+    """Publish rows from several tasks to another queue, and read them."""
     register(spark)
     rows = spark.range(0, 100, 1, 4).selectExpr("cast(id AS STRING) AS body")
     rows.write.format("amqp").options(url=URL, exchange="", routingKey=QUEUE).mode("append").save()
@@ -109,7 +106,7 @@ def written(spark: SparkSession) -> list[int]:
 
 
 def elsewhere(spark: SparkSession, machine: str) -> int:
-    """Its executors run what another machine has: the interpreter asks for the variable."""
+    """Read in executors that use another machine's Python, chosen by the variable MACHINE."""
     spark.sparkContext.environment["MACHINE"] = machine
     session = spark.newSession()
     register(session)

@@ -1,7 +1,7 @@
-"""A consumer with automatic acknowledgement, not of the SDK, that tells what it does in the published format.
+"""Consumer with automatic acknowledgement and without the SDK that captures events in the published format.
 
-`python -m tests.spark.automatic URL QUEUE STREAM COUNT hold|end`: it handles so many messages and says each one's id;
-then it ends, or takes one more in its hands and waits to be killed. What it tells is in the stream before it goes on.
+`python -m tests.spark.auto_ack_consumer URL QUEUE STREAM COUNT hold|end`: it handles COUNT messages and prints each
+one's id. Then it ends, or receives one more and waits to be killed. Its events are in the stream before it continues.
 """
 
 from __future__ import annotations

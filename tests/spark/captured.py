@@ -1,4 +1,4 @@
-"""Batches of life-cycle events as capture sends them, told by hand."""
+"""Batches of captured events, made by hand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "type STRING, app_id STRING, headers MAP<STRING, STRING>, body BINARY"
-"""What `events_of` reads of a message."""
+"""Columns that `events_of` reads."""
 
 
 class Source:
-    """One run of a process that tells what happens to messages; times are microseconds."""
+    """One run of a process that captures events; times are microseconds."""
 
     def __init__(self, by: Recorder = "sdk", app: str = "shop", name: str | None = None) -> None:
         self.by = by
@@ -28,7 +28,7 @@ class Source:
         self.name = name or f"{app}-{uuid.uuid4().hex[:8]}"
         self.batches: list[EventBatch] = []
         self.told: list[dict[str, Any]] = []
-        """All of it that is not lost, for whoever computes the same another way."""
+        """All events that were not lost, for an independent computation."""
         self._sequence = 1
         self._told: list[Event] = []
 
@@ -36,7 +36,7 @@ class Source:
         self._told.append((event_prefix(event, **known), at, message_id, size))
 
     def flush(self) -> None:
-        """What was told since the last time becomes a batch."""
+        """Make a batch of the events since the last one."""
         if self._told:
             for number, (beginning, at, message_id, _) in enumerate(self._told, self._sequence):
                 known = {"source": self.name, "by": self.by, "sequence": number, "at": at}
@@ -48,7 +48,7 @@ class Source:
             self._told = []
 
     def lose(self) -> int:
-        """What was told since the last time is lost; its numbers are spent."""
+        """Drop the events since the last batch; their numbers are used up."""
         lost = len(self._told)
         self._sequence += lost
         self._told = []
@@ -62,7 +62,7 @@ def batches(sources: Iterable[Source]) -> list[EventBatch]:
 
 
 def messages_of(spark: SparkSession, sent: Sequence[EventBatch], *others: tuple[Any, ...]) -> DataFrame:
-    """As the data source would give them, with `others` as rows of their own."""
+    """Return batches as the data source returns them, with `others` as additional rows."""
     return spark.createDataFrame([*map(row, sent), *others], COLUMNS)
 
 
@@ -73,7 +73,7 @@ def row(batch: EventBatch) -> tuple[str, str, dict[str, str], bytes]:
 
 
 def published(batch: EventBatch) -> tuple[bytes, pika.BasicProperties]:
-    """Body and properties for a broker, by another library than Warren's own."""
+    """Return body and properties for pika."""
     kind, app, headers, body = row(batch)
     typed = {**headers, "sequence": batch.sequence, "count": batch.count}
     return body, pika.BasicProperties(

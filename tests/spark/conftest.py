@@ -1,4 +1,4 @@
-"""One Spark for all tests of the pipeline, and queues with messages in them."""
+"""Fixtures of the pipeline tests: one Spark session, and queues with messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Spark and Python's processes hand each other a hundred rows at a time instead of ten thousand."""
+    """Exchange 100 rows at a time with Python workers instead of 10,000."""
     rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(rows_at_once)
     assert before is not None
@@ -55,14 +55,14 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Message:
-    """What a test publishes."""
+    """Message that a test publishes."""
 
     body: bytes
     properties: pika.BasicProperties | None = None
 
 
 class Audit:
-    """A durable classic queue of the broker under test."""
+    """Durable classic queue of the tested broker."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = url
@@ -96,7 +96,7 @@ def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChan
 
 @contextmanager
 def audit_queue(url: str) -> Iterator[Audit]:
-    """A queue of its own, deleted at the end if the broker is still there."""
+    """Provide a queue, and delete it at the end if the broker is still running."""
     name = f"pipeline.{uuid.uuid4().hex}"
     with channel(url) as declaring:
         declaring.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})

@@ -28,7 +28,7 @@ BATCH = 300
 
 
 class Shop:
-    """Two publishers, a consumer a queue (two of `shipping`), one exchange."""
+    """Two publishers, a consumer for each queue (two for `shipping`), one exchange."""
 
     def __init__(self, seed: int, messages: int, *, broker: bool) -> None:
         self.draw = random.Random(seed)
@@ -90,7 +90,7 @@ class Shop:
                 self.stay(message_id, queue, at + 1000, way, draw.random())
 
     def read(self, message_id: str, at: int, way: dict[str, Any]) -> None:
-        """In a stream: each reader begins where it wants, now and then again from somewhere before."""
+        """Simulate a stream: each reader begins anywhere, and sometimes again from an earlier place."""
         self.add(at, self.broker, "published", message_id, queue=STREAM, stream=True, **way)
         for reader in self.consumers[STREAM]:
             here = {"queue": STREAM, "connection": reader.name, "consumer": "t", "stream": True}
@@ -100,7 +100,7 @@ class Shop:
                 self.settle(given + 1000, message_id, here, reader)
 
     def stay(self, message_id: str, queue: str, at: int, way: dict[str, Any], fault: float) -> None:
-        """In one queue: mostly delivered and acknowledged, in time and once."""
+        """Simulate one queue: most messages are delivered and acknowledged in time and once."""
         draw = self.draw
         self.add(at, self.broker, "published", message_id, queue=queue, **way)
         consumer = draw.choice(self.consumers[queue])
@@ -167,7 +167,7 @@ class Shop:
 
 
 class Expected:
-    """The same numbers with pandas, each message against every other."""
+    """The same numbers computed with pandas, by comparing each message with every other."""
 
     def __init__(self, sources: Sequence[Source], settle: int, late: int) -> None:
         events = pd.DataFrame([told for source in sources for told in source.told])
@@ -184,16 +184,16 @@ class Expected:
         self.late = late
 
     def told_of(self, event: str) -> int:
-        """How many messages had such an event, anywhere."""
+        """Return the number of messages with such an event in any queue."""
         return int(self.events[self.events["event"] == event]["message_id"].nunique())
 
     def dead_by_sdk(self, key: tuple[str, str]) -> int:
-        """How often an application dead-lettered it, and so acknowledged it without success."""
+        """Return how often an application dead-lettered the message, and so acknowledged it without success."""
         own = self.events[(self.events["event"] == "dead_lettered") & (self.events["by"] == "sdk")]
         return int(((own["message_id"] == key[0]) & (own["queue"] == key[1])).sum())
 
     def successes(self) -> set[tuple[str, str]]:
-        """What was acknowledged where, beside the acknowledgements of the SDK's own dead letters."""
+        """Return acknowledgements by message and queue, without those of the SDK's own dead letters."""
         counts = self.acked.groupby(["message_id", "queue", "by"]).size().groupby(level=[0, 1]).max()
         return {key for key, times in counts.items() if times > self.dead_by_sdk(key)}
 
@@ -210,7 +210,7 @@ class Expected:
         }
 
     def passed(self, about: Any) -> bool:
-        """A queue had got one before it, and has given one after it, of the same kind."""
+        """Return whether the queue received such a message before this one, and delivered one after it."""
         of_kind = self.published[self.published["routing_key"] == about["routing_key"]]
         arrived = self.in_queue[self.in_queue["event"].isin(["published", "delivered"])]
         for _, there in arrived[arrived["message_id"].isin(of_kind.index)].groupby("queue"):
@@ -248,7 +248,7 @@ class Expected:
         return found
 
     def took(self) -> dict[str, tuple[list[float], list[float]]]:
-        """By queue: seconds to the first delivery, and from there to the first acknowledgement, sorted."""
+        """Return, by queue, the sorted seconds to the first delivery and from there to the first acknowledgement."""
         given = self.delivered[self.delivered["by"] == "sdk"].groupby(["queue", "message_id"])["at"].min()
         ended = self.acked.groupby(["queue", "message_id"])["at"].min()
         found = {}
@@ -270,5 +270,5 @@ class Expected:
 
 
 def quantile(values: Sequence[float], level: float) -> float:
-    """The smallest value that is not below so large a part of them."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     return values[math.ceil(level * len(values)) - 1]

@@ -1,4 +1,4 @@
-"""A broker, publishers and consumers in a simulation that tells its life-cycle events, and what pandas makes of them."""
+"""Simulation of a broker, publishers and consumers with captured events, and the expected numbers from pandas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGAN = 1_780_000_000
 
 @dataclass
 class Queue:
-    """How a queue is used; times in seconds."""
+    """Use of a queue; times in seconds."""
 
     name: str
     rate: float
@@ -46,7 +46,7 @@ class Queue:
 
 @dataclass
 class Told:
-    """What was told, in the order of time: plain dictionaries with `at` in microseconds."""
+    """Events in the order of time: plain dictionaries with `at` in microseconds."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class Told:
 
 
 def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
-    """The events of the broker and of the consumers' SDK."""
+    """Return the events of the broker and of the consumers' SDK."""
     draw, told, order = random.Random(queue.seed), Told(), count()
     agenda: list[tuple[float, int, str, Any]] = []
     ready: deque[tuple[int, bool]] = deque((-number - 1, False) for number in range(queue.waiting))
@@ -151,7 +151,7 @@ def outcome(queue: Queue, luck: float) -> str:
 
 
 def sources(events: Sequence[dict[str, Any]], every: int = 500) -> list[Source]:
-    """As capture sends them: a source for each teller, batches of so many events."""
+    """Return the events as capture sends them: one source for each recorder, in batches."""
     found = {by: Source(by, "shop", f"source {by}") for by in ("broker", "sdk")}
     for number, each in enumerate(events):
         known = {key: value for key, value in each.items() if key not in ("by", "event", "at", "bytes")}
@@ -162,7 +162,7 @@ def sources(events: Sequence[dict[str, Any]], every: int = 500) -> list[Source]:
 
 
 def table(events: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The events, each with what it changes."""
+    """Return the events with the change that each causes."""
     frame = pd.DataFrame(events)
     for column in ("redelivered", "no_ack"):
         given = frame[column] if column in frame else pd.Series(False, index=frame.index)
@@ -184,13 +184,13 @@ def table(events: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def at_seconds(rows: pd.DataFrame, change: str, first: int, last: int) -> pd.Series:
-    """The level at the end of each second, from the first one to before the last; lifted so that it is never below 0."""
+    """Return the level at the end of each second, raised so that it is never below 0."""
     steps = rows.groupby("second")[change].sum().reindex(range(first, last), fill_value=0).cumsum()
     return steps + max(0, -steps.min())
 
 
 def held(rows: pd.DataFrame, last: int) -> tuple[float, float, float]:
-    """Of a consumer: its seconds, the messages it held on average, the share of whole seconds at whose end it held none."""
+    """Return a consumer's seconds, its average number of messages, and the share of seconds at whose end it held none."""
     first = int(rows.second.min())
     levels = rows.unacked.cumsum().to_numpy()
     times = [*rows["at"].to_numpy(), last * MICROS]
@@ -200,7 +200,7 @@ def held(rows: pd.DataFrame, last: int) -> tuple[float, float, float]:
 
 
 def trend(levels: Sequence[float], step: float) -> tuple[float, float]:
-    """Slope, and standard error, of a sum of changes that resemble their neighbours."""
+    """Return slope and standard error of a sum of autocorrelated changes."""
     changes = pd.Series(levels).diff().dropna()
     alike = changes - changes.mean()
     if not changes.std():

@@ -1,4 +1,4 @@
-"""Jobs as the command runs them, in the session that the tests share."""
+"""Runs of jobs like the command's, in the tests' shared session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from warren.cli.pipeline import parse, run
 
 
 def run_job(job: str, source: str, out: Path, *words: str) -> Any:
-    """The job's summary.
+    """Run a job and return its summary.
 
-    :param words: what else the command line says: `--stream NAME`, and the job's own options
+    :param words: further arguments of the command line: `--stream NAME`, and the job's own options
     """
     summary, _ = run(parse([job, "--source", source, "--out", str(out), *words]))
     return summary

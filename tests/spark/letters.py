@@ -1,4 +1,4 @@
-"""Deaths with their letters, made up, and the job's numbers computed by pandas from the deaths themselves."""
+"""Generated deaths with their dead letters, and the job's numbers computed by pandas from the deaths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Death:
-    """What truly happened to a message, as far as a letter tells it."""
+    """A message's death, as far as a letter records it."""
 
     queue: str
     reason: str
@@ -45,7 +45,7 @@ class Death:
         return self.count + sum(count for _, _, count, _ in self.before)
 
     def row(self, offset: int) -> tuple[Any, ...]:
-        """The letter, as the data source gives it."""
+        """Return the letter as the data source returns it."""
         stamp = self.published if self.published_from == "timestamp" else None
         headers = self.broker_headers() if self.by == "broker" else self.sdk_headers()
         return "grave", offset, "", "grave", headers, self.message_id, stamp, self.type, None, b"body"
@@ -88,7 +88,7 @@ class Death:
 
 
 def uuid7(made: datetime) -> str:
-    """RFC 9562 section 5.7. (The SDK's own follows a clock that goes forward.)"""
+    """Return a UUID version 7 for a given time (RFC 9562 section 5.7); the SDK's own follows a clock."""
     return str(
         uuid.UUID(int=round(made.timestamp() * 1000) << 80 | 0x7 << 76 | 0x8 << 60 | random.getrandbits(59))
     )
@@ -99,7 +99,7 @@ def whole(instant: datetime) -> datetime:
 
 
 def made_up(count: int, seed: int) -> list[Death]:
-    """Deaths here and there, some of them close together; told in every way that there is."""
+    """Generate deaths, some of them in bursts, recorded in every possible form."""
     draw = random.Random(seed)
     found = []
     for number in range(count):
@@ -156,7 +156,7 @@ def made_up(count: int, seed: int) -> list[Death]:
 
 
 def expected(deaths: Sequence[Death], gap: float, least: int, of: str) -> dict[str, Any]:
-    """The job's numbers, computed by pandas from the truth."""
+    """Compute the job's numbers with pandas from the deaths."""
     table = pd.DataFrame(
         {
             "queue": [death.queue for death in deaths],

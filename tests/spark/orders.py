@@ -1,4 +1,4 @@
-"""Orders as a workflow would report them, and the same numbers as the job's from plain Python."""
+"""Orders as a workflow reports them, and the job's numbers computed in plain Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Order:
 
 
 def generated(count: int, seed: int) -> list[Order]:
-    """Some pay at once, some around the timeout (at it exactly, too), some days later, some never."""
+    """Generate orders: some are paid at once, some around the timeout (also exactly at it), some days later, some never."""
     draw = random.Random(seed)
     start = datetime(2024, 3, 30, 22, 0)
     orders = []
@@ -60,7 +60,7 @@ def from_file(path: Path) -> list[Order]:
 
 
 def fact(kind: str, order_id: str, message_id: str | None = None, **times: datetime) -> Message:
-    """A message of the workflow, as the SDK writes it."""
+    """Return a message of the workflow, as the SDK writes it."""
     body = {"order_id": order_id, **{name: at.isoformat() for name, at in times.items()}}
     properties = pika.BasicProperties(
         type=kind,
@@ -72,7 +72,7 @@ def fact(kind: str, order_id: str, message_id: str | None = None, **times: datet
 
 
 def story(order: Order, timeout: timedelta = TIMEOUT) -> list[Message]:
-    """What the workflow says about an order in the course of time."""
+    """Return the messages of the workflow about an order, in the order of time."""
     told = [fact("order_placed", order.order_id, placed_at=order.placed_at)]
     if order.paid_at is None:
         return [*told, fact("cancel_order", order.order_id)]
@@ -83,7 +83,7 @@ def story(order: Order, timeout: timedelta = TIMEOUT) -> list[Message]:
 
 
 def expected(orders: Iterable[Order], timeouts: Sequence[int]) -> dict[str, Any]:
-    """The job's numbers, computed without Spark. `timeouts` in seconds."""
+    """Compute the job's numbers without Spark. `timeouts` is in seconds."""
     delays = sorted((o.paid_at - o.placed_at).total_seconds() for o in orders if o.paid_at is not None)
     never = sum(o.paid_at is None for o in orders)
     in_time = {each: sum(delay <= each for delay in delays) for each in timeouts}
@@ -102,7 +102,7 @@ def expected(orders: Iterable[Order], timeouts: Sequence[int]) -> dict[str, Any]
 
 
 def quantile(values: Sequence[float], level: float) -> float:
-    """Linear interpolation between the two neighbours of rank level * (n - 1)."""
+    """Interpolate linearly between the two neighbours of rank level * (n - 1)."""
     rank = level * (len(values) - 1)
     below = int(rank)
     above = min(below + 1, len(values) - 1)
@@ -110,7 +110,7 @@ def quantile(values: Sequence[float], level: float) -> float:
 
 
 def histogram(delays: Sequence[float], edges: Sequence[int]) -> dict[int | None, int]:
-    """Counts by upper edge; None is the open end."""
+    """Return counts by upper edge; None is unbounded."""
     counts: dict[int | None, int] = defaultdict(int)
     for delay in delays:
         counts[next((edge for edge in edges if delay <= edge), None)] += 1

@@ -1,4 +1,4 @@
-"""Streaming queries that a test begins by itself."""
+"""Streaming queries that tests start themselves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PATIENCE = 250
 
 
 def ended(begin: Callable[[], StreamingQuery], patience: int | None = PATIENCE) -> StreamingQuery:
-    """Begin a query and wait for its end; as the jobs do, begin again one that Spark gave up on.
+    """Start a query and wait for its end; restart a query that Spark gave up on, as the jobs do.
 
-    :param begin: starts it, with a trigger that ends it
+    :param begin: starts the query, with a trigger that ends it
     :param patience: seconds until it must have ended
-    :raises StreamingQueryException: if it has failed
+    :raises StreamingQueryException: if it failed
     """
     begun = 0
     while True:

@@ -1,4 +1,4 @@
-"""Bodies as columns: what a model says in JSON, Spark reads back with the same types."""
+"""Bodies as columns: Spark reads the JSON of a model with the model's types."""
 
 from __future__ import annotations
 

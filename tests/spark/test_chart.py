@@ -1,4 +1,4 @@
-"""Charts over time and rankings: everything is inside the drawing, named, and what is there is seen."""
+"""Charts over time and rankings: everything is inside the drawing, has a name, and is visible."""
 
 from __future__ import annotations
 

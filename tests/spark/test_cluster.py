@@ -1,4 +1,4 @@
-"""The data source on a real standalone cluster, from a driver of its own and through Spark Connect."""
+"""The data source on a real standalone cluster, from a separate driver and through Spark Connect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stream(amqp_url: str) -> Stream:
 
 @pytest.fixture(scope="module")
 def stream_of_jobs(amqp_url: str) -> Stream:
-    """What every job finds something in: orders, dead letters, life-cycle events."""
+    """Publish messages for every job: orders, dead letters, captured events."""
     made = declared(amqp_url)
     letters = [
         Message(b"", pika.BasicProperties(message_id=death.message_id, headers=death.sdk_headers()))
@@ -97,7 +97,7 @@ def stream_of_jobs(amqp_url: str) -> Stream:
 
 
 def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str, **env: str) -> Results:
-    """Each step of `tests.spark.anywhere`, and what came of it."""
+    """Run steps of `tests.spark.cluster_steps`, and return their results."""
     env = {
         **cluster.env,
         **env,

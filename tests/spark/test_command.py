@@ -1,4 +1,4 @@
-"""`warren pipeline`: one line for whatever is wrong, and Spark's own talk kept away from the terminal."""
+"""The command `warren pipeline`: one line for each error, and no output of Spark in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that go on: what they write, when they stop, where they go on, and what they refuse."""
+"""Continuous runs of jobs: output, stop, restart, and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stream(amqp_url: str) -> Stream:
 
 
 def some_orders() -> list[Order]:
-    """A thousand; of the file that ORDERS names, where it is set."""
+    """Return a thousand orders; those of the file that ORDERS names, if it is set."""
     named = os.environ.get("ORDERS")
     return from_file(Path(named))[:1000] if named else generated(1000, seed=5)
 
@@ -49,7 +49,7 @@ def some_orders() -> list[Order]:
 def test_runs_one_after_another_come_to_the_numbers_of_one(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
-    """Half of what is said, then the other half, for some orders in the middle of their story, some of it twice."""
+    """Two runs with half of the messages each, some orders in the middle of their life, some messages repeated."""
     orders = some_orders()
     messages = [message for order in orders for message in story(order)]
     middle = len(messages) // 2
@@ -69,7 +69,7 @@ def test_runs_one_after_another_come_to_the_numbers_of_one(
 def test_a_query_that_spark_gave_up_on_is_begun_again(
     spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once its Python process is not there within the ten seconds that Spark waits for it."""
+    """The Python worker once does not start within the ten seconds that Spark waits."""
     python = tmp_path / "python"
     python.write_text(
         "#!/bin/sh\n"
@@ -87,7 +87,7 @@ def test_a_query_that_spark_gave_up_on_is_begun_again(
 
 
 def test_what_is_said_late_corrects_what_was_told(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
-    """From a queue, which is empty afterwards: its messages have gone through the spool."""
+    """The source is a queue, which is empty afterwards: its messages went through the spool."""
 
     def outcomes() -> dict[str, list[tuple[int, str]]]:
         told: dict[str, list[tuple[int, str]]] = {}
@@ -150,7 +150,7 @@ def going_on(stream: Stream, out: Path, *words: str) -> Iterator[subprocess.Pope
 def test_a_signal_ends_it_cleanly_and_it_goes_on_from_there(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
-    """Timers too: an order that nobody pays is told of as open, and another one when it has been quiet for a while."""
+    """Timers survive too: an unpaid order is reported as open, and another one when it is settled."""
     out = tmp_path / "out"
 
     def numbers() -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
 def test_a_broker_that_goes_away_ends_it_with_one_line(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """And the same command goes on once it is back: each message once."""
+    """The same command continues when the broker is back, with each message once."""
     stream = declared(broker.url)
     orders = generated(20, seed=9)
     stream.publish([message for order in orders for message in story(order)])

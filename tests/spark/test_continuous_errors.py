@@ -1,4 +1,4 @@
-"""What goes wrong with a continuous read is one line, and nothing is lost by it."""
+"""Errors of continuous reads: one line each, and no lost message."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_broker_that_stops_in_mid_batch_is_one_line_and_costs_no_message(
 
 
 def holding(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Lets the offsets of the first rows through, then waits until the broker has stopped."""
+    """Pass the first rows, then wait until the broker has stopped."""
     held, stopped, patience = str(folder / "held"), str(folder / "stopped"), PATIENCE
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The data source `amqp`: typed rows of what waits in a queue, which stays there."""
+"""The data source `amqp` on a queue: typed rows of messages that stay in the queue."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, audit: Audit) -> 
 def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
     audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
+    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
     audit.publish([Message(b"1")])
     call, late = BrokerConnection.call, 2
 
@@ -180,7 +180,7 @@ def test_a_batch_is_bounded_by_bytes_too(audit: Audit) -> None:
 
 
 def test_a_queue_that_somebody_consumes_is_refused(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its waiting is made short, and not the time that a broker has for its answers."""
+    """The wait for the queue is shortened, not the timeout of the broker's replies."""
     slept = 0.0
 
     def sleep(seconds: float) -> None:

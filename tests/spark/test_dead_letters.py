@@ -1,4 +1,4 @@
-"""The job dead-letters against pandas: on letters made up with their truth beside them, and on those of real brokers."""
+"""The job dead-letters compared with pandas, on generated letters and on those of real brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 def summarised(letters: DataFrame, *words: str) -> Summary:
-    """As the command does, without files."""
+    """Run the job as the command does, without files."""
     options = options_of(*words)
     return dead_letters.summarise({EVENTS: dead_letters.events(letters, options)}, options)
 
@@ -72,7 +72,7 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_message_that_dies_again_and_again_is_one_message(spark: SparkSession) -> None:
-    """A stream that is bound to a dead letter exchange gets a letter of each death."""
+    """A stream that is bound to a dead letter exchange receives a letter for each death."""
     one = Death("bills", "rejected", NOON, "m", NOON - timedelta(seconds=9), "timestamp")
     letters = [replace(one, count=count) for count in range(1, 13)]
     summary = summarised(spark.createDataFrame([d.row(at) for at, d in enumerate(letters)], COLUMNS))
@@ -83,7 +83,7 @@ def test_a_message_that_dies_again_and_again_is_one_message(spark: SparkSession)
 
 
 def test_of_two_notes_the_later_one_counts(spark: SparkSession) -> None:
-    """A letter of the SDK that died once more, in its parking lot, is the broker's; the SDK's own copy has no x-death."""
+    """The broker records that a letter of the SDK died again in its parking lot; the SDK's own copy has no x-death."""
     sdk = Death("bills", "failed", NOON, "m", by="sdk", error="OSError: x")
     later = Death("bills.dead", "expired", NOON + timedelta(hours=1), "m")
     rows = [list(sdk.row(0)), list(later.row(1))]
@@ -112,14 +112,14 @@ def test_an_id_that_is_older_than_its_publish_is_not_its_time(spark: SparkSessio
 
 @pytest.fixture
 def grave(amqp_url: str) -> Iterator[Audit]:
-    """Where the dead letters of a test go."""
+    """Declare a queue for the dead letters of a test."""
     with audit_queue(amqp_url) as queue:
         yield queue
 
 
 @pytest.fixture
 def dying(amqp_url: str, grave: Audit) -> Iterator[Callable[..., str]]:
-    """Declares a queue whose messages die in a way of their own."""
+    """Declare a queue whose messages die in a certain way."""
     declared: list[str] = []
 
     def declare(name: str, **arguments: object) -> str:
@@ -137,7 +137,7 @@ def dying(amqp_url: str, grave: Audit) -> Iterator[Callable[..., str]]:
 
 
 def read_by_hand(grave: Audit) -> list[Death]:
-    """The letters, read by another client, and what they say, without Spark."""
+    """Return the letters and their headers, read by another client without Spark."""
     found: list[Death] = []
     total = grave.ready()
     with channel(grave.url) as reading:
@@ -173,7 +173,8 @@ def read_by_hand(grave: Audit) -> list[Death]:
 
 
 def deadlines(orders: Sequence[Order]) -> list[Message]:
-    """A deadline message an order, as the SDK and others publish it: the id tells the time, or the timestamp."""
+    """Return a deadline message for each order, as the SDK and others publish it: the id or the timestamp contains the
+    time."""
     sent = []
     for number, order in enumerate(orders):
         placed = order.placed_at.replace(tzinfo=UTC)
@@ -187,7 +188,7 @@ def deadlines(orders: Sequence[Order]) -> list[Message]:
 
 
 def refuse(consuming: Any, queue: str, *, requeue: bool) -> None:
-    """Take one message, once there is one, and reject it."""
+    """Receive one message, as soon as there is one, and reject it."""
     tags: list[int] = []
 
     def take() -> bool:
@@ -208,7 +209,7 @@ def orders_here() -> list[Order]:
 def test_what_brokers_say_of_the_deadlines_of_orders(
     spark: SparkSession, amqp_url: str, grave: Audit, dying: Callable[..., str], tmp_path: Path
 ) -> None:
-    """An order that is not paid in time expires, one that is paid in time is rejected, and a small queue overflows."""
+    """Unpaid orders expire, paid ones are rejected, and a small queue overflows."""
     orders = orders_here()
     in_time = [
         o for o in orders if o.paid_at is not None and o.paid_at - o.placed_at <= timedelta(minutes=30)
@@ -257,7 +258,7 @@ def test_what_brokers_say_of_the_deadlines_of_orders(
 
 
 def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
-    """What an App could not handle, and parked: browsed in place, with exceptions and times in milliseconds."""
+    """An App parks messages that it could not handle; they are browsed, with exceptions and times in milliseconds."""
     name = f"bills.{uuid.uuid4().hex[:8]}"
     app = App(amqp_url)
 

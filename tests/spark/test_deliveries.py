@@ -17,7 +17,7 @@ FRAME_MAX = 4096
 
 
 def delivered(number: int, told: dict[str, properties.Property], body: bytes, key: bytes = b"k") -> bytes:
-    """A delivery as a broker sends it; the offset of a stream is its number."""
+    """Return a delivery as a broker sends it; its stream offset is its number."""
     headers = told.get("headers")
     table = headers if isinstance(headers, bytes) else b""
     offset = b"\x0fx-stream-offset" + field_tables.long_field(number).raw

@@ -1,4 +1,4 @@
-"""The job delivery-audit against an independent computation, and each of its words on a small story."""
+"""The job delivery-audit compared with an independent computation, and each kind of finding on a small example."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = Rules(timedelta(seconds=1), timedelta(minutes=1))
 def audited(
     spark: SparkSession, sources: Iterable[Source], folder: Path, rules: Rules = RULES
 ) -> tuple[Summary, DataFrame]:
-    """The summary, and the findings."""
+    """Return the summary, and the findings."""
     events = write_and_reload(events_of(messages_of(spark, batches(sources))), str(folder / "events"))
     facts, capture = facts_of(events), capture_of(events)
     summary = summary_of(
@@ -99,7 +99,7 @@ def agrees(summary: Summary, findings: DataFrame, expected: Expected) -> None:
 
 
 class Story:
-    """Single messages of one publisher to one queue, a second apart, and their consumer."""
+    """Single messages of one publisher to one queue, one second apart, and their consumer."""
 
     def __init__(self, name: str) -> None:
         self.queue = name
@@ -133,14 +133,14 @@ class Story:
             self.consumer.tell("acked", self.at + number * SECOND + 2000, self.id(number), **self.here)
 
     def dies(self, number: int) -> None:
-        """Delivered, rejected, and dead-lettered by the broker."""
+        """Deliver, reject, and dead-letter a message by the broker."""
         self.delivered(number)
         at = self.at + number * SECOND + 2000
         self.consumer.tell("rejected", at, self.id(number), **self.here)
         self.broker.tell("dead_lettered", at, self.id(number), queue=self.queue, reason="rejected")
 
     def done(self, *numbers: int) -> None:
-        """Published, delivered, acknowledged."""
+        """Publish, deliver and acknowledge a message."""
         for number in numbers:
             self.published(number)
             self.delivered(number)
@@ -155,7 +155,7 @@ ENDED = {"replayed": 2, "waits": 1, "parked": 1, "log": 0}
 
 
 def began(batch: EventBatch) -> int:
-    """When the first of its events happened."""
+    """Return the time of the batch's first event."""
     return int(json.loads(batch.body)[0]["at"])
 
 
@@ -164,7 +164,7 @@ def of_story(pairs: set[tuple[str, str]], story: Story) -> set[int]:
 
 
 def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
-    """Each story has its own queue, so that one run judges them all."""
+    """Each example has its own queue, so that one run checks them all."""
     plain = Story("plain")
     plain.done(0, 1)
     plain.published(2)
@@ -376,7 +376,7 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
 def test_runs_that_go_on_come_to_the_numbers_of_pandas(
     spark: SparkSession, amqp_url: str, tmp_path: Path
 ) -> None:
-    """Two runs, each with what is there; some batches come twice, and the second run takes what is ten minutes behind."""
+    """Two runs; some batches are repeated, and the second run reads events from ten minutes before."""
     shop = Shop(5, 700, broker=False)
     expected = Expected(shop.sources, SECOND, 60 * SECOND)
     sent = sorted(batches(shop.sources), key=began)

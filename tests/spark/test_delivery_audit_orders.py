@@ -1,4 +1,4 @@
-"""The job delivery-audit on real orders that captured applications carry, against pandas over the file and the events."""
+"""The job delivery-audit on real orders handled by captured applications, compared with pandas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def name(amqp_url: str) -> Iterator[str]:
 
 
 def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, tmp_path: Path) -> None:
-    """Every order is placed, most are paid; those that the file says were refused become dead letters."""
+    """Every order is placed, most are paid; those refused in the file become dead letters."""
     orders = pd.read_csv(os.environ["ORDERS"], nrows=PART, dtype=str)
     refused = orders["status"].isin(REFUSED)
     of_queue = {
@@ -89,7 +89,7 @@ def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, 
 
 
 async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
-    """One application publishes, another one handles, and both capture."""
+    """Run one application that publishes and one that handles, both with capture."""
 
     class Placed(Command, queue=Queue(f"{name}.placed", type="classic")):
         order_id: str
@@ -128,7 +128,7 @@ async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
 
 
 def raw(url: str, stream: str) -> list[dict[str, Any]]:
-    """What the two applications told, read without the pipeline; then somebody tells that time has passed."""
+    """Read the events of both applications without the pipeline, then add an event that advances the captured time."""
     reading = CaptureReader(url, stream)
     try:
         told = reading.stopped(2).events
@@ -149,7 +149,7 @@ def fates(spark: SparkSession, folder: Path) -> dict[tuple[str, str], str]:
 
 
 def took(events: pd.DataFrame, queue: str) -> tuple[list[float], list[float]]:
-    """Seconds to the delivery, and from there to the acknowledgement, sorted."""
+    """Return the sorted seconds to the delivery, and from there to the acknowledgement."""
 
     def first(event: str, there: pd.Series) -> pd.Series:
         return events[(events["event"] == event) & there].groupby("message_id")["at"].min()

@@ -1,4 +1,4 @@
-"""What the page of delivery-audit says first, and that its numbers fit beside each other."""
+"""Report page of delivery-audit: title, and number formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Life-cycle events as rows: each once, in a batch and as they arrive, and what is not one left out."""
+"""Captured events as rows: each once, in batch and streaming reads, without other messages."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_batch_that_came_twice_counts_once_and_strangers_not_at_all(spark: Spa
 
 
 def test_as_they_arrive_each_counts_once_and_none_is_too_late(spark: SparkSession, tmp_path: Path) -> None:
-    """Four arrivals: two sources whose clocks are five minutes apart, what came already, and what is from days ago."""
+    """Four arrivals: two sources whose clocks differ by five minutes, repeated batches, and events from days ago."""
     source, behind, old = Source(name="shop-1"), Source(name="shop-2"), Source(name="shop-3")
     for at in (AT, AT + 30_000_000):
         for teller, clock in ((source, at), (behind, at - 300_000_000), (old, at - 3 * DAY)):

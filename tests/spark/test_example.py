@@ -1,4 +1,4 @@
-"""The examples of the pipeline in the documentation run as they stand."""
+"""Examples of the pipeline in the documentation."""
 
 from __future__ import annotations
 

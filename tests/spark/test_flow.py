@@ -1,4 +1,4 @@
-"""The job flow against pandas: on the events of a simulation, where each kind of queue is known."""
+"""The job flow compared with pandas, on simulated events of each kind of queue."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def summarised(told: DataFrame, *words: str) -> Summary:
 
 @pytest.fixture(scope="module")
 def told_all(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """The events of all queues, as the job stores them."""
+    """Return the events of all queues, as the job stores them."""
     path = str(tmp_path_factory.mktemp("flow") / EVENTS)
     flow.events(messages_of(spark, batches(sources(events()))), options_of()).write.parquet(path)
     return spark.read.parquet(path)
 
 
 def agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: int) -> None:
-    """Every number of every queue and consumer, from the events one by one."""
+    """Compare every number of every queue and consumer with the events."""
     first, last = int(rows.second.min()), int(rows.second.max()) + 1
     assert summary.seconds == last - first
     assert summary.step_seconds == step
@@ -134,7 +134,7 @@ def test_the_numbers_are_those_of_pandas(summary: Summary) -> None:
 
 
 def test_an_sdk_alone_tells_the_queues_of_its_publishes(told_all: DataFrame) -> None:
-    """By where deliveries of the same exchange and routing key came from."""
+    """Deliveries reveal the queue of publishes with the same exchange and routing key."""
     only = told_all.where("by = 'sdk'")
     rows = table(events())
     rows = rows[rows.by == "sdk"].copy()
@@ -148,7 +148,7 @@ def test_an_sdk_alone_tells_the_queues_of_its_publishes(told_all: DataFrame) -> 
 
 
 def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
-    """What a continuous run writes, cut anywhere, folds to what one run over everything writes."""
+    """The output of a continuous run, divided anywhere, adds up to that of a batch run."""
     arrow = event_shares(told_all).toArrow()
     parts = [part for at in range(0, arrow.num_rows, 997) for part in arrow.slice(at, 997).to_batches()]
     cut = len(parts) // 3
@@ -198,7 +198,7 @@ def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
 
 
 def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: Path) -> None:
-    """The events of a real broker: what a client did to it, once in one run and once in a run that goes on."""
+    """Events of a real broker for a client's actions, in a batch run and in a continuous run."""
     file = orders()
     with (
         BrokerProcess(tmp_path / "broker", "--capture-events", "told") as broker,
@@ -269,13 +269,13 @@ HANDLED = 600
 
 
 def orders() -> list[Order]:
-    """The first of the file that ORDERS names, where it is set."""
+    """Return the first orders of the file that ORDERS names, if it is set."""
     named = os.environ.get("ORDERS")
     return from_file(Path(named))[:1000] if named else generated(1000, seed=3)
 
 
 def send(url: str, file: list[Order]) -> None:
-    """What is told of the orders, handled but for a part of the placed ones; and into a stream, which is read twice."""
+    """Publish the orders' messages and handle all but some placed ones; publish to a stream too, which is read twice."""
     with channel(url) as using:
         for name in PAID:
             using.queue_declare(name, durable=True)
@@ -300,7 +300,7 @@ def send(url: str, file: list[Order]) -> None:
 
 
 def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataFrame) -> None:
-    """The job's counts against pandas: over the file, and over the events as they stand in the stream."""
+    """Compare the job's counts with pandas over the file, and over the events in the stream."""
     rows = pd.DataFrame([vars(order) for order in file])
     paid = rows.paid_at.notna()
     late = (rows.paid_at - rows.placed_at) > pd.Timedelta(minutes=30)
@@ -327,7 +327,7 @@ def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataF
 
 
 def told_by(stream: Audit, kinds: Sequence[str]) -> bool:
-    """Whether the stream has the last events of the test: `after` went to the queue that had been purged."""
+    """Return whether the stream has the test's last events: `after` was published to the purged queue."""
     with closing(CaptureReader(stream.url, stream.name)) as reading:
         reading.until(lambda found: any(map(is_last, found.events)))
         return {each["event"] for each in reading.events} >= set(kinds)

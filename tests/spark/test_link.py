@@ -1,4 +1,4 @@
-"""The connection of what reads and writes in a task: what goes wrong is one line, and a busy owner keeps it."""
+"""Connection of a Spark task: one-line errors, and heartbeats while its owner is busy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def look(url: str, queue: bytes, timeout: float) -> None:
 
 
 def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
-    """What an attempt to declare a queue passively says."""
+    """Return the error of an attempt to declare a queue passively."""
     with pytest.raises(PipelineError) as failed:
         look(url, queue, timeout)
     text = str(failed.value)
@@ -73,7 +73,7 @@ def test_a_url_is_shown_without_password_and_query() -> None:
 
 
 def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
-    """A connection that sends nothing is closed by the broker; the link, whose owner sends nothing either, is not."""
+    """The broker closes a connection that sends nothing, but not one whose idle owner relies on the heartbeat thread."""
     audit.publish([Message(b"x")])
     # Longer than this process stands still: then its link would send nothing, too.
     silent = BlockingConnection(parse_url(amqp_url), heartbeat=8)

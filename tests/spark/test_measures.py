@@ -1,4 +1,4 @@
-"""The rules of what helps a queue, and the forecasts: no Spark."""
+"""Rules of the backlog advice, and forecasts, without Spark."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_a_measure_says_how_much() -> None:
 
 
 def test_a_window_as_large_as_was_advised_ends_the_waiting() -> None:
-    """One message at a time: handled in h, then a way of r. The advice must hold what arrives meanwhile."""
+    """One message at a time: handling takes h, then transit r. The advised window must hold the messages that arrive
+    meanwhile."""
     for handling, way in ((0.01, 0.03), (0.002, 0.05), (0.01, 0.002)):
         idle = way / (handling + way)
         (first, *_) = measures(replace(BUSY, idle=idle, prefetch=1))
@@ -79,7 +80,7 @@ def test_a_window_as_large_as_was_advised_ends_the_waiting() -> None:
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    """A thousand backlogs whose drift is known: 95 in 100 intervals have it, a few more or less."""
+    """Of a thousand backlogs with known growth, about 95 in 100 intervals contain it."""
     draw = random.Random(5)
     inside = 0
     for _ in range(1000):
@@ -94,7 +95,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 
 
 def test_a_rush_widens_the_interval() -> None:
-    """The same changes, mixed and in two blocks: those in blocks resemble their neighbours and tell less."""
+    """The same changes, mixed and in two blocks: those in blocks are correlated and carry less information."""
     mixed, blocks = [8.0, 0.0] * 15, [8.0] * 15 + [0.0] * 15
 
     def width(changes: list[float]) -> float:
@@ -108,7 +109,7 @@ def test_a_rush_widens_the_interval() -> None:
 
 
 def test_students_quantiles() -> None:
-    """Of the tables that every textbook has."""
+    """Values from textbook tables."""
     table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
     for freedom, quantile in table.items():
         assert student_t_quantile(freedom) == pytest.approx(quantile, rel=0.01)

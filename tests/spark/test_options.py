@@ -1,4 +1,4 @@
-"""Options that cannot be meant are one clear line when they are read, whatever they hold."""
+"""Wrong options: one clear line when they are parsed, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job order-timeouts against an independent computation, on generated orders and on the file ORDERS names."""
+"""The job order-timeouts compared with an independent computation, on generated orders and on the file that ORDERS names."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, 
 
 
 def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
-    """And types of messages are as many as somebody likes: the most frequent stand in the summary."""
+    """The summary lists the most frequent message types, of which there may be any number."""
     bodies = [
         ("order_placed", b'{"order_id": "a", "placed_at": "yesterday"}'),
         ("order_paid", b'{"order_id": "a", "paid_at": "2024-05-01T12:00:00"}'),

@@ -1,4 +1,4 @@
-"""The audit finds what was planted: losses, duplicates and reorderings of a real run, by message id, and nothing else."""
+"""The delivery audit finds exactly the planted losses, duplicates and reorderings of a real run, by message id."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CRASHED, HANDLED, AFTER = 20, 8, 10
 
 @dataclass
 class Planted:
-    """What a run did to its messages, as those tell who did it."""
+    """Errors of a run, as its clients recorded them."""
 
     lost: set[str] = field(default_factory=set)
     duplicated: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Planted:
 
 @dataclass(frozen=True)
 class Names:
-    """What a run declares."""
+    """Names that a run declares."""
 
     steady: str
     automatic: str
@@ -113,7 +113,7 @@ def audited(spark: SparkSession, url: str, names: Names, planted: Planted, out: 
 
 
 async def played(url: str, names: Names) -> Planted:
-    """Everything is published through a proxy that tampers, and handled behind another one that loses acknowledgements."""
+    """Publish everything through a proxy that tampers, and handle it behind another one that loses acknowledgements."""
 
     class Job(Command, queue=Queue(names.steady, type="classic")):
         number: int

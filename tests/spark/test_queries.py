@@ -1,4 +1,4 @@
-"""How often a query is begun again that Spark gives up on; that it is with a real one: test_continuous."""
+"""Restarts of streaming queries that Spark gave up on; test_continuous does it with a real one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKER_TIMEOUT = "Python worker failed to connect back."
 
 
 class Failed:
-    """A query that has ended."""
+    """Query that has ended."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -24,7 +24,7 @@ class Failed:
 
 
 class Beginnings:
-    """Begins queries each of which fails at once, and counts them."""
+    """Counter of starts, each of which fails at once."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

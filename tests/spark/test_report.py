@@ -1,4 +1,4 @@
-"""The page: nothing from elsewhere, readable without seeing it, and no text of a message becomes markup."""
+"""Report page: self-contained, accessible, and safe from markup in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "line", "rect"}
 
 
 class Reader(HTMLParser):
-    """Checks that tags are balanced, and keeps what tests ask for."""
+    """HTML parser that checks balanced tags, and keeps what tests need."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The main job's shop tells a stream what happens to its orders, on any broker, and the job reads it there."""
+"""The demo shop publishes its order messages to a stream of any broker, where the job reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME_TO_PAY = timedelta(seconds=1)
 
 @pytest.fixture
 def url(amqp_url: str) -> Iterator[str]:
-    """The broker under test, without what an earlier shop said."""
+    """Return the tested broker's URL, with the messages of earlier shops removed."""
     delete(amqp_url)
     yield amqp_url
     delete(amqp_url)

@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` with format `amqp`: each row one confirmed message, each column in its place."""
+"""`df.write` and `df.writeStream` with the format `amqp`: each row one confirmed message, each column in its property."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FULL = """
 
 
 def write(frame: DataFrame, audit: Audit, **options: object) -> None:
-    """Publish through the default exchange, to the queue."""
+    """Publish through the default exchange to the queue."""
     given = {"url": audit.url, "exchange": "", "routingKey": audit.name}
     given |= {name: str(value) for name, value in options.items()}
     with source_errors():
@@ -42,7 +42,7 @@ def write(frame: DataFrame, audit: Audit, **options: object) -> None:
 
 
 def taken(audit: Audit) -> list[tuple[Any, bytes]]:
-    """What is in the queue, taken out."""
+    """Consume and return the queue's messages."""
     count = audit.ready()
     found: list[tuple[Any, bytes]] = []
     if not count:
@@ -170,7 +170,7 @@ def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, audit: Audit
 
 
 def test_a_row_that_is_published_again_has_the_id_that_it_had(spark: SparkSession, audit: Audit) -> None:
-    """A write that names itself stands for a task tried again: the rows come in another order, as after a shuffle."""
+    """A second write with the same writeId stands for a retried task: the rows are in another order, as after a shuffle."""
     bodies = [str(number % 300) for number in range(1000)]
 
     def ids(order: list[str]) -> list[tuple[str, bytes]]:
@@ -222,7 +222,7 @@ def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame],
 
 
 def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
-    """Twice from one checkpoint, the second time with the commit of the last batch gone, as a kill leaves it."""
+    """Two runs from one checkpoint; before the second, the last commit is removed, as by a kill."""
     (tmp_path / "in").mkdir()
 
     def run() -> None:
@@ -255,7 +255,7 @@ def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_
 
 
 def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
-    """It rejects what is published; as soon as there is room, the rest goes in."""
+    """The queue rejects messages; as soon as there is room, the rest is accepted."""
     name = f"{audit.name}.full"
     with channel(audit.url) as declaring:
         declaring.queue_declare(name, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})

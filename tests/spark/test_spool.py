@@ -1,4 +1,4 @@
-"""A classic queue read continuously: what is acknowledged is in the spool, and what comes again is recognised."""
+"""Continuous reads of a classic queue: acknowledged messages are in the spool, and redelivered ones are recognised."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def numbered(first: int, last: int, size: int = 0) -> list[Message]:
-    """Messages whose ids are their numbers."""
+    """Return messages whose ids are their numbers."""
     return [
         Message(b"%d".ljust(size) % number, pika.BasicProperties(message_id=str(number), delivery_mode=2))
         for number in range(first, last + 1)
@@ -56,7 +56,7 @@ def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolRead
 
 
 def arrived(reader: SpoolReader, start: Any, count: int) -> Any:
-    """The offset behind so many more messages, as soon as they are in the spool."""
+    """Return the offset after this number of new messages, as soon as they are in the spool."""
     wanted = start["position"] + count
     wait_until(lambda: reader.latestOffset(start, ALL)["position"] >= wanted, f"{count} have arrived")
     return reader.latestOffset(start, ReadMaxRows(count))
@@ -98,7 +98,7 @@ def test_what_is_in_the_spool_is_acknowledged_and_only_that(audit: Audit, tmp_pa
 
 
 def test_a_message_that_comes_again_is_recognised(audit: Audit, tmp_path: Path) -> None:
-    """Also after it is committed and gone; one without an id is kept, and said to be doubtful."""
+    """Also after it was committed and removed; one without an id is kept and marked as a possible duplicate."""
     audit.publish([*numbered(0, 9), Message(b"10")])
     with reading(audit, tmp_path, spoolMaxBytes=100) as reader:
         start = reader.initialOffset()
@@ -132,7 +132,7 @@ def test_a_header_may_be_the_key(audit: Audit, tmp_path: Path) -> None:
 
 
 def test_a_copy_from_a_stream_is_a_message_like_any_other(audit: Audit, tmp_path: Path) -> None:
-    """Its header is as it came: only a stream's own offset is taken out."""
+    """Its header is unchanged: only a stream's own offset is removed."""
     copied = pika.BasicProperties(message_id="1", headers={"x-stream-offset": 2**40, "a": "b"})
     audit.publish([Message(b"0", copied), *numbered(1, 1)])
     with reading(audit, tmp_path) as reader:
@@ -197,7 +197,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
-    """It closes nothing: only its heartbeats are missing."""
+    """The broker closes nothing; only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         with reading(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=10) as reader:
             start = reader.initialOffset()
@@ -230,7 +230,7 @@ def test_what_is_in_the_spool_is_read_while_there_is_no_broker(audit: Audit, tmp
 
 @pytest.mark.slow
 def test_a_bounded_run_ends_when_its_broker_falls_silent(tmp_path: Path) -> None:
-    """Without heartbeats too: it asks how much is left, and an answer has its time."""
+    """Also without heartbeats: it requests the message count, and the reply has a timeout."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish(numbered(0, 1999))
         options = {"url": f"{broker.url}?heartbeat=0", "timeout": 10, "prefetch": 1}
@@ -280,7 +280,8 @@ while True:
 
 
 def test_kills_at_any_moment_lose_and_repeat_nothing(audit: Audit, tmp_path: Path) -> None:
-    """What a driver does, killed again and again while messages arrive: its output has each message once, in order."""
+    """A process acts like a driver and is killed again and again while messages arrive: its output has each message once,
+    in order."""
     out = tmp_path / "out"
     out.mkdir()
     options = {
@@ -351,7 +352,7 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, audit: Audit, 
 
 
 def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Path) -> None:
-    """As on an executor that has not mounted it, and as after damage."""
+    """The spool is not mounted on an executor, and then damaged."""
     audit.publish(numbered(0, 0))
     with reading(audit, tmp_path) as reader:
         start = reader.initialOffset()

@@ -1,4 +1,4 @@
-"""The files of a spool: whatever moment a process or a machine dies at, what was in the spool is there, and in its place."""
+"""Files of a spool: every message survives a crash at any moment, at its position."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = 
 
 
 def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]]:
-    """Position and first message of each chunk that holds some of a range."""
+    """Return position and first message of each chunk in a range."""
     found = []
     for part in segments.file_ranges(start, stop):
         with open(part.path, "rb") as file:
@@ -49,7 +49,7 @@ def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]
 
 
 def knows(segments: Segments, *numbers: int) -> set[int]:
-    """Which of the messages it remembers."""
+    """Return which of the messages are known."""
     return {int.from_bytes(key) for key in segments.known_keys([number.to_bytes(16) for number in numbers])}
 
 
@@ -72,7 +72,7 @@ def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: Path) -> None:
-    """As a kill in the middle of a write leaves it, at one byte or another; and as a file system does that adds zeros."""
+    """A kill in the middle of a write truncates the file at any byte; a file system may add zeros."""
     written = filled(tmp_path / "whole", 3)
     name = f"{0:020}.spool"
     data = (tmp_path / "whole" / name).read_bytes()
@@ -96,7 +96,7 @@ def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: P
 
 
 def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
-    """One bit, in any byte of a header, of the newest chunk's too, or in what follows one: no size is believed."""
+    """One bit in any byte of a header, also of the newest chunk, or in what follows: no size is trusted."""
     filled(tmp_path, 3)
     file = tmp_path / f"{0:020}.spool"
     data = bytearray(file.read_bytes())
@@ -116,7 +116,7 @@ def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) -> None:
-    """Files of two messages each, and a window of six: a lost acknowledgement of one of the last six does no harm."""
+    """Files of two messages each and a window of six: a lost acknowledgement of one of the last six is harmless."""
     with opened(tmp_path, window=6, segment=1) as segments:
         for number in range(1, 21, 2):
             segments.append([entry(number), entry(number + 1)])
@@ -136,7 +136,7 @@ def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) ->
 
 
 def test_a_crash_between_two_files_forgets_no_key(tmp_path: Path) -> None:
-    """The keys of a full file were written, the next file was not begun, and the full one grew."""
+    """The keys of a full file were written, the next file was not created, and the full one grew."""
     filled(tmp_path, 1)
     (tmp_path / f"{0:020}.keys").write_bytes((1).to_bytes(16) + zlib.crc32((1).to_bytes(16)).to_bytes(4))
     with opened(tmp_path, segment=1) as segments:
@@ -182,7 +182,7 @@ def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
 def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that begins to fail: neither the write ends nor the truncation after it."""
+    """On a failing disk neither the write nor the truncation after it succeeds."""
     with opened(tmp_path) as segments:
         segments.append([entry(1)])
         write = os.write

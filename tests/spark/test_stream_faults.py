@@ -1,4 +1,4 @@
-"""What goes wrong while a stream is read: retention, a broker that stops, hangs or is too busy, a stream made anew."""
+"""Faults while a stream is read: retention, a broker that stops, hangs or is too busy, a stream that is declared again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def stream(amqp_url: str) -> Iterator[Stream]:
-    """With segments of some messages, which go one by one."""
+    """Provide a stream with small segments, which retention removes one by one."""
     made = declared(amqp_url, **{"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 16_384})
     yield made
     with channel(amqp_url) as deleting:
@@ -60,7 +60,7 @@ def test_what_retention_takes_in_mid_read_is_an_error(
 
 
 def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
-    """RabbitMQ gives some to records of its own, about one a segment."""
+    """RabbitMQ assigns some offsets to internal records, about one for each segment."""
     for _ in range(12):
         large(stream, 10)
     client = StreamClient(Address(stream.url), stream.name)
@@ -70,7 +70,7 @@ def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
 def test_the_end_of_a_stream_that_never_rests_is_found(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever it is asked whether there is more, there is."""
+    """A new message arrives between all requests."""
     stream.numbers(0, 9)
     asked, waiting = [0], BlockingConsumer.message_count
 
@@ -141,7 +141,7 @@ def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_falls_silent_is_noticed_by_who_waits(tmp_path: Path) -> None:
-    """It closes nothing: only its heartbeats are missing."""
+    """The broker closes nothing; only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker:
         stream = declared(broker.url)
         stream.numbers(0, 4)

@@ -1,4 +1,4 @@
-"""The data source `amqp` on a stream: ranges of offsets and times, again and again, and what comes from a checkpoint on."""
+"""The data source `amqp` on a stream: ranges of offsets and times, repeated reads, and reads from a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Stream(Audit):
-    """A stream of the broker under test."""
+    """Stream of the tested broker."""
 
     def publish(self, messages: list[Message]) -> None:  # type: ignore[override]
         with channel(self.url) as publishing:
@@ -66,7 +66,7 @@ def load(spark: SparkSession, stream: Stream, **options: object) -> DataFrame:
 
 
 def offsets(frame: DataFrame) -> list[int]:
-    """The offsets of a frame, whose bodies are their offsets."""
+    """Return the offsets of a frame whose bodies are their offsets."""
     rows = frame.select("offset", "body").collect()
     assert all(int(row["body"]) == row["offset"] for row in rows)
     return [row["offset"] for row in rows]
@@ -101,7 +101,7 @@ def test_a_long_range_is_read_by_several_tasks(spark: SparkSession, stream: Stre
 
 
 def test_times_lead_to_offsets(spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timestamps of AMQP are whole seconds: the messages on either side of one are a second apart."""
+    """Timestamps of AMQP are whole seconds: the messages on both sides of one are a second apart."""
     stream.numbers(0, 9)
     border = int(time.time()) + 2
     wait_until(lambda: time.time() >= border, "the clock is there")
@@ -149,7 +149,7 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
 
 
 def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    """Two runs of one query, each with what there is: every message once, in order, a few at a time."""
+    """Two runs of one query, each up to the end: every message once, in order, in small batches."""
 
     def run() -> list[int]:
         options = {"url": stream.url, "stream": stream.name, "maxMessagesPerTrigger": "30"}

@@ -1,4 +1,4 @@
-"""Several streams in one read, what a trigger takes of each, and messages that are out of the ordinary."""
+"""Several streams in one read, admission control, and unusual messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def streams(amqp_url: str) -> Iterator[list[Stream]]:
-    """Three of them, empty; a test may delete one."""
+    """Provide three empty streams; a test may delete one."""
     made = [declared(amqp_url) for _ in range(3)]
     with ExitStack() as ending:
         for stream in made:
@@ -51,7 +51,7 @@ def read(spark: SparkSession, streams: list[Stream], **options: str) -> DataFram
 
 
 def found(frame: DataFrame) -> dict[str, list[int]]:
-    """The offsets of each stream, in the order of the rows."""
+    """Return the offsets of each stream, in the order of the rows."""
     offsets: dict[str, list[int]] = {}
     for row in frame.select("queue", "offset", "body").collect():
         assert int(row["body"]) == row["offset"]
@@ -80,7 +80,8 @@ def test_several_streams_are_one_frame(spark: SparkSession, streams: list[Stream
 def test_a_trigger_takes_a_bounded_share_of_each(
     spark: SparkSession, streams: list[Stream], tmp_path: Path
 ) -> None:
-    """What waits in three streams comes in batches of at most 40, each message once; the third is new to the checkpoint."""
+    """The backlog of three streams is read in batches of at most 40, each message once; the third is new to the
+    checkpoint."""
     one, two, three = streams
 
     def run(*read: Stream) -> list[StreamingQueryProgress]:
@@ -154,7 +155,7 @@ def test_what_may_be_read_is_shared_in_proportion() -> None:
 
 
 def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Property], bytes]]) -> None:
-    """Publish properties as bytes, which no client would let pass."""
+    """Publish properties as bytes that no client would send."""
     connection = BlockingConnection(parse_url(url), 30)
     connection.call("confirm.select", False)
     for each, body in messages:
@@ -168,7 +169,8 @@ def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Pro
 
 
 def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: list[Stream]) -> None:
-    """A header that looks like the stream's own, bodies of none and of many frames, bytes that are no text, no time."""
+    """A header that resembles the stream's own, empty bodies and bodies of many frames, bytes that are not text, an
+    invalid time."""
     stream = streams[0]
     mimic = b"\x0fx-stream-offsetl" + bytes(8)
     one: dict[str, field_tables.Value] = {"a": mimic.decode(), "z": 1}
@@ -207,7 +209,7 @@ def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: lis
 def test_an_end_is_found_whose_messages_are_acknowledged_already(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of a chunk that is as long as what is acknowledged at a time; twice would end the channel."""
+    """The chunk is exactly as long as the acknowledged batch; a second acknowledgement would be a channel error."""
     monkeypatch.setattr("warren.pipeline.source.stream_client.PREFETCH", 1)
     streams[0].numbers(0, 4)
     client = StreamClient(Address(streams[0].url), streams[0].name)
@@ -216,7 +218,7 @@ def test_an_end_is_found_whose_messages_are_acknowledged_already(
 
 
 def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks again and again makes no connection for it as long as nothing comes."""
+    """Repeated requests of the end need no connection while no message arrives."""
     opened: list[Address] = []
     opening = Address.open
 
@@ -242,7 +244,7 @@ def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatc
 
 
 def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
-    """A broker that is there, and sends nothing of a range that cannot be, is waited for as long as the timeout says."""
+    """A broker that sends only heartbeats for a range beyond the end is waited for until the timeout."""
     stream = streams[0]
     stream.numbers(0, 4)
     batches = StreamClient(Address(f"{stream.url}?heartbeat=1", 10), stream.name).read_batches(0, 10)
@@ -276,7 +278,7 @@ def test_filters_decide_what_is_read(spark: SparkSession, streams: list[Stream])
     two.numbers(0, 49)
 
     def tasks(where: str) -> tuple[int, dict[str, list[int]]]:
-        """How many tasks a query takes, of ten offsets each, and what it finds; each with a frame of its own."""
+        """Return the number of tasks of ten offsets that a query uses, and its result; each with a frame of its own."""
         frame = read(spark, [one, two], messagesPerTask="10", pushFilters="true").where(where)
         return frame.rdd.getNumPartitions(), found(frame)
 
@@ -290,7 +292,7 @@ def test_filters_decide_what_is_read(spark: SparkSession, streams: list[Stream])
 
 @pytest.mark.usefixtures("pushing")
 def test_a_frame_of_several_queries_pushes_nothing(spark: SparkSession, streams: list[Stream]) -> None:
-    """Spark would read for each of them what the filters of the last one left."""
+    """Spark would read for each of them what the last one's filters left."""
     streams[0].numbers(0, 99)
     frame = read(spark, [streams[0]])
     low, high = frame.where("offset < 3"), frame.where("offset > 97")
@@ -302,7 +304,7 @@ def test_a_frame_of_several_queries_pushes_nothing(spark: SparkSession, streams:
 def test_times_of_messages_lead_to_times_of_writing_where_they_are_said_to_be_near(
     spark: SparkSession, streams: list[Stream]
 ) -> None:
-    """A message with a timestamp of long ago was written now: it is found, unless the options say that this cannot be."""
+    """A message with an old timestamp was written now: it is found, unless the options exclude this."""
     stream = streams[0]
     publish(
         stream.url,

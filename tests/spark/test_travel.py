@@ -1,4 +1,4 @@
-"""What goes to other machines says in one line that they lack Warren, or have another one."""
+"""Version check of pickled classes: a one-line error if Warren is missing or has another version."""
 
 from __future__ import annotations
 
