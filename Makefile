@@ -54,7 +54,8 @@ soak: .venv/.tests system-runtime system-postgresql
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
 # SEEDS=N instead: N that were never played before.
-SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
+SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,broker_connection datasource stream_source several_streams stream_faults sink \
+	spool demo_shop delivery_audit_planted)
 SCRIPTS ?= 150
 SEEDS ?=
 conformance: .venv/.tests system-runtime system-rabbitmq system-postgresql

@@ -12,10 +12,10 @@ from typing import Any
 import pika
 import pytest
 
-from tests.spark.captured import Source, batches, published
+from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import Message, audit_queue
-from tests.spark.letters import NOON, Death
-from tests.spark.orders import expected, generated, story
+from tests.spark.dead_letter_data import NOON, Death
+from tests.spark.order_data import expected, generated, story
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import Child
 from tests.support.python_environments import python_elsewhere
@@ -106,7 +106,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
         "FOLDER": str(folder),
     }
     with Child(
-        [sys.executable, "-W", "ignore", "-m", "tests.spark.anywhere", place, *steps], env=env, cwd=ROOT
+        [sys.executable, "-W", "ignore", "-m", "tests.spark.cluster_steps", place, *steps], env=env, cwd=ROOT
     ) as child:
         assert child.wait(PATIENCE) == 0, child.errors[-4000:]
         assert SECRET not in child.errors
@@ -178,12 +178,12 @@ def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
     assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
 
 
-def test_executors_without_warren_say_so(on_cluster: Results) -> None:
+def test_executors_without_warren_are_reported(on_cluster: Results) -> None:
     assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["bare"]
     assert "\n" not in on_cluster["bare"]
 
 
-def test_executors_without_pyarrow_are_told_of(on_cluster: Results) -> None:
+def test_executors_without_pyarrow_are_reported(on_cluster: Results) -> None:
     said = (
         f"the Python of an executor lacks pyarrow: install warren[spark]=={own_version()} on every executor"
     )

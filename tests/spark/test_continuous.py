@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit
-from tests.spark.jobs import run_job
-from tests.spark.orders import Order, fact, from_file, generated, story
+from tests.spark.job_runs import run_job
+from tests.spark.order_data import Order, fact, from_file, generated, story
 from tests.spark.test_order_timeouts import agrees
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.broker_process import BrokerProcess, warren
@@ -46,7 +46,7 @@ def some_orders() -> list[Order]:
     return from_file(Path(named))[:1000] if named else generated(1000, seed=5)
 
 
-def test_runs_one_after_another_come_to_the_numbers_of_one(
+def test_consecutive_runs_give_the_numbers_of_one(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
     """Two runs with half of the messages each, some orders in the middle of their life, some messages repeated."""
@@ -66,7 +66,7 @@ def test_runs_one_after_another_come_to_the_numbers_of_one(
     assert events.count() == events.select("offset").distinct().count() == len(messages) + 20
 
 
-def test_a_query_that_spark_gave_up_on_is_begun_again(
+def test_a_query_is_restarted_after_a_worker_timeout(
     spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Python worker once does not start within the ten seconds that Spark waits."""
@@ -86,7 +86,7 @@ def test_a_query_that_spark_gave_up_on_is_begun_again(
     assert summary.undecided == 1
 
 
-def test_what_is_said_late_corrects_what_was_told(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_late_messages_correct_earlier_rows(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     """The source is a queue, which is empty afterwards: its messages went through the spool."""
 
     def outcomes() -> dict[str, list[tuple[int, str]]]:
@@ -147,9 +147,7 @@ def going_on(stream: Stream, out: Path, *words: str) -> Iterator[subprocess.Pope
         process.communicate()
 
 
-def test_a_signal_ends_it_cleanly_and_it_goes_on_from_there(
-    spark: SparkSession, stream: Stream, tmp_path: Path
-) -> None:
+def test_a_run_continues_after_a_signal(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """Timers survive too: an unpaid order is reported as open, and another one when it is settled."""
     out = tmp_path / "out"
 
@@ -206,7 +204,7 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
         run_job("order-timeouts", stream.url, tmp_path / "once", *words, *DONE)
 
 
-def test_a_broker_that_goes_away_ends_it_with_one_line(
+def test_a_lost_broker_ends_the_run_with_one_line(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The same command continues when the broker is back, with each message once."""

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import channel
-from tests.spark.queries import PATIENCE, ended
+from tests.spark.streaming_queries import PATIENCE, ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
@@ -51,7 +51,7 @@ def source(amqp_url: str) -> Stream:
         ("guest:s3cret", None, "refused the user name or the password"),
     ],
 )
-def test_what_cannot_be_read_ends_the_query_with_one_line(
+def test_an_unreadable_source_ends_the_query_with_one_line(
     spark: SparkSession, source: Stream, tmp_path: Path, login: str, stream: str | None, reason: str
 ) -> None:
     host = source.url.removeprefix("amqp://").rpartition("@")[2]

@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.jobs import run_job
-from tests.spark.letters import COLUMNS, NOON, Death, agrees, expected, made_up, uuid7
-from tests.spark.orders import Order, from_file, generated
+from tests.spark.dead_letter_data import COLUMNS, NOON, Death, agrees, expected, made_up, uuid7
+from tests.spark.job_runs import run_job
+from tests.spark.order_data import Order, from_file, generated
 from tests.spark.test_stream_source import declared
 from tests.support.processes import wait_until
 from warren.cli.pipeline import parse
@@ -82,7 +82,7 @@ def test_a_message_that_dies_again_and_again_is_one_message(spark: SparkSession)
     assert summary.deaths_left_out == 11
 
 
-def test_of_two_notes_the_later_one_counts(spark: SparkSession) -> None:
+def test_the_later_of_two_recorded_deaths_counts(spark: SparkSession) -> None:
     """The broker records that a letter of the SDK died again in its parking lot; the SDK's own copy has no x-death."""
     sdk = Death("bills", "failed", NOON, "m", by="sdk", error="OSError: x")
     later = Death("bills.dead", "expired", NOON + timedelta(hours=1), "m")
@@ -206,7 +206,7 @@ def orders_here() -> list[Order]:
     return from_file(Path(named)) if named else generated(600, seed=5)
 
 
-def test_what_brokers_say_of_the_deadlines_of_orders(
+def test_dead_letters_of_real_brokers(
     spark: SparkSession, amqp_url: str, grave: Audit, dying: Callable[..., str], tmp_path: Path
 ) -> None:
     """Unpaid orders expire, paid ones are rejected, and a small queue overflows."""
@@ -290,7 +290,7 @@ def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) 
             deleting.queue_delete(queue)
 
 
-def test_a_run_that_goes_on_comes_to_the_same_numbers(
+def test_a_continuous_run_gives_the_same_numbers(
     spark: SparkSession, amqp_url: str, dying: Callable[..., str], tmp_path: Path
 ) -> None:
     """Dead letters routed to a stream, as they come; the same letters as rows of one read.
@@ -330,7 +330,7 @@ def test_a_run_that_goes_on_comes_to_the_same_numbers(
     )
 
 
-def test_of_no_letters_there_is_nothing_to_say(spark: SparkSession) -> None:
+def test_no_letters_give_an_empty_report(spark: SparkSession) -> None:
     summary = summarised(spark.createDataFrame([], COLUMNS))
     assert (summary.letters, summary.deaths, summary.messages, summary.bursts) == (0, 0, 0, 0)
     assert summary.after.known == 0

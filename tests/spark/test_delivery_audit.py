@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured import Source, batches, messages_of, published
+from tests.spark.captured_events import Source, batches, messages_of, published
 from tests.spark.conftest import Message
-from tests.spark.deliveries import SECOND, START, STREAM, Expected, Shop, quantile
-from tests.spark.jobs import run_job
+from tests.spark.delivery_simulation import SECOND, START, STREAM, Expected, Shop, quantile
+from tests.spark.job_runs import run_job
 from tests.spark.test_stream_source import declared
 from warren.core.capture_events import EventBatch
 from warren.pipeline.jobs.batch_run import write_and_reload
@@ -163,7 +163,7 @@ def of_story(pairs: set[tuple[str, str]], story: Story) -> set[int]:
     return {int(each.rpartition("-")[2]) for each, _ in pairs if each.rpartition("-")[0] == story.queue}
 
 
-def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     """Each example has its own queue, so that one run checks them all."""
     plain = Story("plain")
     plain.done(0, 1)
@@ -373,7 +373,7 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
     assert (summary.stays["handed_over"], summary.stays["dropped"], summary.stays["purged"]) == (6, 2, 2)
 
 
-def test_runs_that_go_on_come_to_the_numbers_of_pandas(
+def test_continuous_runs_give_the_numbers_of_pandas(
     spark: SparkSession, amqp_url: str, tmp_path: Path
 ) -> None:
     """Two runs; some batches are repeated, and the second run reads events from ten minutes before."""
@@ -398,7 +398,7 @@ def test_runs_that_go_on_come_to_the_numbers_of_pandas(
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_a_sequence_in_pieces_has_the_bests_of_the_whole(spark: SparkSession, piece: int) -> None:
+def test_the_running_maximum_is_the_same_in_chunks(spark: SparkSession, piece: int) -> None:
     draw = random.Random(piece)
     rows = [
         (way, place, draw.choice([None, draw.randrange(50)]))

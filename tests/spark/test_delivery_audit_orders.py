@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sdk.waiting import until
-from tests.spark.captured import Source, batches, published
+from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import channel
-from tests.spark.deliveries import SECOND, quantile
-from tests.spark.jobs import run_job
+from tests.spark.delivery_simulation import SECOND, quantile
+from tests.spark.job_runs import run_job
 from tests.support.capture_reader import CaptureReader
 from warren.sdk import App, Capture, Command, DeadLetter, Queue
 

@@ -52,7 +52,7 @@ def vars_of(kind: type) -> list[str]:
         (summary(published=0), "No loss found: no publication could be followed"),
     ],
 )
-def test_the_headline_hides_nothing(audited: Summary, says: str) -> None:
+def test_the_title_names_all_findings(audited: Summary, says: str) -> None:
     assert f"<h1>{says}</h1>" in page(audited, RUN)
 
 
@@ -71,6 +71,6 @@ def test_the_headline_hides_nothing(audited: Summary, says: str) -> None:
         (90_000.0, "1 d 1 h"),
     ],
 )
-def test_a_number_of_a_table_is_short(seconds: float, shown: str) -> None:
+def test_latencies_are_short(seconds: float, shown: str) -> None:
     assert format_latency(seconds) == shown
     assert all(len(word) <= 4 for word in shown.split())

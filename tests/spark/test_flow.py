@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured import batches, messages_of
+from tests.spark.captured_events import batches, messages_of
 from tests.spark.conftest import Audit, channel
-from tests.spark.flows import Queue, at_seconds, held, simulated, sources, table, trend
-from tests.spark.jobs import run_job
-from tests.spark.orders import Order, from_file, generated, story
+from tests.spark.flow_simulation import Queue, at_seconds, held, simulated, sources, table, trend
+from tests.spark.job_runs import run_job
+from tests.spark.order_data import Order, from_file, generated, story
 from tests.support.broker_process import BrokerProcess
 from tests.support.capture_reader import CaptureReader, Event
 from tests.support.processes import wait_until
@@ -133,7 +133,7 @@ def test_the_numbers_are_those_of_pandas(summary: Summary) -> None:
     assert {queue.queue: queue.began_with for queue in summary.queues if queue.began_with} == {"calm": 30}
 
 
-def test_an_sdk_alone_tells_the_queues_of_its_publishes(told_all: DataFrame) -> None:
+def test_deliveries_reveal_the_queues_of_publishes(told_all: DataFrame) -> None:
     """Deliveries reveal the queue of publishes with the same exchange and routing key."""
     only = told_all.where("by = 'sdk'")
     rows = table(events())
@@ -166,7 +166,7 @@ def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
     assert folded.reset_index().groupby(key, dropna=False)["delivered"].sum().to_dict() == by_key.to_dict()
 
 
-def test_what_capture_lost_is_said(spark: SparkSession, summary: Summary) -> None:
+def test_lost_events_are_reported(spark: SparkSession, summary: Summary) -> None:
     told = sources(simulated(QUEUES[0], 8), every=100)
     for source in told:
         source.flush()
@@ -181,7 +181,7 @@ def test_what_capture_lost_is_said(spark: SparkSession, summary: Summary) -> Non
     )
 
 
-def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
+def test_the_page_shows_forecasts(summary: Summary) -> None:
     by_name = {queue.queue: queue for queue in summary.queues}
     slow, calm = by_name["slow"], by_name["calm"]
     assert slow.forecast is not None
@@ -197,7 +197,7 @@ def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
     assert calm.forecast.full_in is None
 
 
-def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: Path) -> None:
+def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
     """Events of a real broker for a client's actions, in a batch run and in a continuous run."""
     file = orders()
     with (

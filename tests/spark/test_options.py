@@ -35,7 +35,7 @@ URL = "amqp://u:s3cret@localhost"
         ({"url": f"{URL}?heartbeat={'9' * 5000}"}, "heartbeat is .*: it must be a number of seconds"),
     ],
 )
-def test_a_stream_s_options_are_judged_when_they_are_read(options: dict[str, str], message: str) -> None:
+def test_invalid_stream_options_are_rejected(options: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message) as failed:
         StreamOptions.from_options({"url": URL, "stream": "s", **options})
     assert "\n" not in str(failed.value)
@@ -52,7 +52,7 @@ def test_a_stream_s_options_are_judged_when_they_are_read(options: dict[str, str
         ({"spoolmaxbytes": "9" * 30}, "spoolMaxBytes is '9+': it must be a number of bytes"),
     ],
 )
-def test_a_spool_s_options_are_judged_when_they_are_read(options: dict[str, str], message: str) -> None:
+def test_invalid_spool_options_are_rejected(options: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         SpoolOptions.from_options({"url": URL, "queue": "q", "spooldir": "/srv/spool", **options})
 
@@ -64,7 +64,7 @@ def test_the_folder_of_a_spool_may_be_a_url() -> None:
         )
 
 
-def test_times_of_filters_stay_within_what_brokers_know() -> None:
+def test_times_in_filters_are_clamped_to_amqp_s_range() -> None:
     def limits(filter: EqualTo | GreaterThan | LessThan, tolerance: float = 60.0) -> PushedBounds:
         return PushedBounds().with_filter(filter, tolerance)
 

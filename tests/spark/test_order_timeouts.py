@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit, Message
-from tests.spark.jobs import run_job
-from tests.spark.orders import Order, expected, fact, from_file, generated, histogram, story
+from tests.spark.job_runs import run_job
+from tests.spark.order_data import Order, expected, fact, from_file, generated, histogram, story
 from warren.core.errors import UsageError
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.order_timeouts.summary import Summary

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
@@ -321,7 +321,7 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
         ("'x' AS body", {"mandatory": "perhaps"}, "mandatory is 'perhaps': it must be true or false"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is(
+def test_invalid_columns_fail_before_anything_is_published(
     spark: SparkSession, columns: str, options: dict[str, str], message: str
 ) -> None:
     given = {"url": "amqp://127.0.0.1:1", "exchange": "", **options}

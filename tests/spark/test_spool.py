@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
@@ -369,7 +369,7 @@ def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Pa
             rows(reader, start, end)
 
 
-def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
+def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
     def failure(**options: object) -> str:
         with reading(audit, tmp_path / "spool", **options) as reader, pytest.raises(PipelineError) as failed:
             arrived(reader, reader.initialOffset(), 1)

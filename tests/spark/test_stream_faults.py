@@ -67,9 +67,7 @@ def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
     assert sum(len(batch.bodies) for batch in client.read_batches(0, client.end_offset())) == 120
 
 
-def test_the_end_of_a_stream_that_never_rests_is_found(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_busy_stream_is_found(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new message arrives between all requests."""
     stream.numbers(0, 9)
     asked, waiting = [0], BlockingConsumer.message_count

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, channel
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.broker_connection import Address
@@ -173,7 +173,7 @@ def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, 
     assert sorted(run()) == list(range(70))
 
 
-def test_errors_say_what_is_wrong(spark: SparkSession, stream: Stream, audit: Audit) -> None:
+def test_errors_name_the_cause(spark: SparkSession, stream: Stream, audit: Audit) -> None:
     missing = spark.read.format("amqp").options(url=stream.url, stream="pipeline.nowhere").load()
     reason = r"cannot read stream 'pipeline\.nowhere' at .*: there is no such queue"
     with pytest.raises(PipelineError, match=reason) as failed, source_errors():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from warren.pipeline import register
 from warren.pipeline.spark_session import spark_session
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit
-from tests.spark.orders import generated, story
+from tests.spark.order_data import generated, story
 from tests.support.broker_process import warren
 from warren.cli.dispatch import main as warren_main
 from warren.cli.pipeline import main
@@ -90,7 +90,7 @@ def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.parametrize("mode", [[], ["--continuous", "--available-now"]], ids=["once", "continuous"])
-def test_what_spark_cannot_do_is_one_line(
+def test_a_failure_of_spark_is_one_line(
     spark: SparkSession, audit: Audit, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]
 ) -> None:
     """A folder for which there is a path, and for the files in it there is none: it would be too long."""

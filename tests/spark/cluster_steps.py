@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from warren.cli.pipeline import parse, run
 from warren.pipeline import register
 from warren.pipeline.datasource import source_errors

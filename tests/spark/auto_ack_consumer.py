@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from tests.spark.captured import Source, published
+from tests.spark.captured_events import Source, published
 from tests.support.pika_connection import pika_connection
 
 

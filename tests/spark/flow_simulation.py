@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from tests.spark.captured import Source
+from tests.spark.captured_events import Source
 
 MICROS = 1_000_000
 BEGAN = 1_780_000_000

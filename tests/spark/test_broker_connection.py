@@ -36,7 +36,7 @@ def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
     return text
 
 
-def test_errors_say_what_is_wrong(amqp_url: str, audit: Audit) -> None:
+def test_errors_name_the_cause(amqp_url: str, audit: Audit) -> None:
     url = parse_url(amqp_url)
     at = f"{url.host}:{url.port}"
     assert (
@@ -60,7 +60,7 @@ def test_errors_say_what_is_wrong(amqp_url: str, audit: Audit) -> None:
         ("amqp://localhost?heartbeat=often", "heartbeat is 'often': it must be a number of seconds"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(url: str, message: str) -> None:
+def test_an_invalid_url_is_refused(url: str, message: str) -> None:
     with pytest.raises(PipelineError, match=message) as failed:
         Address(url)
     assert "s3cret" not in str(failed.value)
@@ -72,7 +72,7 @@ def test_a_url_is_shown_without_password_and_query() -> None:
     assert "s3cret" not in repr(address)
 
 
-def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
+def test_heartbeats_continue_while_the_owner_is_busy(amqp_url: str, audit: Audit) -> None:
     """The broker closes a connection that sends nothing, but not one whose idle owner relies on the heartbeat thread."""
     audit.publish([Message(b"x")])
     # Longer than this process stands still: then its link would send nothing, too.
@@ -98,7 +98,7 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
 
 
 @pytest.mark.processes
-def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
+def test_the_url_names_the_certificate_authority(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "/CN=localhost")
     port = free_port()

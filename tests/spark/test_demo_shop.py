@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import channel
-from tests.spark.jobs import run_job
+from tests.spark.job_runs import run_job
 from warren.demo.shop import AUDIT, PayOrder, PlaceOrder, Shop
 from warren.patterns import SqliteStore
 

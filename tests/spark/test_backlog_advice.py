@@ -54,11 +54,11 @@ def kinds(load: Load) -> list[str]:
         ({"arriving": 900.0}, ["add_consumers", "slow_the_publishers"]),
     ],
 )
-def test_what_helps(change: dict[str, object], expected: list[str]) -> None:
+def test_measures_for_each_load(change: dict[str, object], expected: list[str]) -> None:
     assert kinds(replace(BUSY, **change)) == expected  # type: ignore[arg-type]
 
 
-def test_a_measure_says_how_much() -> None:
+def test_a_measure_contains_figures() -> None:
     (add,) = measures(BUSY)
     assert (
         "100.0 of 120.0 messages per second are handled. 5 consumers like these would keep up (now 4)"
@@ -69,7 +69,7 @@ def test_a_measure_says_how_much() -> None:
     assert "to 40 or more" in prefetch.words, "the way takes three times as long as the work"
 
 
-def test_a_window_as_large_as_was_advised_ends_the_waiting() -> None:
+def test_the_advised_prefetch_removes_idle_time() -> None:
     """One message at a time: handling takes h, then transit r. The advised window must hold the messages that arrive
     meanwhile."""
     for handling, way in ((0.01, 0.03), (0.002, 0.05), (0.01, 0.002)):
@@ -79,7 +79,7 @@ def test_a_window_as_large_as_was_advised_ends_the_waiting() -> None:
         assert advised * handling >= way + handling - 1e-9
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_true_growth_in_95_of_100_cases() -> None:
     """Of a thousand backlogs with known growth, about 95 in 100 intervals contain it."""
     draw = random.Random(5)
     inside = 0
@@ -94,7 +94,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert 925 <= inside <= 985
 
 
-def test_a_rush_widens_the_interval() -> None:
+def test_correlated_changes_widen_the_interval() -> None:
     """The same changes, mixed and in two blocks: those in blocks are correlated and carry less information."""
     mixed, blocks = [8.0, 0.0] * 15, [8.0] * 15 + [0.0] * 15
 
@@ -108,14 +108,14 @@ def test_a_rush_widens_the_interval() -> None:
     assert width(blocks) > 3 * width(mixed)
 
 
-def test_students_quantiles() -> None:
+def test_quantiles_of_student_s_t() -> None:
     """Values from textbook tables."""
     table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
     for freedom, quantile in table.items():
         assert student_t_quantile(freedom) == pytest.approx(quantile, rel=0.01)
 
 
-def test_a_forecast_says_when_and_when_it_will_not() -> None:
+def test_forecasts_with_and_without_a_time() -> None:
     grows, still, shrinks = Growth(10, 8, 12.5), Growth(1, -2, 4), Growth(-3, -5, -1)
     found = forecast(1000, 11_000, "messages", grows)
     assert (found.full_in, found.earliest, found.latest) == (1000, 800, 1250)

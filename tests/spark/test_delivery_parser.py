@@ -51,7 +51,7 @@ TOLD: list[dict[str, properties.Property]] = [
     st.lists(st.tuples(st.sampled_from(TOLD), st.sampled_from([0, 1, 5000, 20_000])), min_size=1, max_size=8),
     st.lists(st.integers(0, 100_000), max_size=5),
 )
-def test_however_the_bytes_are_divided_the_messages_are_the_same(
+def test_the_division_of_bytes_does_not_matter(
     sent: list[tuple[dict[str, properties.Property], int]], cuts: list[int]
 ) -> None:
     data = b"".join(delivered(number, told, bytes(size)) for number, (told, size) in enumerate(sent))
@@ -80,7 +80,7 @@ CONTENT = WHOLE[WHOLE.index(b"\x02\x00\x01") :]
         (WHOLE.replace(b"\x01t", b"\xfft"), TableError),
     ],
 )
-def test_what_is_no_delivery_is_an_error(data: bytes, error: type[Exception]) -> None:
+def test_malformed_deliveries_are_errors(data: bytes, error: type[Exception]) -> None:
     deliveries = DeliveryParser(FRAME_MAX, streamed=True)
     padded = data + bytes(8) if len(data) < 8 else data
     with pytest.raises(error):

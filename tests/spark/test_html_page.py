@@ -87,7 +87,7 @@ def test_every_figure_has_a_title_a_description_and_a_table() -> None:
     assert sum(tag == "table" for tag, _ in reader.tags) >= 3
 
 
-def test_nothing_comes_from_elsewhere() -> None:
+def test_the_page_is_self_contained() -> None:
     text = page(summary(), RUN)
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in read(text).tags}
     for word in ("http:", "https:", "url(", "@import"):
@@ -102,7 +102,7 @@ def test_message_texts_are_escaped() -> None:
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_the_headline_and_the_doubts_are_said() -> None:
+def test_the_page_shows_the_title_and_the_contradictions() -> None:
     text = page(summary(), RUN)
     assert "57.1 % of the orders were paid within 30 min" in text
     assert "1 order placed, and neither paid nor cancelled: 42" in text
@@ -125,7 +125,7 @@ def test_a_bar_fits_its_drawing() -> None:
         assert max(ends) <= width
 
 
-def test_a_share_is_neither_nothing_nor_everything_unless_it_is() -> None:
+def test_percentages_round_to_0_and_100_only_if_exact() -> None:
     assert [percent(*each) for each in ((0, 9), (1, 99_999), (1, 3), (99_998, 99_999), (9, 9), (0, 0))] == [
         "0 %",
         "0.1 %",
@@ -136,7 +136,7 @@ def test_a_share_is_neither_nothing_nor_everything_unless_it_is() -> None:
     ]
 
 
-def test_durations_are_read_and_written() -> None:
+def test_durations_are_parsed_and_formatted() -> None:
     assert [parse(text).total_seconds() for text in ("90s", "30m", "2h", "1d", "1h30m")] == [
         90,
         1800,

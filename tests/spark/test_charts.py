@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spark.test_report import read
+from tests.spark.test_html_page import read
 from warren.pipeline.report import charts, html_page
 from warren.pipeline.report.charts import Chart, LimitLine, RankedBar, Ranking, Series
 from warren.pipeline.report.html_page import NARROW, WIDE, BarPart, BarRow, Figure, Table

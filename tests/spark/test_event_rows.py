@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured import COLUMNS, Source, batches, messages_of
+from tests.spark.captured_events import COLUMNS, Source, batches, messages_of
 from warren.core.capture_events import MESSAGE_TYPE, EventBatch
 from warren.pipeline.jobs.event_rows import events_of
 
@@ -68,7 +68,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
     assert (first["event"], first["message_id"], first["bytes"]) == ("started", None, None)
 
 
-def test_a_batch_that_came_twice_counts_once_and_strangers_not_at_all(spark: SparkSession) -> None:
+def test_repeated_batches_count_once_and_other_messages_not_at_all(spark: SparkSession) -> None:
     one, other = Source(), Source()
     for number in range(5):
         one.tell("published", AT + number, f"a{number}")
@@ -87,7 +87,7 @@ def test_a_batch_that_came_twice_counts_once_and_strangers_not_at_all(spark: Spa
     assert numbers(found) == sorted((source.name, n) for source in (one, other) for n in range(1, 6))
 
 
-def test_as_they_arrive_each_counts_once_and_none_is_too_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession, tmp_path: Path) -> None:
     """Four arrivals: two sources whose clocks differ by five minutes, repeated batches, and events from days ago."""
     source, behind, old = Source(name="shop-1"), Source(name="shop-2"), Source(name="shop-3")
     for at in (AT, AT + 30_000_000):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from tests.spark.captured import Source
+from tests.spark.captured_events import Source
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sdk.waiting import until
-from tests.spark.captured import Source, batches, published
+from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import channel
-from tests.spark.jobs import run_job
+from tests.spark.job_runs import run_job
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child, wait_until
 from tests.support.proxy import Proxy
@@ -67,14 +67,14 @@ def removed(amqp_url: str, names: Names) -> Iterator[None]:
             deleting.queue_delete(name)
 
 
-def test_told_by_the_applications(
+def test_events_of_the_applications_alone(
     spark: SparkSession, amqp_url: str, names: Names, removed: None, tmp_path: Path
 ) -> None:
     planted = asyncio.run(played(amqp_url, names))
     audited(spark, amqp_url, names, planted, tmp_path)
 
 
-def test_told_by_the_broker_too(spark: SparkSession, names: Names, tmp_path: Path) -> None:
+def test_events_of_the_applications_and_the_broker(spark: SparkSession, names: Names, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", "--capture-events", names.stream) as broker:
         planted = asyncio.run(played(broker.url, names))
         places = audited(spark, broker.url, names, planted, tmp_path / "out")
@@ -176,7 +176,7 @@ async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
     def handled(child: Child) -> set[str]:
         return {line.split()[1] for line in child.lines if line.startswith("handled ")}
 
-    words = [sys.executable, "-m", "tests.spark.automatic", url, queue, stream]
+    words = [sys.executable, "-m", "tests.spark.auto_ack_consumer", url, queue, stream]
     await publish(0, CRASHED)
     with Child([*words, str(HANDLED), "hold"], cwd=ROOT) as first:
         await asyncio.to_thread(first.wait_for_line, "holding ", 60)

@@ -44,7 +44,7 @@ def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> Non
     assert f"has Warren 0.0.1, but the job was started with {own_version()}: install warren[spark]==" in last
 
 
-def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:
+def test_a_python_with_the_same_warren_loads_class_and_object(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "same", own_version())
     for travelling, said in (
         (AmqpDataSource, "VersionChecked AmqpDataSource"),

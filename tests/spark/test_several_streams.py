@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tests.spark.conftest import channel
-from tests.spark.queries import ended
+from tests.spark.streaming_queries import ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import wait_until
 from warren.core.blocking_connection import BlockingConnection
@@ -168,7 +168,7 @@ def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Pro
     connection.close()
 
 
-def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: list[Stream]) -> None:
+def test_unusual_messages_are_read(spark: SparkSession, streams: list[Stream]) -> None:
     """A header that resembles the stream's own, empty bodies and bodies of many frames, bytes that are not text, an
     invalid time."""
     stream = streams[0]
@@ -217,7 +217,9 @@ def test_an_end_is_found_whose_messages_are_acknowledged_already(
     assert sum(len(batch.bodies) for batch in client.read_batches(1, 5)) == 4
 
 
-def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_tracked_without_new_connections(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Repeated requests of the end need no connection while no message arrives."""
     opened: list[Address] = []
     opening = Address.open
@@ -272,7 +274,7 @@ def pushing(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("pushing")
-def test_filters_decide_what_is_read(spark: SparkSession, streams: list[Stream]) -> None:
+def test_filters_narrow_the_read(spark: SparkSession, streams: list[Stream]) -> None:
     one, two, _ = streams
     one.numbers(0, 49)
     two.numbers(0, 49)

@@ -45,14 +45,14 @@ def looked_after(begin: Beginnings, stopped: threading.Event) -> None:
 @pytest.mark.parametrize(
     ("reason", "count"), [(WORKER_TIMEOUT, MAX_STARTS), ("Python worker exited unexpectedly", 1)]
 )
-def test_a_query_is_begun_a_few_times_and_only_for_that(reason: str, count: int) -> None:
+def test_a_query_is_restarted_a_few_times_only_after_a_worker_timeout(reason: str, count: int) -> None:
     begin = Beginnings(reason)
     with pytest.raises(StreamingQueryException, match=reason):
         looked_after(begin, threading.Event())
     assert begin.count == count
 
 
-def test_a_run_that_is_to_end_begins_nothing_again() -> None:
+def test_a_stopping_run_restarts_no_query() -> None:
     begin, stopped = Beginnings(WORKER_TIMEOUT), threading.Event()
     stopped.set()
     looked_after(begin, stopped)
