@@ -1,10 +1,10 @@
-"""What a long queue costs: millions of messages in, the broker stopped and started, and all of them out again, in order.
+"""Benchmark of a long queue: publish millions of messages, restart the broker, and consume them in order.
 
     python -m benchmarks.backlog --count 10000000 --out benchmarks/results/DATE-backlog.md
 
-One publisher and one consumer on loopback, window and prefetch 1,000, persistent messages, once into a normal and once
-into a lazy queue. Resident memory is the broker's highest while the queue fills and drains. Beside the figures stands what
-the disk does by itself.
+One publisher and one consumer on loopback, window and prefetch 1,000, persistent messages, once with a normal and once
+with a lazy queue. Resident memory is the broker's maximum while the queue is filled and drained. The results include
+the disk's own speed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from warren.wire.content import DELIVERY_MODE
 
 WINDOW = 1000
 SPAN = 1.0
-"""Seconds over which the lowest rate is taken."""
+"""Seconds of the interval for the lowest rate."""
 
 
 @dataclass
 class Phase:
-    """Messages in or out: how fast, how evenly, and what memory they took."""
+    """Filling or draining: rate, pauses, and memory."""
 
     count: int
     seconds: float
@@ -52,7 +52,7 @@ class Phase:
 
 
 class Watch:
-    """Takes times while a phase goes on."""
+    """Record of the times during a phase."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class Watch:
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory."""
+    """Return a process's resident memory in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -160,7 +160,7 @@ def hear(connection: BlockingConnection, confirms: ConfirmCounter) -> None:
 
 
 def disk_speed(folder: Path) -> tuple[float, float]:
-    """Megabytes a second written and synced at the end, and small synced writes a second."""
+    """Return megabytes per second written with one sync at the end, and small synced writes per second."""
     path = folder / "speed"
     block = os.urandom(1 << 20)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -180,7 +180,7 @@ def disk_speed(folder: Path) -> tuple[float, float]:
 
 
 def run(lazy: bool, count: int, size: int, memory: str) -> list[str]:
-    """One queue, its whole life; its row of the table."""
+    """Run one queue through all phases, and return its row of the table."""
     with tempfile.TemporaryDirectory(prefix="warren-backlog-") as name:
         broker = BrokerProcess(Path(name) / "data", "--memory-limit", memory, "--log-level", "warning")
         broker.start()

@@ -1,10 +1,10 @@
-"""What event capture costs: processor time a message with it, over that without it, in alternating runs.
+"""Benchmark of event capture: processor time per message with and without it, in alternating runs.
 
     python -m benchmarks.capture --runs 7 --site FOLDER --out benchmarks/results/DATE-capture.md
 
-Of the SDK, the time of the application's process; of the broker, that of the broker's. FOLDER is where a compiled build is
-installed (`pip install --target`); without it the broker is measured as it runs here. Time of the processor bears other
-work on the machine better than throughput does, and the ratio of two runs side by side better still.
+For the SDK it is the time of the application's process, for the broker that of the broker's. FOLDER contains a compiled
+build (`pip install --target`); without it this checkout's broker is measured. Processor time depends less on other work
+on the machine than throughput does, and the ratio of two adjacent runs even less.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ STREAM = "warren.events"
 SDK_ROWS = {"publish": "SDK: publish, confirmed", "handle": "SDK: publish, confirmed; handle, acknowledged"}
 BROKER_ROWS = (CONFIRMED, PERSISTENT, AUTO_ACK)
 EVENTS = {"publish": 2, "handle": 4, CONFIRMED.name: 4, PERSISTENT.name: 4, AUTO_ACK.name: 2}
-"""A message's."""
+"""Events of one message."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Microseconds a message, without and with."""
+    """Microseconds per message, without and with capture."""
 
     without: float
     captured: float

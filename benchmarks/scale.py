@@ -1,6 +1,6 @@
-"""What much of one thing costs: idle connections, queues, bindings. Memory, and one publish.
+"""Benchmark of many idle connections, queues and bindings: memory, and the cost of one publish.
 
-`python -m benchmarks.scale`; prints the table that is kept under `benchmarks/results/`.
+`python -m benchmarks.scale` prints the table that is stored under `benchmarks/results/`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from warren.broker.bench import processor_time
 
 PUBLISHES = 20_000
 SINGLE = 300
-"""Publishes that are waited for one by one."""
+"""Publishes that are confirmed one by one."""
 WINDOW = 500
 FACTOR = 2.0
-"""How much more a publish may cost on an exchange with many bindings than on one with ten."""
+"""Highest allowed cost of a publish with many bindings, as a multiple of that with ten."""
 FILES = 20_000
-"""File descriptors that this program needs for its connections, and some."""
+"""File descriptors that this program needs for its connections."""
 
 
 def main() -> int:
@@ -69,7 +69,7 @@ def broker(python: str) -> Iterator[BrokerProcess]:
 
 
 def measured(python: str, what: str, count: int, fill: Callable[[ExitStack, str, int], None]) -> None:
-    """Print a row: memory before and after something is there so many times, and one publish beside it."""
+    """Print a row: memory before and after the items are created, and the cost of one publish with them."""
     with broker(python) as process, ExitStack() as held:
         before = resident_kib(process.pid)
         fill(held, process.url, count)
@@ -78,7 +78,7 @@ def measured(python: str, what: str, count: int, fill: Callable[[ExitStack, str,
 
 
 def row(what: str, before: int, after: int, count: int, publish: float) -> str:
-    """A line of the table: KiB before and after, and seconds for a publish."""
+    """Return a line of the table: KiB before and after, and seconds for a publish."""
     return (
         f"| {what} | {before / 1024:.0f} MiB | {after / 1024:.0f} MiB | {(after - before) / count:.1f} KiB | "
         f"{publish * 1e6:.0f} µs |"
@@ -99,7 +99,8 @@ def many_queues(held: ExitStack, url: str, count: int) -> None:
 
 
 def bound(python: str, count: int) -> float:
-    """Microseconds of processor time for one publish to a topic exchange with so many bindings, one of which matches."""
+    """Return microseconds of processor time for a publish to a topic exchange with this number of bindings, one of which
+    matches."""
     with broker(python) as process, raw_connection(process.url) as client:
         client.open()
         client.declare_queue("sink", exclusive=True)
@@ -131,7 +132,7 @@ def binding(key: str) -> bytes:
 
 
 def publish_all(client: RawClient, bindings: int, run: int) -> None:
-    """Publish with a key each that was never used, `WINDOW` at a time."""
+    """Publish with a new routing key for each message, `WINDOW` at a time."""
     settled = PUBLISHES * run
     for start in range(0, PUBLISHES, WINDOW):
         for number in range(start, start + WINDOW):
@@ -142,7 +143,7 @@ def publish_all(client: RawClient, bindings: int, run: int) -> None:
 
 
 def one_publish(url: str) -> float:
-    """Seconds from a publish to its confirm, the median of some."""
+    """Return the median of the seconds from a publish to its confirm."""
     with raw_connection(url) as client:
         client.open()
         client.declare_queue("single", exclusive=True)

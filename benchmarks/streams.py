@@ -1,9 +1,9 @@
-"""What a long stream costs: millions of messages in, the broker stopped, started and killed, and all of them out, twice.
+"""Benchmark of a long stream: publish millions of messages, restart and kill the broker, and read them twice.
 
     python -m benchmarks.streams --count 10000000 --out benchmarks/results/DATE-streams.md
 
-One publisher and one consumer on loopback, window and prefetch 1,000. Every message is checked, at each reading. Resident
-memory is the broker's highest while it is written and read. Beside the figures stands what the disk does by itself.
+One publisher and one consumer on loopback, window and prefetch 1,000. Every message is checked at each reading.
+Resident memory is the broker's maximum while the stream is written and read. The results include the disk's own speed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADS = [
 
 
 def run(count: int, size: int) -> list[str]:
-    """One stream, its whole life; its row of the table."""
+    """Run one stream through all phases, and return its row of the table."""
     with tempfile.TemporaryDirectory(prefix="warren-streams-") as name:
         broker = BrokerProcess(Path(name) / "data", "--log-level", "warning")
         broker.start()

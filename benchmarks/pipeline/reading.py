@@ -1,11 +1,11 @@
-"""What reading with Spark costs: processor time a message of its Python worker, and memory against what waits.
+"""Benchmark of reading with Spark: processor time per message of the Python worker, and its memory.
 
     python -m benchmarks.pipeline.reading --out benchmarks/results/DATE-pipeline-reading.md
 
-Of each kind of message a stream is filled, and a queue of the plain ones; then Spark reads it whole, several times, in one
-task that goes on to nothing (`noop`). What counts is the processor time, user and system, of Spark's Python processes,
-that of planning included: it bears other work on the machine. Java's share, and the broker's, are other processes. Memory is
-the highest that a Python process of Spark has been resident, over streams of which one holds ten times as much.
+A stream is filled with each kind of message, and a queue with plain ones. Spark then reads each of them several times
+in one task without an output (`noop`). The figure is the user and system time of Spark's Python processes, planning
+included, because it depends little on other work on the machine; Java and the broker are separate processes. Memory is
+the maximum of a Python process, for two streams of which one is ten times as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from warren.wire.content import join_content
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WINDOW = 1_000
-"""Messages that are published before their confirms are waited for."""
+"""Messages that are published before their confirms are awaited."""
 KINDS = {
     "plain": "16 B, type and content type",
     "ids": "16 B, with id, time and the same two headers",
@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """One read: messages, microseconds of Python's processor time for each, and messages a second by the clock."""
+    """One read: messages, microseconds of Python's processor time per message, and messages per second of elapsed time."""
 
     count: int
     microseconds: float
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def measured(folder: Path, count: int, runs: int, backlog: int) -> tuple[list[str], list[str]]:
-    """The rows of both tables."""
+    """Return the rows of both tables."""
     rates: list[str] = []
     memory: list[str] = []
     for broker, url in brokers(folder):
@@ -158,7 +158,7 @@ def rate(
     count: int,
     runs: int,
 ) -> str:
-    """A row: the middle of several reads, after a small one that has everything started."""
+    """Return a row: the median of several reads, after a small one that starts all processes."""
     whole = frame(spark, url, {**options, "messagesPerTask": str(count)} if "stream" in options else options)
     read(whole.limit(1))
     readings = []
@@ -184,7 +184,7 @@ def read(frame: DataFrame) -> None:
 
 
 def pythons(spark: SparkSession) -> list[int]:
-    """The Python processes that this Spark has started."""
+    """Return Spark's Python processes."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     parents: dict[int, int] = {}
@@ -204,7 +204,7 @@ def pythons(spark: SparkSession) -> list[int]:
 
 
 def processor_time(spark: SparkSession) -> dict[int, float]:
-    """Seconds, user and system, of each Python process. One that has read stays for the next task."""
+    """Return the user and system seconds of each Python process. A process remains for later tasks."""
     seconds: dict[int, float] = {}
     for pid in pythons(spark):
         with missing():
@@ -214,12 +214,12 @@ def processor_time(spark: SparkSession) -> dict[int, float]:
 
 
 def processor_time_since(spark: SparkSession, before: dict[int, float]) -> float:
-    """Seconds of all of them, but of those that have ended meanwhile: they have planned."""
+    """Return the seconds of all remaining processes; those that ended did the planning."""
     return sum(after - before.get(pid, 0.0) for pid, after in processor_time(spark).items())
 
 
 def resident(pid: int) -> float:
-    """The most that a process has had in memory, in MB."""
+    """Return a process's maximum resident memory in MB."""
     with missing():
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -229,7 +229,7 @@ def resident(pid: int) -> float:
 
 @contextmanager
 def missing() -> Iterator[None]:
-    """A process may end while it is looked at."""
+    """Ignore processes that end while they are inspected."""
     with suppress(FileNotFoundError, ProcessLookupError):
         yield
 

@@ -1,9 +1,9 @@
-"""What a spool costs: processor time a message on its way into the files and out of them, and memory against what waits.
+"""Benchmark of a spool: processor time per message into and out of its files, and memory.
 
     python -m benchmarks.pipeline.spooling --out benchmarks/results/DATE-pipeline-spooling.md
 
-A queue is filled, and a process without Java takes it into a spool, each message synced before it is acknowledged, and reads
-it back into Arrow: what Spark's driver and its tasks do in Python. Then the same again of ten times as many.
+A queue is filled, and a process without Java consumes it into a spool, each message synced before it is acknowledged,
+and reads it into Arrow: the work of Spark's driver and tasks in Python. Then the same with ten times as many messages.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def row(broker: str, url: str, count: int, folder: Path) -> str:
-    """One queue, its whole way, in a process of its own."""
+    """Measure one queue in a process of its own, and return its row."""
     queue = f"spooling.{count}"
     fill(url, queue, KIND, count, stream=False)
     words = [sys.executable, "-m", "benchmarks.pipeline.spooling", "--work", url, queue, str(folder)]
@@ -77,7 +77,7 @@ def row(broker: str, url: str, count: int, folder: Path) -> str:
 
 
 def work(url: str, queue: str, folder: str) -> dict[str, float]:
-    """Seconds of processor time into the spool and out of it, and of the clock into it."""
+    """Return seconds of processor time into the spool and out of it, and of elapsed time into it."""
     reader = SpoolReader(
         SpoolOptions.from_options({"url": url, "queue": queue, "spooldir": folder, "timeout": "120"})
     )

@@ -1,12 +1,12 @@
-"""What writing with Spark costs: processor time a message of its Python worker, and memory against what is written.
+"""Benchmark of writing with Spark: processor time per message of the Python worker, and its memory.
 
     python -m benchmarks.pipeline.writing --out benchmarks/results/DATE-pipeline-writing.md
 
-One task writes rows that Java makes, several times of each kind: persistent, mandatory and confirmed, at most 10,000 of
-them unconfirmed. What counts is the processor time, user and system, of Spark's Python processes, that of planning included:
-it bears other work on the machine. Java's share, and the broker's, are other processes. The queue keeps the last 1,000
-messages, so that the broker's disk stays small. Memory is the highest that a Python process of Spark has been resident, over
-writes of which one is several times as long.
+One task writes rows that Java generates, several times for each kind: persistent, mandatory and confirmed, with at most
+10,000 unconfirmed. The figure is the user and system time of Spark's Python processes, planning included, because it
+depends little on other work on the machine; Java and the broker are separate processes. The queue keeps the last 1,000
+messages, so that the broker needs little disk space. Memory is the maximum of a Python process, for two writes of which
+one is several times as long.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def measured(folder: Path, count: int, runs: int, longer: int) -> tuple[list[str], list[str]]:
-    """The rows of both tables."""
+    """Return the rows of both tables."""
     rates: list[str] = []
     memory: list[str] = []
     for broker, url in brokers(folder):
@@ -97,7 +97,7 @@ def declare(url: str) -> None:
 
 
 def rate(spark: SparkSession, broker: str, url: str, kind: str, count: int, runs: int) -> str:
-    """A row: the middle of several writes, after a small one that has everything started."""
+    """Return a row: the median of several writes, after a small one that starts all processes."""
     write(url, frame(spark, kind, 1000))
     spent: list[float] = []
     clocks: list[float] = []

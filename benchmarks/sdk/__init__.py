@@ -1,1 +1,1 @@
-"""The SDK beside other clients, on the same brokers in the same run."""
+"""Benchmarks of the SDK compared with other client libraries."""

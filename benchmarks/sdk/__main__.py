@@ -1,8 +1,8 @@
-"""Measures Warren's SDK beside raw aio-pika, FastStream, Celery, Dramatiq and taskiq-aio-pika, on RabbitMQ and on Warren, in
-alternating runs, each in a process of its own: a Markdown table.
+"""Comparison of Warren's SDK with raw aio-pika, FastStream, Celery, Dramatiq and taskiq-aio-pika, on RabbitMQ and on
+Warren.
 
-The others are no dependencies of Warren: they live in `.venv-rivals`, which the first run makes from
-`benchmarks/sdk/requirements.txt`.
+Each client runs in a process of its own, in alternating runs; the result is a Markdown table. The other clients are not
+dependencies of Warren: they are in `.venv-rivals`, which the first run creates from `benchmarks/sdk/requirements.txt`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CLIENTS = {
     "Celery": ("publish", "handle", "call"),
     "Dramatiq": ("publish", "handle"),
 }
-"""With the loads that each can carry: taskiq-aio-pika and Dramatiq have no answers over AMQP."""
+"""Clients with the loads that each supports: taskiq-aio-pika and Dramatiq have no replies over AMQP."""
 OURS = ("Warren", "aio-pika")
 OWN_QUEUES = ("", ".celery", ".dramatiq", ".dramatiq.DQ", ".dramatiq.XQ", ".taskiq", ".taskiq.dead")
-"""What clients declare that want arguments of their own, after the name that they are given."""
+"""Suffixes of queues that clients declare with arguments of their own."""
 RIVALS = Path(__file__).parents[2] / ".venv-rivals"
 REFERENCE = {"publish": "aio-pika", "handle": "FastStream", "call": "FastStream"}
 
@@ -94,7 +94,8 @@ def main() -> int:
 
 
 def _rivals() -> Path:
-    """The Python of the environment that has the others; made if it is missing or older than its requirements."""
+    """Return the Python of the other clients' environment, which is created if it is missing or older than its
+    requirements."""
     requirements = Path(__file__).with_name("requirements.txt")
     python, made = RIVALS / "bin" / "python", RIVALS / "made"
     if not made.is_file() or made.stat().st_mtime < requirements.stat().st_mtime:

@@ -1,4 +1,4 @@
-"""Raw aio-pika as a contender: what a careful user writes with it, confirms awaited and mandatory on."""
+"""Client for the comparison: raw aio-pika as a careful user writes it, with awaited confirms and mandatory publishes."""
 
 from __future__ import annotations
 

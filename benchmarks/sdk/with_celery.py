@@ -1,4 +1,5 @@
-"""Celery as a contender: confirms on, acknowledged late, a pydantic model as the argument, results over AMQP."""
+"""Client for the comparison: Celery with confirms, late acknowledgement, a pydantic model as the argument, and results
+over AMQP."""
 
 from __future__ import annotations
 

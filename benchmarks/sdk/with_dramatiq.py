@@ -1,4 +1,4 @@
-"""Dramatiq as a contender: confirms on; it has no results over AMQP, and so no calls."""
+"""Client for the comparison: Dramatiq with confirms; it has no results over AMQP, and so no calls."""
 
 from __future__ import annotations
 

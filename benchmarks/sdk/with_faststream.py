@@ -1,4 +1,4 @@
-"""FastStream as a contender: its own defaults, but for a prefetch, which it leaves unlimited."""
+"""Client for the comparison: FastStream with its defaults, except for a prefetch, which is unlimited by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""taskiq-aio-pika as a contender: its receiver in this process; it has no results over AMQP, and so no calls."""
+"""Client for the comparison: taskiq-aio-pika with its receiver in this process; it has no results over AMQP, and so no
+calls."""
 
 from __future__ import annotations
 

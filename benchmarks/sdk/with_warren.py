@@ -1,4 +1,4 @@
-"""Warren's SDK as a contender; with the environment's `CAPTURE`, a stream, it captures its events there."""
+"""Client for the comparison: Warren's SDK; the environment variable `CAPTURE` names a stream for captured events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`python -m tests.conformance.suites [NAME...]`: public clients' own tests against Warren, or against RabbitMQ.
+"""`python -m tests.conformance.suites [NAME...]`: public clients' test suites against Warren, or against RabbitMQ.
 
-One line a suite; one as well where its sources or packages cannot be had, which is no failure.
+Prints one line for each suite, also if its sources or packages are unavailable, which is not a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.processes import free_port
 from tests.support.rabbitmq import rabbitmq_server
 
 LARGEST = 128 * 1024 * 1024
-"""What RabbitMQ 3.10 takes; some suites send 20 MiB."""
+"""Message limit of RabbitMQ 3.10; some suites send 20 MiB."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The public suites, one value each."""
+"""Test suites of public clients, one value each."""
 
 from __future__ import annotations
 

@@ -17,74 +17,74 @@ INSTALL_SECONDS = 900
 
 @dataclass(frozen=True)
 class Target:
-    """The broker that a suite is run against."""
+    """Broker that a suite is run against."""
 
     name: str
     host: str
     port: int
     tls_port: int
     authority: Path
-    """The certificate of who has signed the broker's; a folder of certificates stands around it."""
+    """Certificate of the authority that signed the broker's, in a folder of certificates."""
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@{self.host}:{self.port}/"
 
     def certificate(self, name: str) -> tuple[Path, Path]:
-        """A client's certificate and key: `client`, which the broker's authority has signed, or `stranger`."""
+        """Return a client's certificate and key: `client`, signed by the broker's authority, or `stranger`."""
         folder = self.authority.parent
         return folder / f"{name}.pem", folder / f"{name}.key"
 
 
 def unprepared(folder: Path, target: Target) -> None:
-    """The sources are right as they are."""
+    """Leave the sources unchanged."""
 
 
 def undisturbed(target: Target) -> Mapping[str, str]:
-    """Nothing of the environment has to be set."""
+    """Return no environment variables."""
     return {}
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One client's tests."""
+    """Test suite of one client."""
 
     name: str
     requires: Sequence[str]
-    """What pip installs for it."""
+    """Packages that pip installs."""
     command: Sequence[str]
-    """Behind `python`."""
+    """Arguments for `python`."""
     repository: str = ""
-    """Where git gets the sources; empty if they are part of this folder."""
+    """Git URL of the sources; empty if they are in this folder."""
     environment: Callable[[Target], Mapping[str, str]] = undisturbed
     prepare: Callable[[Path, Target], None] = unprepared
-    """Changes to the sources: addresses and certificates that they fix."""
+    """Changes to the sources, for fixed addresses and certificates."""
     exceptions: Mapping[str, str] = field(default_factory=dict)
-    """Tests that may fail, by a part of their name: why."""
+    """Reasons for tests that may fail, by a part of their name."""
     timeout: float = 900.0
     """Seconds."""
 
 
 class Missing(Exception):
-    """What a suite needs and cannot be had here, in one line."""
+    """A requirement of a suite is unavailable; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a suite went."""
+    """Result of a suite."""
 
     closing: str
-    """pytest's last line, or the last one at all."""
+    """Last line of pytest, or of the output."""
     unexpected: Sequence[str]
     excused: Sequence[str]
     output: str
 
 
 def obtain(suite: Suite, folder: Path, sources: Path | None) -> Path:
-    """The suite's sources, in a folder that may be changed.
+    """Return the suite's sources, in a folder that may be changed.
 
-    :param sources: a folder with git repositories, `NAME` or `OWNER+NAME/repo`, in the place of the public ones
-    :raises Missing: if they cannot be had
+    :param sources: folder with git repositories, `NAME` or `OWNER+NAME/repo`, to use instead of the public ones
+    :raises Missing: if they are unavailable
     """
     if not suite.repository:
         return Path(__file__).parent
@@ -102,9 +102,9 @@ def obtain(suite: Suite, folder: Path, sources: Path | None) -> Path:
 
 
 def install(suite: Suite, folder: Path) -> Path:
-    """The interpreter of an environment with what the suite needs.
+    """Return the Python of an environment with the suite's packages.
 
-    :raises Missing: if a package cannot be had
+    :raises Missing: if a package is unavailable
     """
     environment = folder / f"{suite.name}-env"
     python = environment / "bin" / "python"
@@ -127,7 +127,7 @@ def run(words: Sequence[str], folder: Path, failure: str) -> None:
 def play(suite: Suite, target: Target, folder: Path, sources: Path | None = None) -> Outcome:
     """Run a suite against a broker.
 
-    :raises Missing: if what it needs cannot be had
+    :raises Missing: if a requirement is unavailable
     """
     checkout = obtain(suite, folder, sources)
     python = install(suite, folder)

@@ -1,7 +1,8 @@
-"""`python -m tests.faults.soak [PART...] [--share 0.05] [--seed N]`: what must hold over large numbers, with its figures.
+"""`python -m tests.faults.soak [PART...] [--share 0.05] [--seed N]`: guarantees over large numbers of messages, with
+figures.
 
-A part is a module `NAME.py` here with `soak(share, random, folder)`: it does that share of the whole amount, returns
-what it measured, a line each, and raises AssertionError when something did not hold.
+A part is a module `NAME.py` here with `soak(share, random, folder)`: it runs that share of the whole amount, returns
+its measurements as lines, and raises AssertionError if a guarantee was violated.
 """
 
 from __future__ import annotations

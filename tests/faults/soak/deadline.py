@@ -1,6 +1,7 @@
-"""Deadlines in real time: 1,000 orders a second for 100 s, 20 s to pay; one outcome each, as its times say; on time.
+"""Deadlines in real time: 1,000 orders per second for 100 s, with 20 s to pay; each has one correct and punctual outcome.
 
-Two processes handle, a third one publishes; some orders and payments are sent twice. Redis decides.
+Two processes handle messages, a third one publishes; some orders and payments are sent twice. Redis stores the
+decisions.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ SECONDS = 100
 TIMEOUT = 20.0
 PAYERS = 0.8
 LATEST = 1.5
-"""Payments come up to so many times the timeout after their order."""
+"""Latest payment after the order, as a multiple of the timeout."""
 TWICE = 0.02
 PROCESSES = 2
 TICK = 0.02
 LATE_MS = 100.0
 CLOSE = 1.0
-"""So many seconds before its due time a payment may lose, because its order expires while it is on its way."""
+"""Seconds before the deadline within which a payment may lose, because the order expires while it is in transit."""
 CLOSE_PART = 0.005
-"""Of the orders, at most so many lose so."""
+"""Highest share of orders that may lose in this way."""
 
 
 class Placed(Event, exchange="soak", key="placed", audience=["soak.placed"]):
@@ -53,7 +54,7 @@ class Cancel(Command, queue="soak.cancel"):
 
 
 async def shop(voice: WorkerChannel, url: str, redis: str, limit: float, notes: str) -> None:
-    """A process of the shop. It notes what it heard, and writes that down when it is told to."""
+    """Run a process of the shop, which records events and writes the records on request."""
     store = RedisStore(redis)
     unpaid = Deadline(
         "soak.unpaid",
@@ -139,7 +140,7 @@ async def _soak(
 async def _publish(
     app: App, random: Random, seconds: float, limit: float
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Orders at their rate, payments at their times; when each was made."""
+    """Publish orders at their rate and payments at their times; return both times by order."""
     placed: dict[int, float] = {}
     paid: dict[int, float] = {}
     coming: dict[int, list[int]] = {}

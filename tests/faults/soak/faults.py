@@ -1,4 +1,4 @@
-"""The fault suite whole: every fault at every step of the protocol, early and late, on Warren and on RabbitMQ."""
+"""Complete fault suite: every fault at every step of the protocol, early and late, on Warren and on RabbitMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What soaks ask of servers and processes: how long a queue is, how much processor time a process has used."""
+"""Measurements for soak tests: queue lengths, and processor time of processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.support.operator_cli import Operator, warren_ctl
 
 
 async def left(data_dir: Path, queue: str, *, at_most: int, seconds: float) -> None:
-    """Wait until no more than so many messages are in the queue, those that somebody works on included.
+    """Wait until the queue has at most this number of messages, unacknowledged ones included.
 
-    :raises TimeoutError: they still are after so long
+    :raises TimeoutError: if it takes longer than `seconds`
     """
     operator = Operator(warren_ctl(data_dir), "", is_warren=True)
     async with asyncio.timeout(seconds):
@@ -21,9 +21,9 @@ async def left(data_dir: Path, queue: str, *, at_most: int, seconds: float) -> N
 
 
 async def all_empty(data_dir: Path, prefix: str, *, seconds: float) -> None:
-    """Wait until nothing is in any of the queues whose names begin so, and nobody works on anything of them.
+    """Wait until all queues whose names begin with the prefix are empty, without unacknowledged messages.
 
-    :raises TimeoutError: something still is after so long
+    :raises TimeoutError: if it takes longer than `seconds`
     """
     operator = Operator(warren_ctl(data_dir), "", is_warren=True)
 
@@ -37,6 +37,6 @@ async def all_empty(data_dir: Path, prefix: str, *, seconds: float) -> None:
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time so far (Linux)."""
+    """Return a process's user and system time so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,8 @@
-"""Once under load: 8 processes, 200,000 messages each sent 1 to 5 times, kills in between; each effect once.
+"""Exactly-once effects under load: 8 processes handle 200,000 messages, each sent 1 to 5 times, with kills in between.
 
-With Redis (`Once`), no store closes the gap between effect and record: there the effect carries the key, a unique
-constraint, and what that stopped is counted; with PostgreSQL (`TransactionalOnce`) there is neither gap nor constraint.
+With Redis (`Once`), no store closes the gap between effect and record: there the effect has the key, a unique
+constraint prevents a second one, and these cases are counted. With PostgreSQL (`TransactionalOnce`) there is neither a
+gap nor a constraint.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
 
 
 async def charging(voice: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
-    """A worker: each charge is a row in the database."""
+    """Run a worker in which each charge is a row in the database."""
     async with _protected(redis, database, form) as (once, sessions):
         app = App(url)
 
@@ -144,7 +145,7 @@ async def _kill(
     kills: int,
     copies: int,
 ) -> None:
-    """Kill a worker and start another, again and again until most is done, evenly over the work."""
+    """Kill a worker and start another one repeatedly, evenly over the work."""
     for number in range(kills):
         rest = round(copies * (1 - (number + 1) / (kills + 1)))
         await left(data, "charges", at_most=rest, seconds=3600)
@@ -154,14 +155,14 @@ async def _kill(
 
 
 def _shuffle_near(numbers: list[int], random: Random) -> None:
-    """Copies of a message come one after the other, a little later, or much later."""
+    """Shuffle so that copies of a message follow each other at once, a little later, or much later."""
     order = [(n + random.choice((0.0, 50.0, 5000.0)) * random.random(), n) for n in numbers]
     order.sort()
     numbers[:] = [n for _, n in order]
 
 
 async def _cost(place: dict[str, str], data: Path, host: Path, share: float) -> list[str]:
-    """Processor time a message in one worker: of a handler that does nothing, without protection and with each."""
+    """Measure the processor time per message of an empty handler in one worker, without protection and with each kind."""
     count = max(1000, round(20_000 * share))
     figures: dict[tuple[str, str], float] = {}
     async with Workers(host) as workers, App(place["url"]) as app:

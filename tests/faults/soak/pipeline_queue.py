@@ -1,5 +1,8 @@
-"""A streaming job from a classic queue, through a spool, to Parquet: 500,000 messages with ids arrive while its driver and
-its executors are killed 20 times each; the output holds each message once, in order, and the queue is empty."""
+"""Soak test of a streaming job from a classic queue through a spool to Parquet.
+
+500,000 messages with ids arrive while its driver and its executors are killed 20 times each; the output has each
+message once, in order, and the queue is empty.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A streaming job that publishes rows: 500,000 of them while its driver and its executors are killed 20 times each; each is
-published at least once, and what is published again has the id that it had."""
+"""Soak test of a streaming job that publishes rows.
+
+500,000 rows arrive while its driver and its executors are killed 20 times each; each is published at least once, and
+repetitions have the same id.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
 
 
 def published(url: str, stream: str) -> list[tuple[bytes, str]]:
-    """The body and the id of each message of the stream; of one that grows, what it holds at the beginning."""
+    """Return body and id of each message in the stream at the time of the call."""
     found: list[tuple[bytes, str]] = []
     count = held(url, stream)
     # Not pika: what was delivered beyond the last one it rejects, which streams refuse.
@@ -69,9 +72,9 @@ def published(url: str, stream: str) -> list[tuple[bytes, str]]:
 
 
 def at_least_once(found: list[tuple[bytes, str]], arrivals: Arrivals) -> int:
-    """How many were published again.
+    """Return the number of repeated publishes.
 
-    :raises AssertionError: if one is missing, came under two ids, or shares its id with another
+    :raises AssertionError: if a row is missing, has two ids, or shares its id with another
     """
     ids: defaultdict[int, set[str]] = defaultdict(set)
     for body, message_id in found:

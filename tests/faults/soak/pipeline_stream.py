@@ -1,5 +1,8 @@
-"""A streaming job from two streams to Parquet: 500,000 messages arrive while its driver and its executors are killed 20
-times each; the output holds each message once, in order."""
+"""Soak test of a streaming job from two streams to Parquet.
+
+500,000 messages arrive while its driver and its executors are killed 20 times each; the output has each message once,
+in order.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Deadlines on virtual time: 100,000 orders with random payment times, redeliveries, and three power cuts of the broker.
 
-Broker, shop and customers are one process, the broker's disk is one that loses what was not synced; Redis decides. Time
-stands still but for `advance`, so that each order's outcome is known beforehand: it has to be that one, and at its time,
-unless an outage took away the instant that counts.
+Broker, shop and customers are one process, and the broker's disk loses data that was not synced; Redis stores the
+decisions. Time advances only by `advance`, so each order's outcome is known beforehand: it must have this outcome, at
+its time, unless it falls into an outage.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from warren.testing.clocks import HandlerClock
 
 ORDERS = 100_000
 RATE = 200
-"""Orders a second of virtual time."""
+"""Orders per second of virtual time."""
 TO_PAY = 300.0
 LATEST = 1.5
 PAYERS = 0.8
 TWICE = 0.02
 AGAIN = 0.03
-"""So many of the deliveries come again after they were handled."""
+"""Share of deliveries that are redelivered after they were handled."""
 CUTS = 3
 OUTAGE = 20.0
 LATE = 1.0
-"""No order is cancelled so many seconds after it was due, outages excepted."""
+"""Highest delay in seconds of a cancellation, outside of outages."""
 STEP = 0.5
-"""Orders are placed at full seconds, and paid half a second after one: no payment comes at the instant when one is due."""
+"""Orders are placed at full seconds, and paid half a second after one, so that no payment is exactly at a deadline."""
 
 
 class Placed(Event, exchange="soak", key="placed", audience=["soak.placed"]):
@@ -55,7 +55,7 @@ class Cancel(Command, queue="soak.cancel"):
 
 @dataclass
 class Story:
-    """What was done, and what came of it, by the virtual clock."""
+    """Recorded actions and outcomes, by the virtual clock."""
 
     placed: dict[int, float] = field(default_factory=dict)
     paid: dict[int, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ def _shop(
 def _events(
     story: Story, coming: dict[float, list[int]], count: int, now: float, random: Random
 ) -> list[Event]:
-    """What the customers do now: at full seconds they order, at half ones they pay."""
+    """Return the customers' events of this moment: orders at full seconds, payments at half seconds."""
     batch: list[Event] = []
     if now == int(now):
         for _ in range(min(RATE, count - len(story.placed))):
@@ -168,14 +168,14 @@ def _events(
 
 
 async def _publish(customers: App, batch: list[Event]) -> None:
-    """Until all is confirmed: a broker whose disk fails under it refuses what it cannot keep."""
+    """Publish until everything is confirmed: a broker with a failing disk refuses messages."""
     report = await customers.publish_many(batch, on_error="report")
     while report.failures:
         report = await customers.publish_again(report, on_error="report")
 
 
 async def _unless_cut(work: asyncio.Future[Any], broker: FaultyDiskBroker, cutting: bool) -> None:
-    """Wait for it; where the power is about to fail, no longer than until it does, or a while if it does not."""
+    """Wait for the work; if the power is about to fail, only until then or for a short time."""
     if not cutting:
         await work
         return

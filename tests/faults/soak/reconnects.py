@@ -1,4 +1,4 @@
-"""1,000 lost connections under load: nothing lost, and no task, channel, file descriptor or memory stays behind."""
+"""1,000 lost connections under load: no message is lost, and no task, channel, file descriptor or memory leaks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ RECONNECTS = 1000
 WARM = 20
 EACH = 20
 ALLOWED = {"bytes": 4 * 1024 * 1024, "channels": 10, "connections": 10}
-"""Memory that fragments before it is used again; and each worker knows the channel of its last delivery."""
+"""Allowed growth: fragmented memory, and channels that workers keep from their last delivery."""
 BYTES_EACH = 1024
-"""What a reconnect may add besides: far less than a connection takes."""
+"""Further allowed bytes for each reconnect, much less than a connection needs."""
 
 
 class Count(Command, queue=Queue("soak.reconnects", type="classic", dead_letter_exchange=None)):
@@ -74,7 +74,7 @@ async def _soak(url: str, reconnects: int, random: Random) -> list[str]:
 
 
 async def _settled(app: App, proxy: Proxy) -> dict[str, int]:
-    """What there is when nothing is going on."""
+    """Return the resources in use when nothing is in progress."""
     await until(lambda: app.ready and proxy.connections == 2, "there are two connections")
     known = -1
     while known != (known := _count(lambda item: isinstance(item, asyncio.Future))):  # noqa: ASYNC110

@@ -1,7 +1,7 @@
-"""Replaying dead letters: 100,000 of them, and the process that replays is killed 40 times; none is lost, few come twice.
+"""Replay of 100,000 dead letters by a process that is killed 40 times: none is lost, few are duplicated.
 
-What comes twice was published and not yet taken out when its process died: what was in flight, and about as many whose
-acknowledgements were on their way.
+A duplicate was published and not yet acknowledged when the process died: at most the messages in flight, and about as
+many with acknowledgements in transit.
 """
 
 from __future__ import annotations

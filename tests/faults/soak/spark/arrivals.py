@@ -1,4 +1,4 @@
-"""Messages that go on arriving while others are killed: numbered, with an id each, no faster than the kills go on."""
+"""Messages that arrive while processes are killed: numbered, each with an id, no faster than the kills proceed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.pika_connection import pika_connection
 from warren.sdk import App
 
 TICK = 0.1
-"""Seconds between two handfuls."""
+"""Seconds between two groups of messages."""
 AHEAD = 4.0
-"""Seconds in which what lies between two kills arrives, at the earliest."""
+"""Minimum seconds in which the messages between two kills arrive."""
 
 
 def declare(url: str, kind: str, number: int) -> list[str]:
-    """New durable queues of that type."""
+    """Declare new durable queues of a type."""
     names = [f"{kind}.{uuid.uuid4().hex[:8]}" for _ in range(number)]
     with closing(pika_connection(url)) as connection:
         for name in names:
@@ -28,7 +28,7 @@ def declare(url: str, kind: str, number: int) -> list[str]:
 
 
 def held(url: str, queue: str) -> int:
-    """How many messages the queue or stream counts, once nobody consumes it."""
+    """Return the number of messages in the queue or stream; it must have no consumer."""
     with closing(pika_connection(url)) as connection:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
@@ -38,9 +38,10 @@ def identity(queue: str, number: int) -> str:
 
 
 class Arrivals(threading.Thread):
-    """Publishes to queues or streams, by turns: message `n` of each is `n` in digits, and its id names both.
+    """Publisher to queues or streams in turn: the body of message `n` is `n` in digits, and its id contains queue and
+    number.
 
-    Each is confirmed, and on the disk: what the publisher itself could lose or repeat is not the question here.
+    Each message is confirmed and on disk, because this test is not about losses of the publisher.
     """
 
     def __init__(self, url: str, queues: Sequence[str], count: int, stages: int) -> None:
@@ -60,11 +61,11 @@ class Arrivals(threading.Thread):
 
     @property
     def count(self) -> int:
-        """Messages in all, published or to come."""
+        """Number of all messages, published or not."""
         return self.each * len(self.queues)
 
     def go_on(self) -> None:
-        """What comes in the next stage may arrive as well."""
+        """Allow the messages of the next stage."""
         self._stage += 1
 
     def check(self) -> None:
@@ -72,7 +73,7 @@ class Arrivals(threading.Thread):
         assert self._failed is None, f"publishing failed: {self._failed!r}"
 
     def end(self) -> None:
-        """No more is published."""
+        """Stop publishing."""
         self._stopped = True
         self.join()
 

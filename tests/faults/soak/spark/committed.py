@@ -1,6 +1,6 @@
-"""What a streaming query has committed to its Parquet folder: the files that Spark's log of the sink names, in its order.
+"""Committed output of a streaming query: the Parquet files that the sink's log names, in order.
 
-A file that a killed task left beside them is not part of the output (Spark's file sink, `_spark_metadata`).
+A file that a killed task left in the folder is not part of the output (Spark's file sink, `_spark_metadata`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.faults.soak.spark.arrivals import Arrivals, identity
 
 
 def files(output: Path) -> list[Path]:
-    """The committed files, batch by batch, in each batch task by task."""
+    """Return the committed files, by micro-batch and task."""
     entries = batches(output / "_spark_metadata")
     # A compact entry repeats what all before it said, which Spark removes in time.
     whole = max((place for place, entry in enumerate(entries) if entry.suffix == ".compact"), default=0)
@@ -28,12 +28,12 @@ def files(output: Path) -> list[Path]:
 
 
 def count(output: Path) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     return sum(int(pq.read_metadata(file).num_rows) for file in files(output))
 
 
 def batches(log: Path) -> list[Path]:
-    """The entries of one of Spark's logs, in order."""
+    """Return the entries of one of Spark's logs, in order."""
     if not log.is_dir():
         return []
     # Spark writes under a hidden name, then renames.
@@ -42,7 +42,7 @@ def batches(log: Path) -> list[Path]:
 
 
 def rows(output: Path, *columns: str) -> list[tuple[Any, ...]]:
-    """All rows, in the order in which they were committed."""
+    """Return all rows, in the order in which they were committed."""
     found: list[tuple[Any, ...]] = []
     for file in files(output):
         table = pq.ParquetFile(file).read(list(columns))

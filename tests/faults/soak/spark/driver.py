@@ -1,6 +1,6 @@
-"""`python -m tests.faults.soak.spark.driver MASTER FOLDER SOURCE SINK`: a streaming query that goes on until it is killed.
+"""`python -m tests.faults.soak.spark.driver MASTER FOLDER SOURCE SINK`: a streaming query that runs until it is killed.
 
-SOURCE and SINK are JSON: the options of the format `amqp`, or `{"path": ...}` for Parquet.
+SOURCE and SINK are JSON: options of the format `amqp`, or `{"path": ...}` for Parquet.
 """
 
 from __future__ import annotations

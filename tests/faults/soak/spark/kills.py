@@ -1,6 +1,6 @@
-"""Kills the driver or an executor of a streaming query with SIGKILL, again and again, each time after it got on.
+"""Repeated SIGKILL of a streaming query's driver or executors, each time after it made progress.
 
-A killed driver is started again as an operator would: on the same checkpoint. Nothing else is repaired.
+A killed driver is started again on the same checkpoint, as an operator would do. Nothing else is repaired.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from tests.support.spark_cluster import SparkCluster, children, command_line, ki
 
 MESSAGES = 500_000
 KILLS = 20
-"""Of the driver, and as many of executors."""
+"""Kills of the driver, and as many of executors."""
 FEWEST = 3
 ROOT = Path(__file__).parents[4]
 PATIENCE = 180.0
-"""Seconds that a query may take until its next batch, a start of Java on a busy machine included."""
+"""Seconds that a query may take until its next micro-batch, including a start of Java on a busy machine."""
 SOON = 1.5
-"""Seconds after a batch within which some kills fall, wherever the query is then."""
+"""Seconds after a micro-batch within which some kills happen, in any state of the query."""
 AMID = 0.5
-"""Seconds after a batch has begun within which the others fall."""
+"""Seconds after the start of a micro-batch within which the other kills happen."""
 BEGINS = 3.0
-"""Seconds to wait for one that begins: all that may arrive before the kill may have been read already."""
+"""Seconds to wait for the start of a micro-batch: all messages may already have been read."""
 
 
 def amounts(share: float) -> tuple[int, int]:
-    """Messages, and kills of each kind."""
+    """Return the number of messages, and of kills of each kind."""
     return round(MESSAGES * share), max(FEWEST, round(KILLS * share))
 
 
 class Query:
-    """A streaming query in a driver of its own, on a cluster, which can be killed and started again."""
+    """Streaming query in a separate driver on a cluster, which can be killed and started again."""
 
     def __init__(
         self, cluster: SparkCluster, folder: Path, source: Mapping[str, str], sink: Mapping[str, str]
@@ -57,27 +57,30 @@ class Query:
         self._child = Child(self._command, env=self._cluster.env, cwd=ROOT)
 
     def check(self) -> None:
-        """:raises AssertionError: with what it said, if it has ended by itself"""
+        """Check that the driver is running.
+
+        :raises AssertionError: with its output, if it has ended
+        """
         assert self._child is not None
         if not self._child.running:
             log = (self.folder / "spark.log").read_text(errors="replace")
             raise AssertionError(f"the driver ended:\n{self._child.errors[-3000:]}\n{log[-3000:]}")
 
     def committed(self) -> int:
-        """The number of the last batch that the checkpoint holds as done; -1 before the first."""
+        """Return the number of the last committed micro-batch; -1 before the first."""
         done = batches(self.folder / "checkpoint" / "commits")
         return int(done[-1].stem) if done else -1
 
     def under_way(self) -> bool:
-        """Whether a batch has begun and is not done."""
+        """Return whether a micro-batch has begun and is not committed."""
         self.check()
         planned = batches(self.folder / "checkpoint" / "offsets")
         return bool(planned) and int(planned[-1].stem) > self.committed()
 
     def gets_on(self, after: int) -> None:
-        """Wait until a later batch is done.
+        """Wait until a later micro-batch is committed.
 
-        :raises AssertionError: it has ended, or none is after `PATIENCE` seconds
+        :raises AssertionError: if the driver has ended, or after `PATIENCE` seconds
         """
 
         def later() -> bool:
@@ -87,7 +90,7 @@ class Query:
         wait_until(later, f"a batch after {after} is done", PATIENCE)
 
     def kill_driver(self, *, python_only: bool) -> None:
-        """SIGKILL to its processes at once; or to the Python one alone, whose Java must end by itself then."""
+        """Send SIGKILL to all processes of the driver, or only to Python; then Java must end by itself."""
         assert self._child is not None
         if not python_only:
             self._child.kill()
@@ -112,9 +115,9 @@ def survive(
 ) -> tuple[float, float]:
     """Run the query through as many kills of the driver as of executors while messages arrive.
 
-    Returns when all have been published and the query has been killed for the last time and started again.
+    It returns when all messages are published and the query was killed for the last time and started again.
 
-    :return: how long it all took, and the longest time from a kill to the next batch; seconds
+    :return: elapsed seconds, and the longest time from a kill to the next micro-batch
     """
     began = time.monotonic()
     longest = 0.0
@@ -146,7 +149,7 @@ def survive(
 
 
 def moment(query: Query, random: Random) -> None:
-    """Wait until the query is to be killed: most often in the middle of a batch, if one begins soon."""
+    """Wait for the moment of the kill: usually in the middle of a micro-batch, if one begins soon."""
     if random.random() < 0.25:
         time.sleep(random.uniform(0, SOON))
         return

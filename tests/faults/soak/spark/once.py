@@ -1,4 +1,4 @@
-"""From a broker into Parquet through kills, each message once and in order: the same for streams and for a queue."""
+"""Soak test from a broker into Parquet with kills, for streams and queues: each message once and in order."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def once(
     number: int,
     options: Callable[[list[str]], dict[str, str]],
 ) -> list[str]:
-    """Let that share of the messages arrive in `number` new queues of a kind, and of the kills happen.
+    """Publish that share of the messages to `number` new queues of a kind, with that share of the kills.
 
-    :param options: of the source, for these queues
-    :raises AssertionError: if a message is lost or comes twice, if they are out of order, or if a classic queue keeps some
+    :param options: returns the source's options for these queues
+    :raises AssertionError: if a message is lost, duplicated or out of order, or remains in a classic queue
     """
     messages, kills = amounts(share)
     with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
