@@ -40,20 +40,20 @@ class ConsumptionRate:
     def __init__(self, queue: Queue, now: float) -> None:
         self.queue = queue
         self.at = now
-        self.taken: i64 = queue.next_sequence - queue.ready.count
+        self.delivered: i64 = queue.next_sequence - queue.ready.count
         self.rate: float = 0.0
 
     def measure(self, now: float) -> None:
         """Update the rate. It rises at once and falls slowly, so that a queue keeps its share during a short pause."""
         queue = self.queue
-        taken: i64 = queue.next_sequence - queue.ready.count
+        delivered: i64 = queue.next_sequence - queue.ready.count
         passed = now - self.at
         if passed > 0.0:
-            current = float(taken - self.taken) / passed
+            current = float(delivered - self.delivered) / passed
             self.rate = (
                 max(current, 0.0) if current > self.rate else self.rate * 0.8 + max(current, 0.0) * 0.2
             )
-            self.taken = taken
+            self.delivered = delivered
             self.at = now
 
 

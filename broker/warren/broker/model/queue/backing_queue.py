@@ -155,15 +155,15 @@ class BackingQueue:
         :param now: the time in milliseconds since 1970.
         :param limit: the number of messages to remove at most.
         """
-        dead: list[Message] = []
+        expired: list[Message] = []
         head = self.head()
-        while head is not None and head.expires and head.expires <= now and len(dead) < limit:
+        while head is not None and head.expires and head.expires <= now and len(expired) < limit:
             message = self.take()
             if message is None:
                 break
-            dead.append(message)
+            expired.append(message)
             head = self.head()
-        return dead
+        return expired
 
     def next_expiry(self) -> i64:
         """Return the expiry of the head in milliseconds since 1970; 0 if it has none."""

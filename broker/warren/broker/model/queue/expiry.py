@@ -77,8 +77,8 @@ class Expiry:
         if not waiting.next_expiry():
             return False
         now = self.now_ms()
-        dead = waiting.take_expired(now, SLICE)
-        if not dead:
+        expired = waiting.take_expired(now, SLICE)
+        if not expired:
             return False
         due = waiting.next_expiry()
         if due and due <= now:
@@ -87,9 +87,9 @@ class Expiry:
             clock.call_at(clock.now(), self.catch_up)
         capture = self.queue.capture
         if capture is not None:
-            for message in dead:
+            for message in expired:
                 capture.expired(self.queue, message)
-        self.queue.vhost.dead_lettering.dead_letter(self.queue, dead, "expired")
+        self.queue.vhost.dead_lettering.dead_letter(self.queue, expired, "expired")
         return True
 
     def catch_up(self) -> None:

@@ -20,18 +20,18 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
     pager.delivered_before_restart = recovered.delivered
     marks = sorted(recovered.counts.items())
     retries = queue.delayed_retries
-    apart = [
+    held_back = [
         sequence
         for sequence, mark in marks
         if pending_dead_letter_reason(mark) or (retries is not None and mark > 1)
     ]
-    taken: dict[BackingQueue, dict[int, bool]] = {}
+    excluded_by_level: dict[BackingQueue, dict[int, bool]] = {}
     left_bytes: dict[BackingQueue, int] = {}
-    for sequence in apart:
+    for sequence in held_back:
         found, _ = pager.read_range(0, 255, sequence, sequence)
         for message in found:
             level = queue.ready.level(message.priority)
-            taken.setdefault(level, {})[sequence] = True
+            excluded_by_level.setdefault(level, {})[sequence] = True
             left_bytes[level] = left_bytes.get(level, 0) + int(message.body_size)
             pager.load_contents([message])
             reason_number = pending_dead_letter_reason(recovered.counts[sequence])
@@ -50,7 +50,7 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
             queue.expiry.has_seen_expiry = True
     count = 0
     for level, parts in by_level.items():
-        excluded = taken.get(level, {})
+        excluded = excluded_by_level.get(level, {})
         total = sum(int(part.count) for part in parts)
         count += total
         queue.ready.restore_level(

@@ -64,14 +64,14 @@ class PriorityBackingQueue(BackingQueue):
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
         """Remove and return the expired messages before the first one that is not expired."""
-        dead: list[Message] = []
+        expired: list[Message] = []
         for level in reversed(self.levels):
             if level.count:
-                dead.extend(level.take_expired(now, limit - len(dead)))
+                expired.extend(level.take_expired(now, limit - len(expired)))
                 if level.count:
                     break
         self._add_up()
-        return dead
+        return expired
 
     def next_expiry(self) -> i64:
         for level in reversed(self.levels):

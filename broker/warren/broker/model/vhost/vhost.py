@@ -185,10 +185,10 @@ class VirtualHost:
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
         has_stream = False
-        letters = self.dead_lettering
-        was_deferred = letters.busy
-        # A queue may dead-letter at once. Its dead letters come after the message in all other queues.
-        letters.defer()
+        dead_lettering = self.dead_lettering
+        was_deferred = dead_lettering.busy
+        # A queue may dead-letter at once. Its dead dead_lettering come after the message in all other queues.
+        dead_lettering.defer()
         for queue in queues:
             if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
                 queue.limit.reject(message)
@@ -208,7 +208,7 @@ class VirtualHost:
         for queue, copy in copies:
             queue.accept(copy)
         if not was_deferred:
-            letters.resume()
+            dead_lettering.resume()
         if refused:
             return REJECTED
         for window_queue in window_queues:
