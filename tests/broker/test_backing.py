@@ -1,6 +1,7 @@
-"""The five sub-queues against a plain list: the same messages in the same order, whatever is on the disk.
+"""Model-based test of the backing queue: the same messages in the same order as a plain list, in memory or on disk.
 
-Between any two steps their invariants hold, and there may be compaction, a change of the mode, a crash or a power cut."""
+The invariants of the five parts hold after each step. Steps are compaction, a change of the mode, a crash or a power cut, too.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OTHER = 2
 
 @dataclass
 class Entry:
-    """A message as the model knows it."""
+    """A message of the model."""
 
     sequence: int
     body: bytes

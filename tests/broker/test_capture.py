@@ -1,4 +1,4 @@
-"""Event capture in the broker: what happens to the messages of any client is in the stream, and nothing about the stream."""
+"""Event capture in the broker: the events of all clients' messages, and none about the event stream itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def channel(capturing: BrokerProcess) -> Iterator[Channel]:
 
 
 def told(broker: BrokerProcess) -> list[Event]:
-    """All events up to now."""
+    """Return all events until now."""
     with Connection(broker.url) as connection:
         channel = connection.channel()
         channel.declare("after")
@@ -53,7 +53,7 @@ def told(broker: BrokerProcess) -> list[Event]:
     return [event for event in reading.events if event.get("queue") != "after"]
 
 
-def test_the_life_of_messages_of_any_client(capturing: BrokerProcess, channel: Channel) -> None:
+def test_life_cycle_events_of_a_clients_messages(capturing: BrokerProcess, channel: Channel) -> None:
     channel.declare("dead")
     channel.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
     channel.confirm()
@@ -128,7 +128,7 @@ def test_the_life_of_messages_of_any_client(capturing: BrokerProcess, channel: C
     assert [event["at"] for event in events] == sorted(event["at"] for event in events)
 
 
-def test_the_ends_that_queues_bring(capturing: BrokerProcess, channel: Channel) -> None:
+def test_expiry_dead_letter_drop_and_purge_events(capturing: BrokerProcess, channel: Channel) -> None:
     channel.declare("dead")
     letters: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
     channel.declare("short", x_max_length=1, **letters)
@@ -164,7 +164,7 @@ def test_the_ends_that_queues_bring(capturing: BrokerProcess, channel: Channel) 
     }
 
 
-def test_a_fan_out_is_told_for_each_queue_and_a_transaction_when_it_is_committed(
+def test_a_fan_out_has_an_event_for_each_queue_and_a_transaction_at_its_commit(
     capturing: BrokerProcess, channel: Channel
 ) -> None:
     channel.declare_exchange("all")
@@ -190,7 +190,7 @@ def test_a_fan_out_is_told_for_each_queue_and_a_transaction_when_it_is_committed
     assert "queue" not in of(events, "published", message_id="nobody's")[0]
 
 
-def test_nothing_is_told_of_events(capturing: BrokerProcess, channel: Channel) -> None:
+def test_event_batches_make_no_events(capturing: BrokerProcess, channel: Channel) -> None:
     async def capture() -> None:
         async with App(capturing.url, capture=Capture(stream="app.events", within=0.01)) as app:
             await app.publish(b"x", key="q", message_id="mine")
@@ -214,7 +214,7 @@ def test_nothing_is_told_of_events(capturing: BrokerProcess, channel: Channel) -
     assert of(events, "consuming", "delivered", queue="app.events") == []
 
 
-def test_what_happens_at_a_stream_is_told_as_such(capturing: BrokerProcess, channel: Channel) -> None:
+def test_events_of_streams_are_marked(capturing: BrokerProcess, channel: Channel) -> None:
     declare_stream(channel, "log")
     channel.declare("work")
     channel.confirm()
@@ -233,8 +233,8 @@ def test_what_happens_at_a_stream_is_told_as_such(capturing: BrokerProcess, chan
     assert {event.get("stream") for event in events if event.get("queue") == "work"} == {None}
 
 
-def test_only_a_batch_of_events_is_nothing_to_tell_of(capturing: BrokerProcess, channel: Channel) -> None:
-    """Not what has its type's name in another place; and one batch says nothing of what comes behind it."""
+def test_only_event_batches_are_not_captured(capturing: BrokerProcess, channel: Channel) -> None:
+    """A message with the type's name elsewhere is captured, and so is a message after a batch."""
     declare_stream(channel, "log")
     channel.declare("q")
     channel.publish("q", message_id="warren.events")
@@ -257,7 +257,7 @@ def test_only_a_batch_of_events_is_nothing_to_tell_of(capturing: BrokerProcess, 
     assert names(events, queue="log") == ["published", "consuming", "delivered", "acked", "cancelled"]
 
 
-def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(
+def test_a_killed_broker_leaves_a_source_without_a_stopped_event(
     capturing: BrokerProcess, channel: Channel
 ) -> None:
     channel.declare("q", durable=True)
@@ -282,12 +282,12 @@ def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(
     ]
 
 
-def test_without_it_there_is_no_stream_and_nothing_is_told(broker: BrokerProcess) -> None:
+def test_without_capture_there_is_no_event_stream(broker: BrokerProcess) -> None:
     with Connection(broker.url) as connection:
         assert not connection.channel().exists(STREAM)
 
 
-async def test_a_queue_of_another_kind_is_in_the_way(tmp_path: Path) -> None:
+async def test_a_queue_of_another_type_with_the_streams_name_stops_the_start(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker:
         broker.virtual_hosts.declarations_of("/").declare_queue(b"orders", True, False, False, b"", None)
     command = warren("broker", "--port", "0", "--data-dir", tmp_path, "--capture-events", "orders")
@@ -297,7 +297,7 @@ async def test_a_queue_of_another_kind_is_in_the_way(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-async def test_a_broker_in_memory_tells_one_virtual_host_and_not_the_other() -> None:
+async def test_capture_is_limited_to_its_virtual_host() -> None:
     async with Broker(BrokerConfig(capture_events=("warren.events@b",))) as broker:
         for vhost in ("a", "b"):
             broker.virtual_hosts.add(vhost)
@@ -319,7 +319,7 @@ async def test_a_broker_in_memory_tells_one_virtual_host_and_not_the_other() -> 
     assert events[1]["message_id"] == "b"
 
 
-async def test_under_an_alarm_events_are_dropped_and_that_is_seen(
+async def test_events_are_dropped_during_an_alarm_and_the_gap_is_visible(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = BrokerConfig(data_dir=tmp_path, disk_free_limit=0, capture_events=(STREAM,))
@@ -352,6 +352,6 @@ async def test_under_an_alarm_events_are_dropped_and_that_is_seen(
 
 
 @pytest.mark.parametrize("wanted", [("",), ("@b",), ("amq.x",), ("x" * 256,), ("a", "b"), ("a", "b@/")])
-def test_what_is_no_stream_is_refused(wanted: tuple[str, ...]) -> None:
+def test_invalid_values_of_capture_events_are_refused(wanted: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="capture_events"):
         BrokerConfig(capture_events=wanted)

@@ -1,4 +1,4 @@
-"""The history of a dead letter (`x-death`): what it says, how it grows, and how it ends circles."""
+"""The x-death history of dead letters: its fields, its growth, and the detection of cycles."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_types_of_the_fields(channel: Channel, grave: str) -> None:
     assert entry["original-expiration"].value == "1"
 
 
-def test_the_expiration_moves_into_the_history(channel: Channel, grave: str) -> None:
+def test_the_expiration_moves_to_x_death(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave)
     channel.publish(queue, b"", expiration="60000")
     message = channel.get(queue)
@@ -165,7 +165,7 @@ def test_integers_keep_their_width(channel: Channel, grave: str) -> None:
     ]
 
 
-def test_a_second_death_elsewhere_stands_in_front(channel: Channel, grave: str) -> None:
+def test_a_death_in_another_queue_is_added_at_the_front(channel: Channel, grave: str) -> None:
     second = dying(channel, grave)
     first = dying(channel, second, x_message_ttl=1)
     channel.publish(first, b"x")
@@ -185,7 +185,7 @@ def test_a_second_death_elsewhere_stands_in_front(channel: Channel, grave: str) 
 def test_a_repeated_death_is_counted_and_moves_to_the_front(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    """The retry loop: rejected, waited for a while, back again."""
+    """The retry loop: reject, wait in a queue with a TTL, return."""
     timed.declare("wait", x_dead_letter_exchange="", x_dead_letter_routing_key="work", x_message_ttl=1000)
     timed.declare("work", x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
     timed.publish("work", b"x", expiration="60000")
@@ -205,8 +205,8 @@ def test_a_repeated_death_is_counted_and_moves_to_the_front(
         inprocess.advance(1)
 
 
-def test_what_a_client_publishes_as_x_death_is_no_history(timed: Channel) -> None:
-    """As in RabbitMQ 4.0; up to 3.13 it was counted on."""
+def test_x_death_of_a_client_is_replaced(timed: Channel) -> None:
+    """As since RabbitMQ 4.0. Up to 3.13 the client's history was continued."""
     grave = timed.declare(exclusive=True)
     queue = dying(timed, grave)
     forged = [{"queue": queue, "reason": "rejected", "count": 41}]
@@ -223,7 +223,7 @@ def test_what_a_client_publishes_as_x_death_is_no_history(timed: Channel) -> Non
 @pytest.mark.parametrize(
     "forged", ["text", 7, [], [1], ["x"], {"queue": 1}, [{}], [{"queue": 5, "reason": []}]]
 )
-def test_an_x_death_of_any_form_does_no_harm(timed: Channel, forged: Any) -> None:
+def test_a_malformed_x_death_of_a_client_is_harmless(timed: Channel, forged: Any) -> None:
     grave = timed.declare(exclusive=True)
     queue = dying(timed, dying(timed, grave, x_max_length=0), x_max_length=0)
     timed.publish(queue, b"x", headers={"x-death": forged})
@@ -233,14 +233,14 @@ def test_an_x_death_of_any_form_does_no_harm(timed: Channel, forged: Any) -> Non
 # -- circles
 
 
-def test_a_circle_without_a_rejection_ends(channel: Channel, name: str) -> None:
+def test_a_cycle_without_a_rejection_ends(channel: Channel, name: str) -> None:
     queue = channel.declare(name, x_dead_letter_exchange="", x_message_ttl=1)
     channel.publish(queue, b"x")
     wait_until(lambda: channel.ready(queue) == 0, "the message is dropped")
     channel.delete(queue)
 
 
-def test_a_longer_circle_ends_in_its_second_round(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_longer_cycle_ends_in_its_second_round(timed: Channel, inprocess: InProcessBroker) -> None:
     for source, target in (("a", "b"), ("b", "c"), ("c", "a")):
         timed.declare(source, x_dead_letter_exchange="", x_dead_letter_routing_key=target, x_message_ttl=1000)
     timed.publish("a", b"x")
@@ -250,7 +250,7 @@ def test_a_longer_circle_ends_in_its_second_round(timed: Channel, inprocess: InP
     assert [timed.ready(name) for name in "abc"] == [0, 0, 0]
 
 
-def test_a_circle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_cycle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare_exchange("dlx")
     timed.declare("loop", x_dead_letter_exchange="dlx", x_message_ttl=1000)
     timed.declare("other")
@@ -262,7 +262,7 @@ def test_a_circle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProce
     assert (timed.ready("loop"), timed.ready("other")) == (0, 1)
 
 
-def test_a_rejection_in_the_circle_keeps_it_going(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_cycle_with_a_rejection_goes_on(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b", x_message_ttl=1000)
     timed.declare("b", x_dead_letter_exchange="", x_dead_letter_routing_key="a")
     timed.publish("a", b"x")
@@ -286,8 +286,8 @@ def test_a_rejected_message_may_return_to_its_own_queue(timed: Channel) -> None:
     assert timed.ready("self") == 1
 
 
-def test_a_long_chain_of_full_queues(channel: Channel) -> None:
-    """Each queue's overflow is the next one's publish, hundreds deep."""
+def test_a_long_chain_of_full_queues_overflows_without_recursion(channel: Channel) -> None:
+    """Each queue's overflow is a publish to the next one, hundreds of times."""
     depth = 200
     queue = last = channel.declare(exclusive=True)
     for _ in range(depth):

@@ -1,4 +1,4 @@
-"""Dead-lettering: for which reasons, where to, and what happens where it cannot go."""
+"""Dead-lettering: reasons, targets, and messages that cannot be dead-lettered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warren.wire.properties import Properties
 # -- the reasons
 
 
-def test_rejected(channel: Channel, grave: str) -> None:
+def test_a_rejected_message_is_dead_lettered(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave)
     for body in (b"rejected", b"nacked", b"nacked too"):
         channel.publish(queue, body)
@@ -33,13 +33,13 @@ def test_rejected(channel: Channel, grave: str) -> None:
         assert reasons(message) == [(queue, "rejected", 1)]
 
 
-def test_expired(channel: Channel, grave: str) -> None:
+def test_an_expired_message_is_dead_lettered(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave, x_message_ttl=1)
     channel.publish(queue, b"x")
     assert reasons(arrived(channel, grave)) == [(queue, "expired", 1)]
 
 
-def test_maxlen(channel: Channel, grave: str) -> None:
+def test_a_message_over_the_length_limit_is_dead_lettered(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave, x_max_length=1)
     for body in (b"1", b"2", b"3"):
         channel.publish(queue, body)
@@ -50,7 +50,7 @@ def test_maxlen(channel: Channel, grave: str) -> None:
     assert channel.drain(queue) == [b"3"]
 
 
-def test_delivery_limit(channel: Channel, grave: str, name: str) -> None:
+def test_a_message_over_the_delivery_limit_is_dead_lettered(channel: Channel, grave: str, name: str) -> None:
     channel.declare(
         name,
         durable=True,
@@ -108,8 +108,8 @@ def test_without_a_delivery_limit(timed: Channel, arguments: dict[str, Any]) -> 
     holds(timed, queue, 1)
 
 
-def test_a_lost_consumer_counts_as_a_delivery(inprocess: InProcessBroker) -> None:
-    """One return a loss, whatever other channels the connection had."""
+def test_a_lost_connection_counts_as_a_requeue(inprocess: InProcessBroker) -> None:
+    """One requeue for each lost connection, however many channels it had."""
     with Connection(inprocess.url) as keeper:
         observer = keeper.channel()
         observer.declare("limited", durable=True, x_delivery_limit=5)
@@ -129,7 +129,7 @@ def test_a_lost_consumer_counts_as_a_delivery(inprocess: InProcessBroker) -> Non
 # -- routing keys
 
 
-def test_the_key_is_kept_or_overridden(channel: Channel, name: str) -> None:
+def test_the_routing_key_is_kept_or_overridden(channel: Channel, name: str) -> None:
     channel.declare_exchange(name, "topic")
     grave = channel.declare(exclusive=True)
     channel.bind(grave, name, "#")
@@ -166,7 +166,7 @@ def test_cc_and_bcc(channel: Channel, name: str, override: str | None) -> None:
 # -- where nothing is
 
 
-def test_without_an_exchange_the_message_is_gone(channel: Channel, name: str) -> None:
+def test_a_missing_dead_letter_exchange_drops_the_message(channel: Channel, name: str) -> None:
     plans: list[dict[str, Any]] = [
         {},
         {"x_dead_letter_exchange": name},
@@ -181,7 +181,7 @@ def test_without_an_exchange_the_message_is_gone(channel: Channel, name: str) ->
         assert channel.state(queue) == (0, 0)
 
 
-def test_an_exchange_may_come_later(channel: Channel, name: str) -> None:
+def test_the_dead_letter_exchange_may_be_declared_later(channel: Channel, name: str) -> None:
     queue = channel.declare(exclusive=True, x_dead_letter_exchange=name)
     grave = channel.declare(exclusive=True)
     channel.declare_exchange(name)
@@ -194,7 +194,7 @@ def test_an_exchange_may_come_later(channel: Channel, name: str) -> None:
     channel.delete_exchange(name)
 
 
-def test_a_full_target_loses_its_copy(channel: Channel, name: str) -> None:
+def test_a_full_target_rejects_its_copy(channel: Channel, name: str) -> None:
     channel.declare_exchange(name)
     full = channel.declare(exclusive=True, x_max_length=1, x_overflow="reject-publish")
     free = channel.declare(exclusive=True)
@@ -210,7 +210,7 @@ def test_a_full_target_loses_its_copy(channel: Channel, name: str) -> None:
     channel.delete_exchange(name)
 
 
-def test_a_deleted_or_purged_queue_dead_letters_nothing(channel: Channel, grave: str) -> None:
+def test_deletion_and_purge_dead_letter_nothing(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave)
     channel.publish(queue, b"purged")
     assert channel.purge(queue) == 1
@@ -234,7 +234,7 @@ def strict(channel: Channel, queue: str, exchange: str, **arguments: Any) -> str
     )
 
 
-def test_at_least_once_keeps_what_nobody_takes(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_at_least_once_keeps_unroutable_dead_letters(timed: Channel, inprocess: InProcessBroker) -> None:
     strict(timed, "work", "dlx", x_max_length=2)
     for body in (b"1", b"2"):
         timed.publish("work", body)
@@ -274,7 +274,7 @@ def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcessBroker
     assert found == [b"1", b"2", b"3"]
 
 
-def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_at_least_once_publishes_a_long_backlog(timed: Channel, inprocess: InProcessBroker) -> None:
     strict(timed, "work", "dlx", x_message_ttl=1000)
     bodies = [b"%d" % number for number in range(1000)]
     timed.connection.raw.send_bytes(b"".join(timed.encoded("work", body) for body in bodies))
@@ -288,7 +288,7 @@ def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InPro
     assert sorted(timed.drain(grave), key=int) == bodies
 
 
-def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_at_most_once_drops_unroutable_dead_letters(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare("work", durable=True, x_queue_type="quorum", x_dead_letter_exchange="dlx")
     timed.publish("work", b"x")
     message = timed.get("work")
@@ -301,7 +301,9 @@ def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProce
     holds(timed, grave, 0)
 
 
-def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_pending_dead_letters_are_deleted_with_their_queue(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     strict(timed, "work", "dlx")
     timed.publish("work", b"x")
     message = timed.get("work")
@@ -315,7 +317,7 @@ def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inproces
     holds(timed, grave, 0)
 
 
-def test_bytes_kept_aside_count_too(timed: Channel) -> None:
+def test_pending_dead_letters_count_for_the_length_limit(timed: Channel) -> None:
     strict(timed, "work", "dlx", x_max_length_bytes=10)
     timed.publish("work", b"12345678")
     message = timed.get("work")
@@ -337,7 +339,7 @@ def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
     assert (message.consumer, message.body, message.redelivered) == ("waiting", b"x", False)
 
 
-def test_one_that_cannot_be_transferred_keeps_no_other_from_it(
+def test_an_error_in_one_dead_letter_does_not_affect_the_others(
     timed: Channel, inprocess: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = DeadLettering.make_dead_letter

@@ -1,4 +1,4 @@
-"""What dies around a stop or a crash: time goes on meanwhile, and each dead letter is in one place."""
+"""Expiry and dead-lettering around a stop or a crash: time passes meanwhile, and each dead letter is in one queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_ttl_goes_on(session: RestartableSession, how: str) -> None:
+def test_the_ttl_continues_while_the_broker_is_stopped(session: RestartableSession, how: str) -> None:
     session.channel.declare("grave", durable=True)
     session.channel.declare(
         "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave", x_message_ttl=10_000
@@ -31,8 +31,10 @@ def test_ttl_goes_on(session: RestartableSession, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: RestartableSession, how: str) -> None:
-    """Into queues that have messages of their own, which may come before or after in the restoring."""
+def test_messages_that_expired_meanwhile_are_dead_lettered_at_the_start(
+    session: RestartableSession, how: str
+) -> None:
+    """The target queues have messages of their own and may be restored before or after."""
     channel = session.channel
     channel.declare_exchange("dlx", durable=True)
     arguments: dict[str, Any] = {"x_dead_letter_exchange": "dlx", "x_message_ttl": 1000}
@@ -54,7 +56,7 @@ def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: RestartableS
         assert session.channel.ready(f"q{number}") == 0
 
 
-def test_many_dead_at_the_start_are_not_delivered(session: RestartableSession) -> None:
+def test_many_messages_that_expired_meanwhile_are_not_delivered(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", *[b"dead"] * 1200, expiration="1000")
     session.publish("q", b"alive")
@@ -63,7 +65,7 @@ def test_many_dead_at_the_start_are_not_delivered(session: RestartableSession) -
     assert session.channel.drain("q") == [b"alive"]
 
 
-def test_the_time_of_an_unused_queue_starts_anew(session: RestartableSession) -> None:
+def test_x_expires_starts_again_after_a_restart(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True, x_expires=10_000)
     session.broker.advance(9)
     session.restart()
@@ -81,7 +83,7 @@ def test_the_time_of_an_unused_queue_starts_anew(session: RestartableSession) ->
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: RestartableSession, how: str) -> None:
+def test_a_dead_letter_is_in_one_queue_only_after_a_crash(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("grave", durable=True)
     channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
@@ -103,8 +105,8 @@ def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Restartable
     assert channel.ready("grave") == 1
 
 
-def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: RestartableSession) -> None:
-    """The removal and the copies are one record: at whatever moment it ends, nothing is lost and nothing is doubled."""
+def test_a_crash_during_dead_lettering_leaves_each_message_in_one_queue(session: RestartableSession) -> None:
+    """The removal and the copies are one record of the log: a crash at any moment loses and duplicates nothing."""
     channel = session.channel
     channel.declare_exchange("dlx", durable=True)
     for grave in ("grave1", "grave2"):
@@ -130,7 +132,7 @@ def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: R
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_history_is_still_counted_on(session: RestartableSession, how: str) -> None:
+def test_x_death_counts_go_on_after_a_restart(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare(
         "wait", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q", x_message_ttl=1000
@@ -151,7 +153,7 @@ def test_a_history_is_still_counted_on(session: RestartableSession, how: str) ->
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_is_kept_aside_survives(session: RestartableSession, how: str) -> None:
+def test_pending_dead_letters_survive_a_restart(session: RestartableSession, how: str) -> None:
     session.channel.declare(
         "q",
         durable=True,

@@ -1,4 +1,4 @@
-"""x-message-deduplication: on exchanges and queues, by a window of keys that outlives any stop."""
+"""x-message-deduplication on exchanges and queues: a window of keys that survives any stop of the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = "x-deduplication-header"
 
 
 def publish(channel: Channel, queue: str, *keys: object, exchange: str = "", **properties: Any) -> None:
-    """A message for each key, which is also its body."""
+    """Publish a message for each key, with the key as its body."""
     for key in keys:
         headers = {} if key is None else {HEADER: key}
         body = str(key).encode()
@@ -27,14 +27,14 @@ def publish(channel: Channel, queue: str, *keys: object, exchange: str = "", **p
 
 @pytest.fixture
 def queue(timed: Channel) -> str:
-    """It deduplicates."""
+    """Declare a deduplicating queue."""
     return timed.declare(exclusive=True, **UNIQUE)
 
 
 # -- queues
 
 
-def test_a_queue_takes_each_key_once(timed: Channel, queue: str) -> None:
+def test_a_queue_accepts_each_key_once(timed: Channel, queue: str) -> None:
     publish(timed, queue, "a", "b", "a", 1, "1", 1, None, None, "b")
     assert timed.drain(queue) == [b"a", b"b", b"1", b"1", b"None", b"None"]
     # Also after the first one has been consumed.
@@ -50,20 +50,20 @@ def test_a_duplicate_is_confirmed_and_not_returned(timed: Channel, queue: str) -
     assert timed.ready(queue) == 1
 
 
-def test_the_window_has_a_size(timed: Channel) -> None:
+def test_the_window_is_limited_by_x_cache_size(timed: Channel) -> None:
     queue = timed.declare(exclusive=True, x_cache_size=3, **UNIQUE)
     publish(timed, queue, "a", "b", "c", "a", "d", "a", "c")
     assert timed.drain(queue) == [b"a", b"b", b"c", b"d", b"a"]
 
 
-def test_by_default_it_is_of_128(timed: Channel, queue: str) -> None:
+def test_the_default_window_has_128_keys(timed: Channel, queue: str) -> None:
     publish(timed, queue, "first", *range(127), "first")
     assert timed.purge(queue) == 128
     publish(timed, queue, "one more", "first")
     assert timed.drain(queue) == [b"one more", b"first"]
 
 
-def test_keys_are_forgotten_after_their_time(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_keys_expire_after_x_cache_ttl(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_cache_ttl=1000, **UNIQUE)
     publish(timed, queue, "a")
     inprocess.advance(0.999)
@@ -74,9 +74,7 @@ def test_keys_are_forgotten_after_their_time(timed: Channel, inprocess: InProces
     assert timed.drain(queue) == [b"a"]
 
 
-def test_a_message_may_say_how_long_its_key_counts(
-    timed: Channel, inprocess: InProcessBroker, queue: str
-) -> None:
+def test_a_message_can_set_the_ttl_of_its_key(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     headers = {HEADER: "a", "x-cache-ttl": 500}
     for seconds, expected in ((0, [b"x"]), (0.499, []), (0.001, [b"x"])):
         inprocess.advance(seconds)
@@ -91,7 +89,7 @@ def test_another_header_may_be_the_key(timed: Channel) -> None:
     assert timed.drain(queue) == [b"1", b"2"]
 
 
-def test_a_refused_message_is_not_remembered(timed: Channel) -> None:
+def test_the_key_of_a_rejected_message_is_not_stored(timed: Channel) -> None:
     queue = timed.declare(exclusive=True, x_max_length=1, x_overflow="reject-publish", **UNIQUE)
     timed.confirm()
     publish(timed, queue, "a", "b")
@@ -101,7 +99,7 @@ def test_a_refused_message_is_not_remembered(timed: Channel) -> None:
     assert timed.drain(queue) == [b"b"]
 
 
-def test_others_of_a_fan_out_get_theirs(timed: Channel, queue: str, name: str) -> None:
+def test_other_queues_of_a_fan_out_get_their_copies(timed: Channel, queue: str, name: str) -> None:
     other = timed.declare(exclusive=True)
     exchange = timed.declare_exchange(name)
     for bound in (queue, other):
@@ -110,7 +108,7 @@ def test_others_of_a_fan_out_get_theirs(timed: Channel, queue: str, name: str) -
     assert (timed.drain(queue), timed.drain(other)) == ([b"a"], [b"a", b"a"])
 
 
-def test_dead_letters_are_compared_too(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
+def test_dead_letters_are_deduplicated(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     dying = timed.declare(
         exclusive=True, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=queue
     )
@@ -119,14 +117,14 @@ def test_dead_letters_are_compared_too(timed: Channel, inprocess: InProcessBroke
     assert timed.drain(queue) == [b"a", b"b"]
 
 
-def test_a_waiting_consumer_gets_each_once(timed: Channel, queue: str) -> None:
+def test_a_waiting_consumer_gets_each_key_once(timed: Channel, queue: str) -> None:
     timed.consume(queue, "tag")
     publish(timed, queue, "a", "a", "b", "b", "c")
     assert [message.body for message in timed.deliveries(3)] == [b"a", b"b", b"c"]
     assert timed.delivered(queue) == []
 
 
-def test_within_a_transaction(timed: Channel, queue: str) -> None:
+def test_duplicates_within_a_transaction(timed: Channel, queue: str) -> None:
     timed.call(commands.Tx.Select(), commands.Tx.SelectOk)
     publish(timed, queue, "a", "a", "b")
     timed.call(commands.Tx.Commit(), commands.Tx.CommitOk)
@@ -145,7 +143,7 @@ def test_within_a_transaction(timed: Channel, queue: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "arguments"), [("x-message-deduplication", {"x_cache_size": 3}), ("topic", UNIQUE)]
 )
-def test_an_exchange_passes_each_key_once(
+def test_an_exchange_routes_each_key_once(
     timed: Channel, name: str, kind: str, arguments: dict[str, Any]
 ) -> None:
     exchange = timed.declare_exchange(name, kind, **arguments)
@@ -160,7 +158,7 @@ def test_an_exchange_passes_each_key_once(
     assert not [event for event in timed.events if isinstance(event, Message)]
 
 
-def test_what_goes_nowhere_is_not_remembered(timed: Channel, name: str) -> None:
+def test_the_key_of_an_unroutable_message_is_not_stored(timed: Channel, name: str) -> None:
     exchange = timed.declare_exchange(name, "direct", **UNIQUE)
     publish(timed, "key", "a", exchange=exchange, mandatory=True)
     assert isinstance(timed.next(), Message)
@@ -184,7 +182,9 @@ def test_what_goes_nowhere_is_not_remembered(timed: Channel, name: str) -> None:
         (("x-deduplication-header", integer(1)), "{unacceptable_type,signedint}"),
     ],
 )
-def test_arguments_that_say_nothing(inprocess: InProcessBroker, name: str, field: Field, reason: str) -> None:
+def test_invalid_arguments_are_refused(
+    inprocess: InProcessBroker, name: str, field: Field, reason: str
+) -> None:
     with RawClient(inprocess.url) as peer:
         peer.connect().open()
         expected = f"invalid arg '{field[0]}' for queue '{name}' in vhost '/': {reason}"
@@ -200,7 +200,7 @@ def test_arguments_that_say_nothing(inprocess: InProcessBroker, name: str, field
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_the_window_is_on_the_disk(session: RestartableSession, how: str) -> None:
+def test_the_window_survives_a_restart(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True, x_cache_size=3, **UNIQUE)
     channel.declare("e", durable=True)
@@ -228,7 +228,7 @@ def test_the_window_is_on_the_disk(session: RestartableSession, how: str) -> Non
     assert channel.drain("e") == [b"a"]
 
 
-def test_a_new_queue_of_the_same_name_knows_nothing(session: RestartableSession) -> None:
+def test_a_new_queue_of_the_same_name_has_an_empty_window(session: RestartableSession) -> None:
     for _ in range(2):
         session.channel.declare("q", durable=True, **UNIQUE)
         session.publish("q", b"x", headers={HEADER: "a"})

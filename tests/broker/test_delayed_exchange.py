@@ -1,4 +1,4 @@
-"""x-delayed-message: messages that reach their queues when it is time, in the order of their times, through any stop."""
+"""x-delayed-message: messages reach their queues when they are due, in order, through any stop of the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DELAYED = "x-delayed-message"
 
 
 def delayed(channel: Channel, name: str = "later", kind: str = "fanout", **arguments: Any) -> str:
-    """A delayed exchange."""
+    """Declare a delayed exchange."""
     return channel.declare_exchange(name, DELAYED, x_delayed_type=kind, **arguments)
 
 
@@ -35,7 +35,7 @@ def publish(channel: Channel, exchange: str, delay: int | None, body: bytes, **p
 
 @pytest.fixture
 def queue(timed: Channel) -> str:
-    """Bound to the exchange `later` that holds messages back."""
+    """Declare a queue that is bound to the delayed exchange `later`."""
     queue = timed.declare(exclusive=True)
     timed.bind(queue, delayed(timed))
     return queue
@@ -44,7 +44,9 @@ def queue(timed: Channel) -> str:
 # -- when
 
 
-def test_each_comes_at_its_time_and_in_order(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
+def test_messages_arrive_when_they_are_due_and_in_order(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     for delay in (3000, 1000, 2000, 1000):
         publish(timed, "later", delay, b"%d" % delay)
     publish(timed, "later", None, b"now")
@@ -57,8 +59,10 @@ def test_each_comes_at_its_time_and_in_order(timed: Channel, inprocess: InProces
     assert timed.drain(queue) == [b"2000", b"3000"]
 
 
-def test_a_shorter_delay_overtakes(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
-    """No message waits behind one that waits longer."""
+def test_a_shorter_delay_overtakes_a_longer_one(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
+    """A message does not wait behind one with a longer delay."""
     publish(timed, "later", 60_000, b"long")
     inprocess.advance(1)
     publish(timed, "later", 10, b"short")
@@ -67,7 +71,7 @@ def test_a_shorter_delay_overtakes(timed: Channel, inprocess: InProcessBroker, q
 
 
 def test_a_delay_of_years(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
-    """RabbitMQ's plugin takes 49 days at most, and delivers what is later at once."""
+    """RabbitMQ's plugin supports 49 days at most, and delivers messages with longer delays at once."""
     publish(timed, "later", 2**32 + 5, b"x")
     inprocess.advance(2**32 / 1000)
     assert timed.ready(queue) == 0
@@ -98,7 +102,7 @@ def test_a_delay_of_years(timed: Channel, inprocess: InProcessBroker, queue: str
         (b"V", 0),
     ],
 )
-def test_what_a_delay_may_be(
+def test_valid_and_invalid_delays(
     timed: Channel, inprocess: InProcessBroker, queue: str, value: bytes, milliseconds: int
 ) -> None:
     table = short("x-delay") + value
@@ -116,10 +120,10 @@ def test_what_a_delay_may_be(
     assert timed.ready(queue) == 1
 
 
-def test_a_consumer_can_tell_that_it_was_held_back(
+def test_a_delayed_message_has_a_negative_x_delay(
     timed: Channel, inprocess: InProcessBroker, queue: str
 ) -> None:
-    """And nothing holds it back again."""
+    """The negative header prevents a second delay."""
     properties: dict[str, Any] = {"message_id": "m", "content_type": "text/plain", "priority": 3}
     timed.publish("key", b"x", exchange="later", headers={"x-delay": 500, "other": 7}, **properties)
     inprocess.advance(0.5)
@@ -133,7 +137,7 @@ def test_a_consumer_can_tell_that_it_was_held_back(
     assert timed.drain(queue) == [b"again"]
 
 
-def test_its_expiration_counts_from_its_arrival(
+def test_the_expiration_counts_from_the_end_of_the_delay(
     timed: Channel, inprocess: InProcessBroker, queue: str
 ) -> None:
     publish(timed, "later", 1000, b"x", expiration="500")
@@ -143,7 +147,7 @@ def test_its_expiration_counts_from_its_arrival(
     assert timed.ready(queue) == 0
 
 
-def test_many_at_one_time(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
+def test_many_messages_due_at_one_time(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     for number in range(1200):
         publish(timed, "later", 1000, b"%d" % number)
     inprocess.advance(1)
@@ -161,7 +165,7 @@ def test_many_at_one_time(timed: Channel, inprocess: InProcessBroker, queue: str
         ("headers", "", {"colour": "red"}, "any", "red"),
     ],
 )
-def test_it_routes_as_its_type_does(
+def test_due_messages_are_routed_by_x_delayed_type(
     timed: Channel,
     inprocess: InProcessBroker,
     kind: str,
@@ -180,7 +184,7 @@ def test_it_routes_as_its_type_does(
     assert timed.drain(queue) == [b"there"]
 
 
-def test_it_may_choose_too(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_x_delayed_type_can_be_a_hash_exchange(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "choosing", "x-consistent-hash")
     queues = [timed.declare(exclusive=True) for _ in range(2)]
     for queue in queues:
@@ -193,7 +197,7 @@ def test_it_may_choose_too(timed: Channel, inprocess: InProcessBroker) -> None:
     assert all(counts)
 
 
-def test_bindings_count_as_they_are_when_it_is_due(
+def test_bindings_are_evaluated_when_a_message_is_due(
     timed: Channel, inprocess: InProcessBroker, queue: str
 ) -> None:
     publish(timed, "later", 1000, b"x")
@@ -204,8 +208,10 @@ def test_bindings_count_as_they_are_when_it_is_due(
     assert (timed.ready(queue), timed.ready(other)) == (0, 1)
 
 
-def test_other_exchanges_may_lead_to_it(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
-    """A binding between exchanges, an alternate exchange, and a dead letter exchange."""
+def test_other_exchanges_can_route_to_a_delayed_exchange(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
+    """By an exchange-to-exchange binding, as an alternate exchange, and as a dead letter exchange."""
     timed.declare_exchange("front", "direct", alternate_exchange="later")
     timed.call(
         commands.Exchange.Bind(destination="later", source="front", routing_key="bound"),
@@ -222,7 +228,7 @@ def test_other_exchanges_may_lead_to_it(timed: Channel, inprocess: InProcessBrok
         assert timed.drain(queue) == [body]
 
 
-def test_copies_to_further_keys(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_cc_and_bcc_of_a_delayed_message(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "copies", "direct")
     queues = [timed.declare(exclusive=True) for _ in range(3)]
     for queue, key in zip(queues, "abc", strict=True):
@@ -236,7 +242,7 @@ def test_copies_to_further_keys(timed: Channel, inprocess: InProcessBroker) -> N
 # -- who is told
 
 
-def test_mandatory_is_judged_when_it_is_published(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_mandatory_is_decided_at_publish_time(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "lonely")
     timed.confirm()
     publish(timed, exchange, 1000, b"returned", mandatory=True)
@@ -251,9 +257,7 @@ def test_mandatory_is_judged_when_it_is_published(timed: Channel, inprocess: InP
     assert timed.drain(queue) == [b"kept"]
 
 
-def test_what_nobody_takes_in_the_end_is_dropped(
-    timed: Channel, inprocess: InProcessBroker, queue: str
-) -> None:
+def test_an_unroutable_due_message_is_dropped(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     publish(timed, "later", 1000, b"x")
     timed.delete(queue)
     inprocess.advance(1)
@@ -263,7 +267,7 @@ def test_what_nobody_takes_in_the_end_is_dropped(
     assert timed.ready(other) == 0
 
 
-def test_an_exchange_that_is_deleted_takes_along_what_it_holds(
+def test_delayed_messages_are_deleted_with_their_exchange(
     timed: Channel, inprocess: InProcessBroker, queue: str
 ) -> None:
     publish(timed, "later", 1000, b"gone")
@@ -273,7 +277,9 @@ def test_an_exchange_that_is_deleted_takes_along_what_it_holds(
     assert timed.ready(queue) == 0
 
 
-def test_a_transaction_counts_from_its_commit(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
+def test_the_delay_of_a_transaction_counts_from_its_commit(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     timed.call(commands.Tx.Select(), commands.Tx.SelectOk)
     publish(timed, "later", 1000, b"x")
     inprocess.advance(5)
@@ -284,7 +290,7 @@ def test_a_transaction_counts_from_its_commit(timed: Channel, inprocess: InProce
     assert timed.ready(queue) == 1
 
 
-def test_nobody_can_name_what_it_holds(timed: Channel, queue: str) -> None:
+def test_clients_cannot_access_the_internal_queue(timed: Channel, queue: str) -> None:
     publish(timed, "later", 1000, b"x")
     assert not timed.exists("amq.delayed.later")
     timed.publish("amq.delayed.later", b"sneaked in", mandatory=True)
@@ -302,7 +308,7 @@ def refusal(peer: RawClient, name: str, arguments: dict[str, Any]) -> str:
     return found.text.removeprefix("PRECONDITION_FAILED - ")
 
 
-def test_it_has_a_type_for_later(inprocess: InProcessBroker, name: str) -> None:
+def test_x_delayed_type_is_required(inprocess: InProcessBroker, name: str) -> None:
     with RawClient(inprocess.url) as peer:
         peer.connect().open()
         missing = "Invalid argument, 'x-delayed-type' must be an existing exchange type"
@@ -321,7 +327,7 @@ def test_it_has_a_type_for_later(inprocess: InProcessBroker, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_what_is_held_back_is_stored(session: RestartableSession, how: str) -> None:
+def test_delayed_messages_survive_a_stop(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     delayed(channel, durable=True)
@@ -353,7 +359,9 @@ def test_what_is_held_back_is_stored(session: RestartableSession, how: str) -> N
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_what_fell_due_meanwhile_comes_at_the_start(session: RestartableSession, how: str) -> None:
+def test_messages_that_became_due_meanwhile_arrive_at_the_start(
+    session: RestartableSession, how: str
+) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     delayed(channel, durable=True)
@@ -369,7 +377,7 @@ def test_what_fell_due_meanwhile_comes_at_the_start(session: RestartableSession,
     assert session.channel.drain("q") == [b"1", b"0"]
 
 
-def test_a_deleted_one_stays_away(session: RestartableSession) -> None:
+def test_a_deleted_delayed_exchange_stays_deleted(session: RestartableSession) -> None:
     channel = session.channel
     delayed(channel, durable=True)
     publish(channel, "later", 1000, b"x", **PERSISTENT)
@@ -383,7 +391,7 @@ def test_a_deleted_one_stays_away(session: RestartableSession) -> None:
     assert session.channel.ready("q") == 0
 
 
-def test_it_survives_a_kill(broker: BrokerProcess) -> None:
+def test_delayed_messages_survive_a_kill(broker: BrokerProcess) -> None:
     connection = Connection(broker.url)
     channel = connection.channel()
     channel.confirm()

@@ -1,4 +1,4 @@
-"""x-delayed-retry-*: what comes back waits before it is ready again, longer each time."""
+"""x-delayed-retry-*: requeued messages wait before they are ready again, longer each time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def got(channel: Channel, queue: str) -> Message:
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_each_return_waits_longer(timed: Channel, inprocess: InProcessBroker, kind: str) -> None:
+def test_each_requeue_waits_longer(timed: Channel, inprocess: InProcessBroker, kind: str) -> None:
     queue = timed.declare("q", durable=True, x_queue_type=kind, **ALL)
     timed.publish(queue, b"x")
     for seconds in (1, 2, 2.5, 2.5):
@@ -41,7 +41,7 @@ def test_each_return_waits_longer(timed: Channel, inprocess: InProcessBroker, ki
         assert message.headers == {"x-delivery-count": 4}
 
 
-def test_others_go_on_meanwhile_and_it_returns_to_its_place(
+def test_a_delayed_message_blocks_no_others_and_returns_to_its_position(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
     queue = timed.declare(exclusive=True, **ALL)
@@ -53,7 +53,9 @@ def test_others_go_on_meanwhile_and_it_returns_to_its_place(
     assert timed.drain(queue) == [b"1", b"2", b"3"]
 
 
-def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_waiting_consumer_gets_a_message_after_its_delay(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue = timed.declare(exclusive=True, **ALL)
     timed.consume(queue, "tag")
     timed.publish(queue, b"x")
@@ -67,7 +69,7 @@ def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: I
 
 
 @pytest.mark.parametrize(("which", "waits"), [("failed", (False, True)), ("returned", (True, False))])
-def test_which_of_them_wait(
+def test_the_retry_type_selects_the_delayed_requeues(
     timed: Channel, inprocess: InProcessBroker, which: str, waits: tuple[bool, bool]
 ) -> None:
     queue = timed.declare("q", x_delayed_retry_type=which, x_delayed_retry_min=1000)
@@ -82,7 +84,7 @@ def test_which_of_them_wait(
     assert timed.ready(queue) == 1
 
 
-def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcessBroker, name: str) -> None:
+def test_the_delivery_limit_ends_the_retries(timed: Channel, inprocess: InProcessBroker, name: str) -> None:
     grave = timed.declare(exclusive=True)
     queue = timed.declare(
         exclusive=True, x_delivery_limit=1, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **ALL
@@ -94,7 +96,7 @@ def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcessBroker, 
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
 
 
-def test_what_dies_while_it_waits(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_message_that_expires_during_its_delay(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, **ALL)
     timed.publish(queue, b"x", expiration="500")
     timed.nack(got(timed, queue).tag)
@@ -104,7 +106,7 @@ def test_what_dies_while_it_waits(timed: Channel, inprocess: InProcessBroker) ->
     assert timed.ready(queue) == 0
 
 
-def test_without_a_time_nothing_waits(timed: Channel) -> None:
+def test_without_a_minimum_no_message_is_delayed(timed: Channel) -> None:
     queue = timed.declare(exclusive=True, x_delayed_retry_type="all")
     timed.publish(queue, b"x")
     timed.nack(got(timed, queue).tag)
@@ -112,7 +114,7 @@ def test_without_a_time_nothing_waits(timed: Channel) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_after_a_restart_the_wait_begins_anew(session: RestartableSession, how: str) -> None:
+def test_after_a_restart_the_delay_begins_again(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True, **ALL)
     session.publish("q", b"waits", b"stays")
     session.channel.nack(got(session.channel, "q").tag)

@@ -1,4 +1,4 @@
-"""Exchanges that choose one of their bindings, by a hash or by chance, and one that remembers."""
+"""Hash, random and recent-history exchanges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HASH, MODULUS, RANDOM, HISTORY = "x-consistent-hash", "x-modulus-hash", "x-rando
 
 @pytest.fixture
 def make(connect: Connect, channel: Channel, name: str) -> Declare:
-    """Declares an exchange of a type that the broker may not have: then the test is skipped."""
+    """Declare an exchange; skip the test if the broker does not have its type."""
 
     def declare(kind: str, **arguments: Any) -> str:
         probe = connect().channel()
@@ -42,7 +42,7 @@ def make(connect: Connect, channel: Channel, name: str) -> Declare:
 
 
 def bound(channel: Channel, exchange: str, *keys: str) -> list[str]:
-    """A queue for each key, bound with it."""
+    """Declare a queue for each key, and bind it with the key."""
     queues = []
     for key in keys:
         queues.append(channel.declare(exclusive=True))
@@ -62,7 +62,7 @@ def contents(channel: Channel, queues: list[str]) -> list[list[bytes]]:
 # -- x-consistent-hash
 
 
-def test_each_queue_gets_the_share_of_its_weight(channel: Channel, make: Declare) -> None:
+def test_a_consistent_hash_shares_keys_by_weight(channel: Channel, make: Declare) -> None:
     exchange = make(HASH)
     queues = bound(channel, exchange, "1", "2", "1")
     publish(channel, exchange, 2000)
@@ -73,7 +73,7 @@ def test_each_queue_gets_the_share_of_its_weight(channel: Channel, make: Declare
     assert abs(counts[1] - 1000) < 90
 
 
-def test_the_same_key_goes_to_the_same_queue(channel: Channel, make: Declare) -> None:
+def test_a_consistent_hash_routes_equal_keys_to_one_queue(channel: Channel, make: Declare) -> None:
     exchange = make(HASH)
     queues = bound(channel, exchange, "1", "1", "1", "1")
     publish(channel, exchange, 50)
@@ -90,7 +90,7 @@ def test_the_same_key_goes_to_the_same_queue(channel: Channel, make: Declare) ->
         ("hash_property", "correlation_id", lambda number: {"correlation_id": f"c{number}"}),
     ],
 )
-def test_something_else_may_be_hashed(
+def test_a_consistent_hash_can_hash_a_header_or_property(
     channel: Channel, make: Declare, argument: str, value: str, properties: Callable[[int], dict[str, Any]]
 ) -> None:
     exchange = make(HASH, **{argument: value})
@@ -108,14 +108,14 @@ def test_something_else_may_be_hashed(
     assert sorted(map(len, contents(channel, queues))) == [0, 0, 20]
 
 
-def test_without_a_binding_nothing_is_routed(channel: Channel, make: Declare) -> None:
+def test_a_hash_exchange_without_bindings_routes_nothing(channel: Channel, make: Declare) -> None:
     exchange = make(HASH)
     channel.publish("key", b"x", exchange=exchange, mandatory=True)
     returned = channel.next()
     assert getattr(returned, "body", None) == b"x"
 
 
-def test_keys_move_only_to_and_from_the_queue_that_comes_or_goes(
+def test_only_keys_of_an_added_or_removed_queue_move(
     channel: Channel, make: Declare, server: Behaviour
 ) -> None:
     exchange = make(HASH)
@@ -134,7 +134,7 @@ def test_keys_move_only_to_and_from_the_queue_that_comes_or_goes(
         assert len(more) > len(bodies)
 
 
-def test_a_binding_key_is_a_weight(peer: RawClient, channel: Channel, make: Declare) -> None:
+def test_a_binding_key_has_to_be_a_weight(peer: RawClient, channel: Channel, make: Declare) -> None:
     exchange = make(HASH)
     queue = peer.declare(exclusive=True)
     for key, reason in (
@@ -152,7 +152,7 @@ def test_a_binding_key_is_a_weight(peer: RawClient, channel: Channel, make: Decl
     peer.bind(queue, exchange, "+3")
 
 
-def test_a_weight_has_a_bound(peer: RawClient, make: Declare, server: Behaviour) -> None:
+def test_a_weight_has_an_upper_limit(peer: RawClient, make: Declare, server: Behaviour) -> None:
     exchange = make(HASH)
     if not server.is_warren:
         pytest.skip("RabbitMQ before 4.2 takes any, and works on it")
@@ -171,7 +171,7 @@ def test_a_weight_has_a_bound(peer: RawClient, make: Declare, server: Behaviour)
         ),
     ],
 )
-def test_what_cannot_be_hashed(
+def test_invalid_hash_arguments_are_refused(
     peer: RawClient, make: Declare, name: str, arguments: dict[str, Any], reason: str
 ) -> None:
     make(HASH)
@@ -180,7 +180,7 @@ def test_what_cannot_be_hashed(
     assert (found.code, found.text) == (406, f"PRECONDITION_FAILED - {reason}")
 
 
-def test_the_choice_is_the_same_after_a_restart(session: RestartableSession) -> None:
+def test_a_consistent_hash_is_stable_over_a_restart(session: RestartableSession) -> None:
     channel = session.channel
     channel.declare_exchange("hash", HASH, durable=True)
     names = [f"q{number}" for number in range(5)]
@@ -197,7 +197,7 @@ def test_the_choice_is_the_same_after_a_restart(session: RestartableSession) -> 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=6))
-def test_shares_are_the_weights_whatever_they_are(weights: list[int]) -> None:
+def test_shares_follow_arbitrary_weights(weights: list[int]) -> None:
     choice = ConsistentHash()
     places = [
         Exchange(b"e%d" % number, b"fanout", False, False, False, b"") for number in range(len(weights))
@@ -215,7 +215,7 @@ def test_shares_are_the_weights_whatever_they_are(weights: list[int]) -> None:
 # -- x-modulus-hash, x-random, x-local-random
 
 
-def test_a_modulus_leads_each_key_to_one_queue(channel: Channel, make: Declare) -> None:
+def test_a_modulus_hash_routes_each_key_to_one_queue(channel: Channel, make: Declare) -> None:
     exchange = make(MODULUS)
     queues = bound(channel, exchange, "", "any", "thing")
     publish(channel, exchange, 300)
@@ -227,7 +227,9 @@ def test_a_modulus_leads_each_key_to_one_queue(channel: Channel, make: Declare) 
 
 
 @pytest.mark.parametrize("kind", [RANDOM, "x-local-random"])
-def test_chance_leads_each_message_to_one_queue(channel: Channel, make: Declare, kind: str) -> None:
+def test_a_random_exchange_routes_each_message_to_one_queue(
+    channel: Channel, make: Declare, kind: str
+) -> None:
     exchange = make(kind)
     queues = bound(channel, exchange, "", "", "")
     for _ in range(300):
@@ -237,7 +239,7 @@ def test_chance_leads_each_message_to_one_queue(channel: Channel, make: Declare,
     assert min(counts) > 60
 
 
-def test_a_local_random_exchange_leads_to_classic_queues_without_a_key(
+def test_a_local_random_exchange_takes_classic_queues_with_an_empty_key(
     peer: RawClient, make: Declare, name: str
 ) -> None:
     exchange = make("x-local-random")
@@ -258,7 +260,7 @@ def test_a_local_random_exchange_leads_to_classic_queues_without_a_key(
 
 
 @pytest.mark.parametrize("kind", [HASH, MODULUS, RANDOM])
-def test_it_chooses_behind_another_exchange_too(
+def test_hash_exchanges_work_behind_another_exchange(
     channel: Channel, make: Declare, kind: str, name: str
 ) -> None:
     chooser = make(kind)
@@ -277,7 +279,7 @@ def test_it_chooses_behind_another_exchange_too(
 # -- x-recent-history
 
 
-def test_a_new_queue_gets_what_came_last(channel: Channel, make: Declare) -> None:
+def test_a_new_binding_gets_the_recent_history(channel: Channel, make: Declare) -> None:
     exchange = make(HISTORY, x_recent_history_length=3)
     (early,) = bound(channel, exchange, "")
     publish(channel, exchange, 5)
@@ -291,7 +293,9 @@ def test_a_new_queue_gets_what_came_last(channel: Channel, make: Declare) -> Non
 
 
 @pytest.mark.parametrize(("value", "told"), [(0, "0"), ("a", '<<"a">>')])
-def test_a_history_has_a_length(peer: RawClient, make: Declare, name: str, value: object, told: str) -> None:
+def test_the_recent_history_has_a_length(
+    peer: RawClient, make: Declare, name: str, value: object, told: str
+) -> None:
     make(HISTORY)
     command = made(
         commands.Exchange.Declare,

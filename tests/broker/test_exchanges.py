@@ -1,4 +1,4 @@
-"""Exchanges and bindings: declaring, deleting, and where a message goes through them."""
+"""Exchanges and bindings: declaration, deletion and routing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(code: int, text: str, method: tuple[int, int]) -> Refusal:
 # -- declaring
 
 
-def test_declaring_and_looking(peer: RawClient, name: str) -> None:
+def test_declare_and_passive_declare(peer: RawClient, name: str) -> None:
     passive = exchange(name, passive=True)
     assert peer.refused(passive) == refused(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (40, 10))
     peer.open()
@@ -52,7 +52,7 @@ def test_declaring_and_looking(peer: RawClient, name: str) -> None:
         ({"internal": True, "arguments": {"alternate-exchange": "x"}}, "internal", "true", "false"),
     ],
 )
-def test_declaring_again_has_to_be_the_same(
+def test_a_redeclaration_needs_the_same_properties(
     peer: RawClient, name: str, fields: dict[str, Any], which: str, received: str, current: str
 ) -> None:
     peer.declare_exchange(name)
@@ -62,7 +62,9 @@ def test_declaring_again_has_to_be_the_same(
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_the_alternate_exchange_is_compared_and_nothing_else(peer: RawClient, name: str) -> None:
+def test_a_redeclaration_compares_the_alternate_exchange_and_no_other_argument(
+    peer: RawClient, name: str
+) -> None:
     peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 1}, auto_delete=True)
     peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 2}, auto_delete=True)
     begin = f"PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange '{name}' in vhost '/': received"
@@ -75,14 +77,14 @@ def test_the_alternate_exchange_is_compared_and_nothing_else(peer: RawClient, na
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_alternate_exchange_is_a_string(peer: RawClient, name: str) -> None:
+def test_an_alternate_exchange_has_to_be_a_string(peer: RawClient, name: str) -> None:
     found = peer.refused(exchange(name, arguments={"alternate-exchange": True}))
     text = f"PRECONDITION_FAILED - invalid type 'bool' for arg 'alternate-exchange' in exchange '{name}' in vhost '/'"
     assert found == refused(406, text, (40, 10))
 
 
 @pytest.mark.parametrize("which", ["", "amq.direct", "new"])
-def test_an_unknown_type_is_refused_first(peer: RawClient, server: Behaviour, which: str) -> None:
+def test_an_unknown_type_is_refused_before_all_else(peer: RawClient, server: Behaviour, which: str) -> None:
     assert peer.refused(exchange(which, "x-foo"))[:3] == server.unknown_exchange_type("x-foo")
 
 
@@ -100,7 +102,9 @@ def test_an_unknown_type_is_refused_first(peer: RawClient, server: Behaviour, wh
         (made(commands.Exchange.Unbind, source="missing"), (40, 40)),
     ],
 )
-def test_the_default_exchange_is_left_alone(peer: RawClient, command: Any, method: tuple[int, int]) -> None:
+def test_the_default_exchange_cannot_be_changed(
+    peer: RawClient, command: Any, method: tuple[int, int]
+) -> None:
     assert peer.refused(command) == refused(403, DEFAULT_REFUSED, method)
 
 
@@ -119,7 +123,7 @@ def test_predeclared_exchanges(peer: RawClient, name: str, kind: str) -> None:
 # -- deleting
 
 
-def test_deleting(peer: RawClient, name: str) -> None:
+def test_delete_with_if_unused(peer: RawClient, name: str) -> None:
     delete = made(commands.Exchange.Delete, exchange=name, if_unused=True)
     peer.call(delete, 1, commands.Exchange.DeleteOk)
     peer.declare_exchange(name)
@@ -143,7 +147,7 @@ def test_deleting(peer: RawClient, name: str) -> None:
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: RawClient, name: str) -> None:
+def test_an_auto_delete_exchange_is_deleted_with_its_last_binding(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, auto_delete=True)
     peer.declare_exchange(f"{name}-2", "fanout", auto_delete=True)
@@ -160,7 +164,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: RawClient, nam
         peer.open()
 
 
-def test_auto_delete_exchanges_in_a_circle(peer: RawClient, name: str) -> None:
+def test_auto_delete_exchanges_in_a_cycle(peer: RawClient, name: str) -> None:
     names = [f"{name}-{number}" for number in range(3)]
     for each in names:
         peer.declare_exchange(each, "fanout", auto_delete=True)
@@ -180,7 +184,7 @@ def test_auto_delete_exchanges_in_a_circle(peer: RawClient, name: str) -> None:
 # -- bindings
 
 
-def test_what_is_bound_has_to_be_there(peer: RawClient, name: str) -> None:
+def test_bind_needs_an_existing_exchange_and_queue(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     for command, missing, method in (
         (made(commands.Queue.Bind, queue="gone", exchange="nox"), "exchange 'nox'", (50, 20)),
@@ -193,7 +197,7 @@ def test_what_is_bound_has_to_be_there(peer: RawClient, name: str) -> None:
         peer.open()
 
 
-def test_what_is_unbound_need_not_be_there(peer: RawClient, name: str) -> None:
+def test_unbind_of_a_missing_binding_is_no_error(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     for ours, source in (("gone", "amq.direct"), (queue, "nox"), (queue, "amq.direct"), ("gone", "nox")):
         unbind = made(commands.Queue.Unbind, queue=ours, exchange=source, routing_key="k")
@@ -202,7 +206,7 @@ def test_what_is_unbound_need_not_be_there(peer: RawClient, name: str) -> None:
     peer.call(unbind_exchange, 1, commands.Exchange.UnbindOk)
 
 
-def test_a_binding_is_there_once(peer: RawClient, name: str) -> None:
+def test_a_repeated_binding_counts_once(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, auto_delete=True)
     for _ in range(3):
@@ -220,8 +224,8 @@ def test_a_binding_is_there_once(peer: RawClient, name: str) -> None:
     assert peer.refused(exchange(name, passive=True)).code == 404
 
 
-def test_a_binding_ends_where_it_should(peer: RawClient, name: str) -> None:
-    """One of several keys, one of several queues."""
+def test_unbind_removes_one_binding_only(peer: RawClient, name: str) -> None:
+    """A queue with several keys, and a key with several queues."""
     first, second = peer.declare(exclusive=True), peer.declare(exclusive=True)
     for kind in ("direct", "topic", "fanout"):
         source = f"{name}-{kind}"
@@ -237,7 +241,7 @@ def test_a_binding_ends_where_it_should(peer: RawClient, name: str) -> None:
         assert (peer.purge(first), peer.purge(second)) == expected
 
 
-def test_malformed_arguments_of_a_binding(peer: RawClient, server: Behaviour) -> None:
+def test_malformed_binding_arguments_close_the_connection(peer: RawClient, server: Behaviour) -> None:
     queue = peer.declare(exclusive=True)
     arguments = (
         b"\0\0"
@@ -257,14 +261,14 @@ def test_malformed_arguments_of_a_binding(peer: RawClient, server: Behaviour) ->
 # -- routing
 
 
-def test_the_default_exchange_leads_to_every_queue(peer: RawClient, name: str) -> None:
+def test_the_default_exchange_routes_to_every_queue_by_name(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.publish("", name, b"x")
     peer.publish("", f"{name}.other", b"x")
     assert peer.purge(name) == 1
 
 
-def test_exchanges_may_be_bound_to_exchanges(peer: RawClient, name: str) -> None:
+def test_exchange_to_exchange_bindings(peer: RawClient, name: str) -> None:
     """https://www.rabbitmq.com/docs/e2e: in a circle too, and each queue gets one copy."""
     queue = peer.declare(exclusive=True)
     names = [f"{name}-{number}" for number in range(4)]
@@ -284,7 +288,7 @@ def test_exchanges_may_be_bound_to_exchanges(peer: RawClient, name: str) -> None
         peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_alternate_exchange_takes_what_goes_nowhere(peer: RawClient, name: str) -> None:
+def test_an_alternate_exchange_gets_unroutable_messages(peer: RawClient, name: str) -> None:
     """https://www.rabbitmq.com/docs/ae: a chain of them, a circle, and one that is not there."""
     queue, other = peer.declare(exclusive=True), peer.declare(exclusive=True)
     names = [f"{name}-{number}" for number in range(3)]
@@ -308,7 +312,7 @@ def test_an_alternate_exchange_takes_what_goes_nowhere(peer: RawClient, name: st
         peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
 
 
-def test_the_default_exchange_is_no_alternate(peer: RawClient, name: str) -> None:
+def test_the_default_exchange_as_alternate_routes_nowhere(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, "fanout", arguments={"alternate-exchange": ""})
     peer.publish(name, queue, b"x", mandatory=True)
@@ -317,8 +321,8 @@ def test_the_default_exchange_is_no_alternate(peer: RawClient, name: str) -> Non
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_a_change_counts_for_the_next_message(talk: Talk, peer: RawClient, name: str) -> None:
-    """The same publish again and again, while others change where it leads."""
+def test_a_changed_binding_applies_to_the_next_message(talk: Talk, peer: RawClient, name: str) -> None:
+    """Repeat a publish while its bindings change."""
     other = talk().connect().open()
     peer.declare_exchange(name, "fanout")
     first, second = peer.declare(exclusive=True), other.declare(exclusive=True)
@@ -342,7 +346,7 @@ def test_a_change_counts_for_the_next_message(talk: Talk, peer: RawClient, name:
 
 
 def matches(pattern: list[str], key: list[str]) -> bool:
-    """The definition, word by word: `*` is one, `#` is none or more."""
+    """Match a pattern word by word, as the definition says: `*` is one word, `#` none or more."""
     if not pattern:
         return not key
     if pattern[0] == "#":
@@ -360,7 +364,7 @@ KEYS = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".j
 @given(st.lists(KEYS, max_size=8), KEYS, st.data())
 @settings(deadline=None, max_examples=examples(300))
 @example(["#.#.#.#.a", "*.*", ""], "", None)
-def test_topics_match_as_defined(patterns: list[str], key: str, data: Any) -> None:
+def test_topic_matching_follows_the_definition(patterns: list[str], key: str, data: Any) -> None:
     trie = TopicTrie()
     for number, pattern in enumerate(patterns):
         trie.add(pattern.encode(), number)
@@ -383,7 +387,7 @@ def test_topics_match_as_defined(patterns: list[str], key: str, data: Any) -> No
         assert not trie.root.children
 
 
-def test_many_wildcards_cost_no_more_than_their_words() -> None:
+def test_many_wildcards_do_not_multiply_the_cost() -> None:
     trie = TopicTrie()
     trie.add(b".".join([b"#"] * 40), "all")
     trie.add(b".".join([b"#", b"x"] * 20), "x")
@@ -415,8 +419,10 @@ def test_many_wildcards_cost_no_more_than_their_words() -> None:
         ("*.*", "#", False),
     ],
 )
-def test_topics_on_the_wire(peer: RawClient, name: str, pattern: str, key: str, arrives: bool) -> None:
-    """The corners of `matches` above are RabbitMQ's."""
+def test_topic_corner_cases_match_rabbitmq(
+    peer: RawClient, name: str, pattern: str, key: str, arrives: bool
+) -> None:
+    """Check that the corner cases of `matches` are those of RabbitMQ."""
     assert matches(words(pattern), words(key)) == arrives
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, "topic", auto_delete=True)

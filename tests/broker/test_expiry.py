@@ -1,4 +1,4 @@
-"""What time ends: messages by their TTL or their queue's, and queues that nobody uses."""
+"""Expiry: per-message TTL, per-queue TTL, and unused queues (x-expires)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.queue_assertions import holds
 
 
 def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
-    """A queue and the one that its dead letters go to."""
+    """Declare a queue and the target of its dead letters."""
     grave = channel.declare(exclusive=True)
     return dying(channel, grave, **arguments), grave
 
@@ -23,7 +23,7 @@ def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
 # -- messages, at their exact time
 
 
-def test_a_message_dies_at_its_millisecond(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_message_expires_at_its_millisecond(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"x", expiration="1500")
     assert timed.ready(queue) == 1
@@ -53,7 +53,7 @@ def test_the_smaller_ttl_wins(
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
 
 
-def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_messages_with_a_queue_ttl_expire_in_order(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     for number in range(5):
         timed.publish(queue, b"%d" % number)
@@ -66,7 +66,9 @@ def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InPro
     assert timed.drain(grave) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_longer_ttl_at_the_head_keeps_expired_messages_behind_it(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"long", expiration="5000")
     timed.publish(queue, b"short", expiration="1000")
@@ -79,7 +81,7 @@ def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: 
     assert timed.drain(queue) == [b"none"]
 
 
-def test_the_one_in_front_taken_away_frees_those_behind_it(
+def test_consuming_the_head_expires_the_messages_behind_it(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
     queue, grave = dead_lettering(timed)
@@ -94,9 +96,7 @@ def test_the_one_in_front_taken_away_frees_those_behind_it(
     assert timed.drain(grave) == [b"short"]
 
 
-def test_the_one_in_front_driven_out_frees_those_behind_it(
-    timed: Channel, inprocess: InProcessBroker
-) -> None:
+def test_dropping_the_head_expires_the_messages_behind_it(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_max_length=3)
     for body, ttl in ((b"driven out", "9000"), (b"dead", "1000"), (b"dying", "2000")):
         timed.publish(queue, body, expiration=ttl)
@@ -109,7 +109,7 @@ def test_the_one_in_front_driven_out_frees_those_behind_it(
     assert timed.drain(grave) == [b"dying"]
 
 
-def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_messages_expire_on_time_after_a_purge(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"purged", expiration="1000")
     assert timed.purge(queue) == 1
@@ -121,7 +121,7 @@ def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: 
     assert timed.drain(grave) == [b"long"]
 
 
-def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_requeue_keeps_the_expiry(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     timed.publish(queue, b"x")
     message = timed.get(queue)
@@ -133,9 +133,7 @@ def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcessB
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
 
 
-def test_what_went_straight_to_a_consumer_keeps_its_time_of_death(
-    timed: Channel, inprocess: InProcessBroker
-) -> None:
+def test_a_message_delivered_at_once_keeps_its_expiry(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.qos(1)
     timed.consume(queue)
@@ -148,7 +146,9 @@ def test_what_went_straight_to_a_consumer_keeps_its_time_of_death(
         assert timed.drain(grave) == [ttl.encode()]
 
 
-def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_message_requeued_after_its_expiry_expires_at_once(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     for body in (b"a", b"b"):
         timed.publish(queue, body)
@@ -165,8 +165,8 @@ def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InPro
     assert timed.delivered(queue) == []
 
 
-def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcessBroker) -> None:
-    """However many died in the same moment, what lives is what the next consumer gets."""
+def test_expired_messages_are_never_delivered(timed: Channel, inprocess: InProcessBroker) -> None:
+    """However many messages expire at once, the next consumer gets the first one that has not expired."""
     queue = timed.declare(exclusive=True)
     timed.connection.raw.send_bytes(
         b"".join(timed.encoded(queue, b"dead", expiration="1000") for _ in range(1600))
@@ -179,7 +179,9 @@ def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcessBroker
     assert found.body == b"alive"
 
 
-def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_expired_messages_do_not_count_for_the_prefetch_limit(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue = timed.declare(exclusive=True)
     for number in range(10):
         timed.publish(queue, b"%d" % number, expiration="1000" if number % 2 else "9000")
@@ -191,7 +193,7 @@ def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inproces
 
 
 def test_the_longest_ttl(timed: Channel, inprocess: InProcessBroker) -> None:
-    """Ten years: RabbitMQ's bound."""
+    """Ten years, the limit of RabbitMQ."""
     queue, grave = dead_lettering(timed, x_message_ttl=315_360_000_000)
     timed.publish(queue, b"x")
     timed.ready(queue)
@@ -201,8 +203,8 @@ def test_the_longest_ttl(timed: Channel, inprocess: InProcessBroker) -> None:
     assert timed.ready(grave) == 1
 
 
-def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcessBroker) -> None:
-    """A consumer, or who asks for one message, finds a long backlog that has died: the broker's loop stays free."""
+def test_many_expired_messages_are_removed_in_slices(timed: Channel, inprocess: InProcessBroker) -> None:
+    """A consumer or a basic.get meets a long expired backlog; the broker's event loop stays responsive."""
     queue, grave = dead_lettering(timed)
     count = 10_000
     dying = timed.encoded(queue, b"dead", expiration="1000")
@@ -225,7 +227,7 @@ def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcess
 # -- queues, at their exact time
 
 
-def test_an_unused_queue_goes(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_an_unused_queue_expires(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     inprocess.advance(0.999)
     assert timed.exists(queue)
@@ -236,7 +238,7 @@ def test_an_unused_queue_goes(timed: Channel, inprocess: InProcessBroker) -> Non
     assert not timed.exists(queue)
 
 
-def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_basic_get_is_a_use_and_publishing_is_not(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     inprocess.advance(0.6)
     assert timed.get(queue) is None
@@ -250,7 +252,7 @@ def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InP
     assert not timed.exists(queue)
 
 
-def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcessBroker) -> None:
+def test_a_queue_with_a_consumer_does_not_expire(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     timed.consume(queue, "tag")
     inprocess.advance(100)
@@ -300,7 +302,7 @@ def test_ttl_0_with_a_ready_consumer(channel: Channel, by: str) -> None:
     assert channel.delivered(queue) == []
 
 
-def test_ttl_0_behind_a_message_without(channel: Channel) -> None:
+def test_ttl_0_behind_a_message_without_ttl(channel: Channel) -> None:
     queue, grave = dead_lettering(channel)
     channel.publish(queue, b"first")
     channel.publish(queue, b"second", expiration="0")
@@ -341,7 +343,7 @@ def test_expires_in_real_time(channel: Channel, name: str) -> None:
         ("315360000001", "{value_too_large,315360000001}"),
     ],
 )
-def test_an_expiration_that_is_none(channel: Channel, expiration: str, reason: str) -> None:
+def test_an_invalid_expiration_is_refused(channel: Channel, expiration: str, reason: str) -> None:
     queue = channel.declare(exclusive=True)
     channel.publish(queue, b"x", expiration=expiration)
     error = channel.closed()

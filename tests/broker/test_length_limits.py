@@ -1,4 +1,4 @@
-"""x-max-length and x-max-length-bytes: what a queue does with more than it may hold."""
+"""Length limits: x-max-length, x-max-length-bytes and the overflow modes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fill(channel: Channel, queue: str, *bodies: bytes) -> None:
         channel.publish(queue, body)
 
 
-def test_the_oldest_leaves(channel: Channel) -> None:
+def test_drop_head_drops_the_oldest_message(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=3)
     fill(channel, queue, b"1", b"2", b"3", b"4", b"5")
     assert channel.drain(queue) == [b"3", b"4", b"5"]
@@ -28,13 +28,13 @@ def test_bytes_of_bodies_are_counted(channel: Channel) -> None:
     assert channel.drain(queue) == [b"bbbb", b"", b"cc", b"d"]
 
 
-def test_one_that_is_too_large_drives_out_all_and_itself(channel: Channel) -> None:
+def test_a_message_larger_than_the_limit_drops_all_and_itself(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length_bytes=10)
     fill(channel, queue, b"aaaa", b"x" * 11)
     assert channel.drain(queue) == []
 
 
-def test_both_limits_hold(channel: Channel) -> None:
+def test_both_limits_apply(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=3, x_max_length_bytes=10)
     fill(channel, queue, b"1", b"2", b"3", b"4")
     holds(channel, queue, 3)
@@ -43,7 +43,7 @@ def test_both_limits_hold(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
-def test_a_queue_of_length_0_only_hands_on(channel: Channel, overflow: str) -> None:
+def test_a_queue_of_length_0_delivers_to_waiting_consumers_only(channel: Channel, overflow: str) -> None:
     queue = channel.declare(exclusive=True, x_max_length=0, x_overflow=overflow)
     channel.confirm()
     channel.publish(queue, b"1")
@@ -55,7 +55,7 @@ def test_a_queue_of_length_0_only_hands_on(channel: Channel, overflow: str) -> N
     assert [message.body for message in takes_exactly(channel, queue, len(expected))] == expected
 
 
-def test_only_what_is_ready_counts(channel: Channel) -> None:
+def test_only_ready_messages_count(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=2)
     channel.qos(2)
     channel.consume(queue)
@@ -66,14 +66,14 @@ def test_only_what_is_ready_counts(channel: Channel) -> None:
     assert [message.body for message in takes_exactly(channel, queue, 2)] == [b"4", b"5"]
 
 
-def test_what_is_handed_straight_to_a_consumer_does_not_count(channel: Channel) -> None:
+def test_a_message_delivered_at_once_does_not_count(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=1)
     channel.consume(queue)
     fill(channel, queue, *[b"%d" % number for number in range(10)])
     takes_exactly(channel, queue, 10)
 
 
-def test_what_comes_back_to_a_full_queue_drives_out_the_oldest(channel: Channel) -> None:
+def test_a_requeue_to_a_full_queue_drops_the_oldest_message(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=3)
     fill(channel, queue, b"1", b"2")
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_what_comes_back_to_a_full_queue_drives_out_the_oldest(channel: Channel)
     assert channel.drain(queue) == [b"3", b"4", b"5"]
 
 
-def test_what_comes_back_has_its_place_before_others_are_driven_out(channel: Channel) -> None:
+def test_a_requeued_message_is_in_position_before_others_are_dropped(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=3)
     fill(channel, queue, b"1", b"2", b"3")
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_what_comes_back_has_its_place_before_others_are_driven_out(channel: Cha
     assert channel.drain(queue) == [b"2", b"3", b"4"]
 
 
-def test_reject_publish_keeps_what_comes_back(channel: Channel) -> None:
+def test_reject_publish_keeps_requeued_messages(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=2, x_overflow="reject-publish")
     fill(channel, queue, b"1", b"2")
     assert channel.get(queue) is not None
@@ -115,7 +115,7 @@ def test_reject_publish_by_bytes(channel: Channel) -> None:
     assert channel.drain(queue) == [b"12345678", b"ab", b""]
 
 
-def test_the_dropped_are_confirmed(channel: Channel) -> None:
+def test_dropped_messages_are_confirmed(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=1)
     channel.confirm()
     fill(channel, queue, *[b"x"] * 20)
@@ -123,7 +123,7 @@ def test_the_dropped_are_confirmed(channel: Channel) -> None:
     holds(channel, queue, 1)
 
 
-def test_what_is_refused_may_be_dead_lettered(channel: Channel, grave: str, name: str) -> None:
+def test_rejected_publishes_can_be_dead_lettered(channel: Channel, grave: str, name: str) -> None:
     queue = channel.declare(
         exclusive=True,
         x_max_length=1,

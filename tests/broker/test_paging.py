@@ -1,4 +1,4 @@
-"""Messages that wait for long leave memory, and come out as they went in."""
+"""Paging: waiting messages leave memory and are delivered unchanged and in order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fill(
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
-def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(
+def test_messages_over_the_budget_are_paged_out_and_delivered_in_order(
     broker: InProcessBroker, persistent: bool
 ) -> None:
     with Connection(broker.url) as connection:
@@ -67,7 +67,7 @@ def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(
         assert [number(each.body) for each in channel.deliveries(COUNT)] == list(range(COUNT))
 
 
-def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcessBroker) -> None:
+def test_a_lazy_queue_keeps_no_messages_in_memory(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "lazy", persistent=False, count=500, x_queue_mode="lazy")
         wait_until(lambda: in_memory(broker, "lazy") == 0, "nothing in memory")
@@ -79,7 +79,7 @@ def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcessBroker) -> None:
         assert [number(each.body) for each in channel.deliveries(499)] == list(range(1, 500))
 
 
-def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcessBroker) -> None:
+def test_paged_out_messages_are_delivered_by_priority(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "ranked", persistent=True, x_max_priority=2)
         until_paged(broker, "ranked")
@@ -89,7 +89,7 @@ def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcessBro
         assert [number(each.body) for each in channel.deliveries(COUNT)] == expected
 
 
-def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: InProcessBroker) -> None:
+def test_unacknowledged_messages_are_paged_out_and_requeued_completely(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "held", persistent=True)
         with Connection(broker.url) as other:
@@ -115,7 +115,7 @@ def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: In
         assert all(each.body.endswith(BODY) for each in back)
 
 
-def test_a_purge_ends_what_is_on_the_disk(broker: InProcessBroker) -> None:
+def test_a_purge_removes_paged_out_messages(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "purged", persistent=True, x_max_priority=2)
         until_paged(broker, "purged")
@@ -144,7 +144,7 @@ def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcessBroker) -
 
 @pytest.fixture
 def filled(broker: InProcessBroker) -> Path:
-    """The folder of a stopped broker whose queue `kept` waits in segments with indexes."""
+    """Return the data folder of a stopped broker whose queue `kept` has messages in indexed segments."""
     with Connection(broker.url) as connection:
         fill(connection, "kept", persistent=True)
     broker.restart()
@@ -191,7 +191,7 @@ def test_a_damaged_index_costs_nothing(broker: InProcessBroker, filled: Path, ho
     assert drained(broker, COUNT) == list(range(COUNT))
 
 
-def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcessBroker, filled: Path) -> None:
+def test_a_missing_segment_costs_its_messages_only(broker: InProcessBroker, filled: Path) -> None:
     lost = min(filled.glob("*.log"))
     lost.unlink()
     broker.start()
@@ -204,8 +204,8 @@ def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcessBroker, 
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
-def test_what_an_exchange_holds_back_leaves_memory_too(broker: InProcessBroker, durable: bool) -> None:
-    """And comes in the order of its times, which is not that of its arrival; after a restart as well."""
+def test_delayed_messages_are_paged_out(broker: InProcessBroker, durable: bool) -> None:
+    """They arrive in the order of their due times, also after a restart."""
 
     def resident() -> int:
         assert broker.broker is not None

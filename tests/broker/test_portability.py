@@ -1,4 +1,4 @@
-"""`strict` refuses what RabbitMQ 4.3 refuses, with its code and text; without it the same works, and is logged once."""
+"""Portability checks: `strict` refuses what RabbitMQ 4.3 refuses; otherwise each feature works and is logged once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def test_every_row_is_asked_for() -> None:
+def test_every_rule_has_a_test() -> None:
     # Policies are an operator's: see tests/broker/management/test_policies.py.
     assert {*ASKED, "small_frames", "mirror_policy", "limit_policy"} == set(PORTABILITY_RULES)
 
@@ -82,7 +82,7 @@ def test_strict_refuses_what_rabbitmq_refuses(name: str) -> None:
         if not strict or not PORTABILITY_RULES[name].code
     ],
 )
-def test_otherwise_it_works_and_is_logged_once(
+def test_without_strict_a_feature_works_and_is_logged_once(
     name: str, strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     command, _ = ASKED[name]
@@ -110,7 +110,7 @@ def test_strict_refuses_small_frames(caplog: pytest.LogCaptureFixture) -> None:
     assert len(warnings(caplog)) == 2  # one a broker
 
 
-def test_strict_counts_a_shared_prefetch_for_each_consumer() -> None:
+def test_strict_applies_a_global_prefetch_to_each_consumer() -> None:
     with broker(strict=True) as running, RawClient(running.url) as peer:
         peer.connect().open().declare("q", exclusive=True)
         peer.call(commands.Basic.Qos(prefetch_count=1, global_=True), 1, commands.Basic.QosOk)
@@ -124,7 +124,7 @@ def test_strict_counts_a_shared_prefetch_for_each_consumer() -> None:
         assert peer.purge("q") == 1
 
 
-def test_what_is_portable_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_portable_operations_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with broker(strict=True) as running, RawClient(running.url) as peer:
         peer.connect().open()
         for command, answer in (

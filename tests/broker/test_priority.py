@@ -1,4 +1,4 @@
-"""Priority queues: the highest first, and first in first out within one level."""
+"""Priority queues: the highest priority first, and FIFO within one priority."""
 
 from __future__ import annotations
 
@@ -25,25 +25,23 @@ def fill(channel: Channel, queue: str, *messages: tuple[str, int | None]) -> Non
         channel.publish(queue, body, **properties)
 
 
-def test_the_highest_comes_first_and_each_level_is_in_order(channel: Channel, queue: str) -> None:
+def test_the_highest_priority_first_and_fifo_within_a_priority(channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a1", 1), ("b5", 5), ("c1", 1), ("d9", 9), ("e5", 5))
     assert channel.drain(queue) == [b"d9", b"b5", b"e5", b"a1", b"c1"]
 
 
-def test_without_a_priority_it_is_the_lowest_and_above_the_maximum_the_maximum(
-    channel: Channel, queue: str
-) -> None:
+def test_a_missing_priority_is_the_lowest_and_a_higher_one_the_maximum(channel: Channel, queue: str) -> None:
     fill(channel, queue, ("none", None), ("zero", 0), ("ten", 10), ("over", 200), ("one", 1))
     assert channel.drain(queue) == [b"ten", b"over", b"one", b"none", b"zero"]
 
 
-def test_a_queue_without_levels_ignores_priorities(channel: Channel) -> None:
+def test_a_queue_without_x_max_priority_ignores_priorities(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     fill(channel, queue, ("first", 1), ("second", 9))
     assert channel.drain(queue) == [b"first", b"second"]
 
 
-def test_what_comes_back_returns_to_its_place_in_its_level(channel: Channel, queue: str) -> None:
+def test_a_requeued_message_returns_to_its_position_in_its_priority(channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a", 1), ("b", 1), ("c", 5))
     first, second = channel.get(queue), channel.get(queue)
     assert first is not None
@@ -60,14 +58,14 @@ def test_an_overflow_drops_from_the_head_as_rabbitmq_does(channel: Channel) -> N
     assert channel.drain(queue) == [b"mid", b"low"]
 
 
-def test_a_purge_takes_every_level(channel: Channel, queue: str) -> None:
+def test_a_purge_removes_all_priorities(channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a", 1), ("b", 9))
     holds(channel, queue, 2)
     assert channel.purge(queue) == 2
     assert channel.drain(queue) == []
 
 
-def test_a_consumer_gets_the_highest_first(connect: Connect, channel: Channel, queue: str) -> None:
+def test_a_consumer_gets_the_highest_priority_first(connect: Connect, channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a", 1), ("b", 9), ("c", 5))
     holds(channel, queue, 3)
     channel.qos(1)
@@ -84,7 +82,9 @@ def test_a_consumer_gets_the_highest_first(connect: Connect, channel: Channel, q
     ("value", "reason"),
     [(256, "{max_value_exceeded,256}"), (-1, "{value_negative,-1}"), ("x", '"expected integer')],
 )
-def test_an_impossible_maximum_is_refused(channel: Channel, name: str, value: int | str, reason: str) -> None:
+def test_an_invalid_x_max_priority_is_refused(
+    channel: Channel, name: str, value: int | str, reason: str
+) -> None:
     arguments: dict[str, Any] = {"x-max-priority": value}
     channel.send(Queue.Declare(queue=name, arguments=arguments))
     error = channel.closed()
@@ -94,7 +94,7 @@ def test_an_impossible_maximum_is_refused(channel: Channel, name: str, value: in
     )
 
 
-def test_a_quorum_queue_has_no_levels(channel: Channel, name: str) -> None:
+def test_x_max_priority_is_refused_for_a_quorum_queue(channel: Channel, name: str) -> None:
     arguments: dict[str, Any] = {"x-max-priority": 5, "x-queue-type": "quorum"}
     channel.send(Queue.Declare(queue=name, durable=True, arguments=arguments))
     error = channel.closed()
@@ -105,7 +105,7 @@ def test_a_quorum_queue_has_no_levels(channel: Channel, name: str) -> None:
     )
 
 
-def test_each_level_expires_by_its_own_head(inprocess: InProcessBroker) -> None:
+def test_each_priority_expires_at_its_own_head(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
         queue = channel.declare(x_max_priority=10)

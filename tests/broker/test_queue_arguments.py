@@ -1,4 +1,4 @@
-"""What the arguments of a queue may be, on classic and quorum queues, and RabbitMQ's words for what they may not."""
+"""Arguments of classic and quorum queues: valid values, and RabbitMQ's error texts for invalid ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.raw_client import RawClient, made
         (integer(100), None),
     ],
 )
-def test_limits_are_integers(
+def test_a_limit_has_to_be_an_integer(
     peer: RawClient, name: str, which: str, value: bytes, reason: str | None
 ) -> None:
     found = declare(peer, name, (which, value))
@@ -69,7 +69,7 @@ def test_limits_are_integers(
         ("x-queue-type", integer(5), "{unacceptable_type,signedint}"),
     ],
 )
-def test_what_an_argument_cannot_be(
+def test_invalid_values_are_refused(
     peer: RawClient, name: str, which: str, value: bytes, reason: str
 ) -> None:
     expected = failed(406, f"invalid arg '{which}' for queue '{name}' in vhost '/': {reason}")
@@ -78,7 +78,7 @@ def test_what_an_argument_cannot_be(
     assert peer.refused(made(commands.Queue.Declare, queue=name, passive=True)).code == 404
 
 
-def test_the_first_fault_in_rabbitmqs_order_is_named(peer: RawClient, name: str) -> None:
+def test_the_error_names_the_first_invalid_argument_in_rabbitmqs_order(peer: RawClient, name: str) -> None:
     described = f"queue '{name}' in vhost '/'"
     found = declare(peer, name, (TTL, integer(-1)), ("x-expires", integer(0)))
     assert found == failed(406, f"invalid arg 'x-expires' for {described}: {{value_zero,0}}")
@@ -86,7 +86,7 @@ def test_the_first_fault_in_rabbitmqs_order_is_named(peer: RawClient, name: str)
     assert found == failed(406, f"invalid arg '{TTL}' for {described}: {{value_negative,-1}}")
 
 
-def test_a_dead_letter_exchange_is_a_string(peer: RawClient, name: str) -> None:
+def test_a_dead_letter_exchange_has_to_be_a_string(peer: RawClient, name: str) -> None:
     found = declare(peer, name, ("x-dead-letter-exchange", integer(5)))
     assert found == failed(
         406, f"invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue '{name}' in vhost '/'"
@@ -112,11 +112,11 @@ def test_integers_may_be_of_any_width(peer: RawClient, name: str, value: bytes) 
         ("x-nobody-knows", integer(5)),
     ],
 )
-def test_what_a_classic_queue_takes(peer: RawClient, name: str, field: Field) -> None:
+def test_arguments_of_a_classic_queue(peer: RawClient, name: str, field: Field) -> None:
     assert declare(peer, name, field) == name
 
 
-def test_the_mode_of_a_queue_stays(peer: RawClient, name: str) -> None:
+def test_a_redeclaration_cannot_change_the_queue_mode(peer: RawClient, name: str) -> None:
     assert declare(peer, name, ("x-queue-mode", text("lazy"))) == name
     inequivalent = f"inequivalent arg 'x-queue-mode' for queue '{name}' in vhost '/': received"
     current = "none but current is the value 'lazy' of type 'longstr'"
@@ -127,8 +127,8 @@ def test_the_mode_of_a_queue_stays(peer: RawClient, name: str) -> None:
     assert declare(peer, name, ("x-queue-mode", text("lazy")), ("x-ha-policy", text("all"))) == name
 
 
-def test_values_are_judged_before_names(peer: RawClient, name: str) -> None:
-    """And of several arguments that belong elsewhere the first is named."""
+def test_values_are_checked_before_arguments_of_other_types(peer: RawClient, name: str) -> None:
+    """Of several arguments of other types, the error names the first."""
     described = f"queue '{name}' in vhost '/'"
     found = declare(peer, name, ("x-max-age", text("5")), (TTL, integer(-1)))
     assert found == failed(406, f"invalid arg '{TTL}' for {described}: {{value_negative,-1}}")
@@ -144,8 +144,8 @@ def test_arguments_of_another_queue_type_are_refused(peer: RawClient, name: str,
     )
 
 
-def test_a_delivery_limit_is_for_every_queue(peer: RawClient, name: str, server: Behaviour) -> None:
-    """Warren goes further than RabbitMQ, whose classic queues have none."""
+def test_classic_queues_can_have_a_delivery_limit(peer: RawClient, name: str, server: Behaviour) -> None:
+    """Unlike in RabbitMQ, whose classic queues have no delivery limit."""
     found = declare(peer, name, ("x-delivery-limit", integer(5)))
     if server.is_warren:
         assert found == name
@@ -168,12 +168,14 @@ def test_a_delivery_limit_is_for_every_queue(peer: RawClient, name: str, server:
         (DURABLE | AUTO_DELETE, "auto-delete"),
     ],
 )
-def test_what_a_quorum_queue_cannot_be(peer: RawClient, name: str, flags: int, what: str) -> None:
+def test_a_quorum_queue_cannot_be_transient_exclusive_or_auto_delete(
+    peer: RawClient, name: str, flags: int, what: str
+) -> None:
     found = declare(peer, name, QUORUM, flags=flags)
     assert found == failed(406, f"invalid property '{what}' for queue '{name}' in vhost '/'")
 
 
-def test_a_quorum_queue_has_a_name(peer: RawClient) -> None:
+def test_a_quorum_queue_cannot_be_server_named(peer: RawClient) -> None:
     text = "Cannot declare a server-named queue for type rabbit_quorum_queue"
     assert declare(peer, "", QUORUM, flags=DURABLE) == failed(406, text)
     text = "queue name 'amq.q' contains reserved prefix 'amq.*'"
@@ -214,7 +216,7 @@ def test_arguments_of_a_quorum_queue(peer: RawClient, name: str, field: Field, r
     peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
 
 
-def test_the_type_of_a_queue_stays(peer: RawClient, name: str) -> None:
+def test_a_redeclaration_cannot_change_the_queue_type(peer: RawClient, name: str) -> None:
     assert declare(peer, name, QUORUM, flags=DURABLE) == name
     inequivalent = f"inequivalent arg 'x-queue-type' for queue '{name}' in vhost '/': received"
     assert declare(peer, name, flags=DURABLE) == failed(

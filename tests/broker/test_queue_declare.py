@@ -1,4 +1,4 @@
-"""Declaring, redeclaring, purging and deleting queues: rules, their order, and RabbitMQ's words (rabbit_amqqueue)."""
+"""Declare, redeclare, purge and delete queues: the rules, their order, and RabbitMQ's texts (rabbit_amqqueue)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.raw_client import RawClient, Refusal, made
 # -- names
 
 
-def test_a_queue_without_a_name_gets_one(peer: RawClient, server: Behaviour) -> None:
+def test_the_server_names_a_queue_without_a_name(peer: RawClient, server: Behaviour) -> None:
     names = {peer.declare(exclusive=True) for _ in range(10)}
     assert len(names) == 10
     for name in names:
@@ -38,20 +38,20 @@ def test_a_queue_without_a_name_gets_one(peer: RawClient, server: Behaviour) -> 
             assert peer.declare(name, exclusive=True) == name
 
 
-def test_names_that_begin_with_amq_are_reserved(peer: RawClient) -> None:
+def test_names_with_the_prefix_amq_are_reserved(peer: RawClient) -> None:
     assert declare(peer, "amq.mine") == failed(403, "queue name 'amq.mine' contains reserved prefix 'amq.*'")
     passive = made(commands.Queue.Declare, queue="amq.mine", passive=True)
     assert peer.refused(passive) == failed(404, "no queue 'amq.mine' in vhost '/'")
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "spaces and 'quotes'", "\u00fcml\u00e4ut\u2603", "a/b:c#*"])
-def test_names_may_be_of_any_characters(peer: RawClient, name: str) -> None:
+def test_names_may_have_any_characters(peer: RawClient, name: str) -> None:
     assert peer.declare(name, exclusive=True) == name
     peer.publish("", name, b"x")
     assert peer.purge(name) == 1
 
 
-def test_line_ends_are_taken_out_of_names(peer: RawClient, name: str) -> None:
+def test_line_ends_are_removed_from_names(peer: RawClient, name: str) -> None:
     """As RabbitMQ does for queues and exchanges where they are declared, bound and deleted, and nowhere else."""
     assert peer.declare(f"{name}\r\n", exclusive=True) == name
     peer.declare_exchange(f"\n{name}", "fanout", auto_delete=True)
@@ -67,7 +67,7 @@ def test_line_ends_are_taken_out_of_names(peer: RawClient, name: str) -> None:
     assert peer.refused(made(commands.Queue.Purge, queue=name)).code == 404
 
 
-def test_an_empty_name_is_the_last_declared_queue(peer: RawClient, name: str) -> None:
+def test_an_empty_name_means_the_last_declared_queue(peer: RawClient, name: str) -> None:
     for command in (
         made(commands.Queue.Bind, exchange="amq.direct", routing_key="x"),
         made(commands.Queue.Unbind, exchange="amq.direct", routing_key="x"),
@@ -98,7 +98,7 @@ def test_an_empty_name_is_the_last_declared_queue(peer: RawClient, name: str) ->
 
 
 def put(peer: RawClient, name: str, count: int) -> None:
-    """RabbitMQ tells a queue's state before it looks at what was published to it and not confirmed yet."""
+    """Publish with a confirm. RabbitMQ may report a queue's state before it processes unconfirmed publishes."""
     peer.open(2)
     peer.call(made(commands.Confirm.Select), 2, commands.Confirm.SelectOk)
     for _ in range(count):
@@ -107,7 +107,7 @@ def put(peer: RawClient, name: str, count: int) -> None:
         pass
 
 
-def test_a_passive_declare_looks_only(peer: RawClient, name: str) -> None:
+def test_a_passive_declare_makes_nothing(peer: RawClient, name: str) -> None:
     passive = made(commands.Queue.Declare, queue=name, passive=True, durable=True)
     assert peer.refused(passive) == failed(404, f"no queue '{name}' in vhost '/'")
     peer.open()
@@ -117,7 +117,7 @@ def test_a_passive_declare_looks_only(peer: RawClient, name: str) -> None:
     assert (answer.queue, answer.message_count, answer.consumer_count) == (name, 1, 0)
 
 
-def test_counts_are_of_ready_messages_and_consumers(peer: RawClient, name: str) -> None:
+def test_declare_ok_counts_ready_messages_and_consumers(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     put(peer, name, 3)
     peer.call(made(commands.Basic.Qos, prefetch_count=1), 1, commands.Basic.QosOk)
@@ -136,7 +136,7 @@ def test_counts_are_of_ready_messages_and_consumers(peer: RawClient, name: str) 
         (EXCLUSIVE, EXCLUSIVE | AUTO_DELETE, "auto_delete", "true", "false"),
     ],
 )
-def test_flags_have_to_be_the_same(
+def test_a_redeclaration_needs_the_same_flags(
     peer: RawClient, name: str, first: int, second: int, which: str, received: str, current: str
 ) -> None:
     assert declare(peer, name, flags=first) == name
@@ -186,7 +186,7 @@ def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: RawClien
     assert peer.purge(name) == 1
 
 
-def test_what_is_not_exclusive_cannot_become_it(peer: RawClient, name: str) -> None:
+def test_a_redeclaration_cannot_make_a_queue_exclusive(peer: RawClient, name: str) -> None:
     assert declare(peer, name, flags=AUTO_DELETE) == name
     assert declare(peer, name, flags=AUTO_DELETE | EXCLUSIVE) == failed(405, locked(name))
     peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
@@ -235,7 +235,7 @@ def test_what_is_not_exclusive_cannot_become_it(peer: RawClient, name: str) -> N
         ([("x-queue-type", text("classic"))], [], None),
     ],
 )
-def test_arguments_have_to_be_the_same(
+def test_a_redeclaration_needs_the_same_arguments(
     peer: RawClient, name: str, before: list[Field], after: list[Field], difference: str | None
 ) -> None:
     assert declare(peer, name, *before) == name
@@ -250,7 +250,7 @@ def test_arguments_have_to_be_the_same(
 # -- purging and deleting
 
 
-def test_purging_spares_what_is_unacknowledged(peer: RawClient, name: str) -> None:
+def test_a_purge_keeps_unacknowledged_messages(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     for _ in range(3):
         peer.publish("", name, b"x")
@@ -263,7 +263,7 @@ def test_purging_spares_what_is_unacknowledged(peer: RawClient, name: str) -> No
     assert found == Refusal("channel", 404, "NOT_FOUND - no queue 'missing' in vhost '/'", (50, 30))
 
 
-def test_deleting(peer: RawClient, name: str) -> None:
+def test_delete_with_if_unused_and_if_empty(peer: RawClient, name: str) -> None:
     delete = made(commands.Queue.Delete, queue=name)
     assert peer.call(delete, 1, commands.Queue.DeleteOk).message_count == 0
     peer.declare(name)
@@ -283,7 +283,7 @@ def test_deleting(peer: RawClient, name: str) -> None:
     assert peer.call(unused, 1, commands.Queue.DeleteOk).message_count == 1
 
 
-def test_a_consumer_hears_that_its_queue_is_gone(talk: Talk, peer: RawClient, name: str) -> None:
+def test_a_consumer_is_cancelled_when_its_queue_is_deleted(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     peer.declare(name)
     peer.publish("", name, b"x")
@@ -297,7 +297,9 @@ def test_a_consumer_hears_that_its_queue_is_gone(talk: Talk, peer: RawClient, na
     peer.sync()
 
 
-def test_an_auto_delete_queue_goes_with_its_last_consumer(talk: Talk, peer: RawClient, name: str) -> None:
+def test_an_auto_delete_queue_is_deleted_with_its_last_consumer(
+    talk: Talk, peer: RawClient, name: str
+) -> None:
     other = talk().connect().open()
     peer.declare(name, auto_delete=True)
     passive = made(commands.Queue.Declare, queue=name, passive=True)
@@ -316,7 +318,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(talk: Talk, peer: RawC
     assert peer.refused(passive).code == 404
 
 
-def test_many_exclusive_queues_come_and_go(talk: Talk, name: str) -> None:
+def test_many_exclusive_queues_are_declared_and_deleted(talk: Talk, name: str) -> None:
     peer = talk().connect().open()
     for number in range(50):
         peer.declare(f"{name}-{number}", exclusive=True)

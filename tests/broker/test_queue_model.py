@@ -1,4 +1,4 @@
-"""One queue against a plain Python model of it, through any order of what clients, time and restarts may do."""
+"""Model-based test of one queue: any sequence of client operations, time steps and restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAVE = "model-grave"
 
 @dataclass
 class Entry:
-    """A message as the model knows it."""
+    """A message of the model."""
 
     number: int
     persistent: bool
@@ -41,14 +41,14 @@ class Entry:
 
 @dataclass
 class Held:
-    """A message that a consumer or a basic.get has unacknowledged."""
+    """An unacknowledged message of a consumer or a basic.get."""
 
     entry: Entry
     tag: int
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Ready messages stand in order; each consumer takes from the head while it has room."""
+    """Ready messages in order; each consumer takes from the head while it has room."""
 
     def __init__(self) -> None:
         super().__init__()

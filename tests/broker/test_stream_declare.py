@@ -1,4 +1,4 @@
-"""How streams are declared, and what they cannot be (https://www.rabbitmq.com/docs/streams#declaring)."""
+"""Declaration of streams, and invalid declarations (https://www.rabbitmq.com/docs/streams#declaring)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ def stream(channel: Channel, name: str) -> str:
         (EXCLUSIVE | AUTO_DELETE, "auto-delete"),
     ],
 )
-def test_a_stream_outlives_its_users(peer: RawClient, name: str, flags: int, what: str) -> None:
+def test_a_stream_cannot_be_transient_exclusive_or_auto_delete(
+    peer: RawClient, name: str, flags: int, what: str
+) -> None:
     answer = declare(peer, name, STREAM, flags=flags)
     assert answer == failed(406, f"invalid property '{what}' for queue '{name}' in vhost '/'")
 
 
-def test_a_stream_has_a_name(peer: RawClient) -> None:
+def test_a_stream_cannot_be_server_named(peer: RawClient) -> None:
     answer = declare(peer, "", STREAM, flags=DURABLE)
     assert answer == failed(406, "Cannot declare a server-named queue for type rabbit_stream_queue")
 
 
 @pytest.mark.parametrize("age", ["1Y", "2M", "3D", "4h", "5m", "6s", "9999999999999999999s"])
-def test_an_age_is_a_number_and_a_unit(peer: RawClient, name: str, age: str) -> None:
+def test_x_max_age_is_a_number_and_a_unit(peer: RawClient, name: str, age: str) -> None:
     assert declare(peer, name, STREAM, ("x-max-age", text(age)), flags=DURABLE) == name
 
 
@@ -61,7 +63,7 @@ def test_invalid_arguments(peer: RawClient, name: str, argument: str, value: byt
     assert answer == failed(406, f"invalid arg '{argument}' for queue '{name}' in vhost '/': {reason}")
 
 
-def test_a_segment_has_a_largest_size(peer: RawClient, name: str) -> None:
+def test_the_segment_size_has_an_upper_limit(peer: RawClient, name: str) -> None:
     size = ("x-stream-max-segment-size-bytes", long(3_000_000_001))
     answer = declare(peer, name, STREAM, size, flags=DURABLE)
     assert answer == failed(406, "Exceeded max value for x-stream-max-segment-size-bytes")
@@ -82,7 +84,9 @@ def test_a_segment_has_a_largest_size(peer: RawClient, name: str) -> None:
         ("x-delivery-limit", long(5)),
     ],
 )
-def test_arguments_of_other_types_of_queues(peer: RawClient, name: str, argument: str, value: bytes) -> None:
+def test_arguments_of_other_queue_types_are_refused(
+    peer: RawClient, name: str, argument: str, value: bytes
+) -> None:
     answer = declare(peer, name, STREAM, (argument, value), flags=DURABLE)
     described = f"queue '{name}' in vhost '/'"
     assert answer == failed(
@@ -90,7 +94,7 @@ def test_arguments_of_other_types_of_queues(peer: RawClient, name: str, argument
     )
 
 
-def test_other_types_of_queues_have_no_age(peer: RawClient, name: str) -> None:
+def test_x_max_age_is_refused_for_other_queue_types(peer: RawClient, name: str) -> None:
     answer = declare(peer, name, ("x-max-age", text("1h")))
     described = f"queue '{name}' in vhost '/'"
     assert answer == failed(
@@ -98,7 +102,7 @@ def test_other_types_of_queues_have_no_age(peer: RawClient, name: str) -> None:
     )
 
 
-def test_declaring_again_needs_the_same_arguments(channel: Channel, peer: RawClient, stream: str) -> None:
+def test_a_redeclaration_needs_the_same_arguments(channel: Channel, peer: RawClient, stream: str) -> None:
     assert declare_stream(channel, stream) == stream
     described = f"queue '{stream}' in vhost '/'"
     answer = declare(peer, stream, STREAM, ("x-max-age", text("1h")), flags=DURABLE)

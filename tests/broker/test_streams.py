@@ -1,4 +1,4 @@
-"""Streams: kept messages that every consumer reads at its own place (https://www.rabbitmq.com/docs/streams)."""
+"""Streams: each consumer reads the stored messages from its own offset (https://www.rabbitmq.com/docs/streams)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def stream(channel: Channel, name: str) -> str:
 
 @pytest.fixture
 def ten(channel: Channel, stream: str) -> str:
-    """A stream of ten messages, each its own offset."""
+    """Return a stream of ten messages whose bodies are their offsets."""
     publish(channel, stream, *bodies(0, 9))
     return stream
 
 
 def refused(channel: Channel, method: Any) -> tuple[int, str]:
-    """The code and the text with which the broker refuses a method."""
+    """Return code and text of the error that a method gets."""
     channel.send(method)
     error = channel.closed()
     channel.connection.channels.pop(channel.number)
@@ -52,23 +52,23 @@ def refused(channel: Channel, method: Any) -> tuple[int, str]:
 # -- where a consumer begins
 
 
-def test_the_messages_are_counted(channel: Channel, ten: str) -> None:
-    """RabbitMQ counts every few seconds, and never the consumers."""
+def test_declare_counts_the_messages_of_a_stream(channel: Channel, ten: str) -> None:
+    """RabbitMQ updates the count every few seconds, and never counts the consumers."""
     consume(channel, ten, "first")
     wait_until(lambda: channel.state(ten) == (10, 0), "ten messages are counted")
 
 
-def test_first(channel: Channel, ten: str) -> None:
+def test_offset_first(channel: Channel, ten: str) -> None:
     consume(channel, ten, "first")
     assert seen(channel, 10) == numbered(0, 9)
 
 
 def begun(channel: Channel) -> None:
-    """RabbitMQ says consume-ok before it looks where the stream ends: a channel that answers the next method has."""
+    """Wait until the broker has looked up the end of the stream. RabbitMQ does so after consume-ok."""
     channel.qos(PREFETCH)
 
 
-def test_next_is_what_comes_from_now_on(channel: Channel, connect: Connect, ten: str) -> None:
+def test_offset_next(channel: Channel, connect: Connect, ten: str) -> None:
     consume(channel, ten, "next")
     other = connect().channel()
     consume(other, ten)  # without an offset as well
@@ -79,29 +79,29 @@ def test_next_is_what_comes_from_now_on(channel: Channel, connect: Connect, ten:
     assert seen(other, 3) == numbered(10, 12)
 
 
-def test_last_is_the_last_chunk(channel: Channel, ten: str) -> None:
+def test_offset_last_begins_with_the_last_chunk(channel: Channel, ten: str) -> None:
     consume(channel, ten, "last")
     assert seen(channel, 1) == numbered(9, 9)
 
 
 @pytest.mark.parametrize("offset", [0, 4, 9])
-def test_an_offset(channel: Channel, ten: str, offset: int) -> None:
+def test_a_numeric_offset(channel: Channel, ten: str, offset: int) -> None:
     consume(channel, ten, offset)
     assert seen(channel, 10 - offset) == numbered(offset, 9)
 
 
-def test_an_offset_that_is_yet_to_come(channel: Channel, ten: str) -> None:
+def test_an_offset_in_the_future(channel: Channel, ten: str) -> None:
     consume(channel, ten, 12)
     publish(channel, ten, *bodies(10, 13))
     assert seen(channel, 2) == numbered(12, 13)
 
 
-def test_a_time_before_all(channel: Channel, ten: str) -> None:
+def test_a_timestamp_before_all_messages(channel: Channel, ten: str) -> None:
     consume(channel, ten, datetime.fromtimestamp(1_000_000_000, UTC))
     assert seen(channel, 10) == numbered(0, 9)
 
 
-def test_a_time_after_all(channel: Channel, ten: str) -> None:
+def test_a_timestamp_after_all_messages(channel: Channel, ten: str) -> None:
     consume(channel, ten, datetime.now(UTC) + timedelta(hours=1))
     begun(channel)
     publish(channel, ten, b"10")
@@ -109,8 +109,8 @@ def test_a_time_after_all(channel: Channel, ten: str) -> None:
 
 
 @pytest.mark.parametrize("field", [long(2**63 - 1), b"T" + b"\xff" * 8])
-def test_a_beginning_that_nobody_will_see(peer: RawClient, channel: Channel, ten: str, field: bytes) -> None:
-    """An offset, or a time, as large as the wire can carry."""
+def test_the_largest_offset_and_timestamp(peer: RawClient, channel: Channel, ten: str, field: bytes) -> None:
+    """The largest values that the wire can carry."""
     peer.send(Basic.Qos(prefetch_count=1))
     assert isinstance(peer.read_method()[1], Basic.QosOk)
     name = b"x-stream-offset"
@@ -122,7 +122,7 @@ def test_a_beginning_that_nobody_will_see(peer: RawClient, channel: Channel, ten
     wait_until(lambda: channel.ready(ten) == 10, "the broker is well")
 
 
-def test_a_time_in_between(channel: Channel, ten: str) -> None:
+def test_a_timestamp_between_messages(channel: Channel, ten: str) -> None:
     """Timestamps of AMQP are whole seconds: the messages on either side of one are two seconds apart."""
     border = int(time.time()) + 2
     wait_until(lambda: time.time() >= border, "the clock is there")
@@ -131,13 +131,13 @@ def test_a_time_in_between(channel: Channel, ten: str) -> None:
     assert seen(channel, 3) == numbered(10, 12)
 
 
-def test_an_interval(channel: Channel, ten: str) -> None:
+def test_an_interval_before_now(channel: Channel, ten: str) -> None:
     consume(channel, ten, "1h")
     assert seen(channel, 10) == numbered(0, 9)
 
 
 @pytest.mark.parametrize("offset", ["0h", "5x", "1d"])
-def test_no_offset(channel: Channel, ten: str, offset: str) -> None:
+def test_invalid_intervals_are_refused(channel: Channel, ten: str, offset: str) -> None:
     channel.qos(1)
     method = Basic.Consume(queue=ten, arguments={"x-stream-offset": offset})
     reason = f'{{invalid_stream_offset_arg,{{longstr,<<"{offset}">>}}}}'
@@ -150,7 +150,7 @@ def test_no_offset(channel: Channel, ten: str, offset: str) -> None:
 # -- what a consumer has to be
 
 
-def test_a_consumer_needs_a_prefetch_limit(channel: Channel, stream: str) -> None:
+def test_a_stream_consumer_needs_a_prefetch_limit(channel: Channel, stream: str) -> None:
     described = f"queue '{stream}' in vhost '/'"
     assert refused(channel, Basic.Consume(queue=stream)) == (
         406,
@@ -158,7 +158,7 @@ def test_a_consumer_needs_a_prefetch_limit(channel: Channel, stream: str) -> Non
     )
 
 
-def test_a_consumer_acknowledges(channel: Channel, stream: str) -> None:
+def test_a_stream_consumer_cannot_use_automatic_acknowledgement(channel: Channel, stream: str) -> None:
     channel.qos(10)
     assert refused(channel, Basic.Consume(queue=stream, no_ack=True)) == (
         540,
@@ -166,7 +166,7 @@ def test_a_consumer_acknowledges(channel: Channel, stream: str) -> None:
     )
 
 
-def test_the_limit_is_the_consumers_own(channel: Channel, stream: str) -> None:
+def test_a_shared_prefetch_limit_is_refused(channel: Channel, stream: str) -> None:
     channel.qos(10)
     channel.qos(10, shared=True)
     assert refused(channel, Basic.Consume(queue=stream)) == (
@@ -176,7 +176,7 @@ def test_the_limit_is_the_consumers_own(channel: Channel, stream: str) -> None:
 
 
 @pytest.mark.parametrize("argument", ["x-priority", "x-cancel-on-ha-failover"])
-def test_consumers_are_all_alike(channel: Channel, stream: str, argument: str) -> None:
+def test_arguments_of_other_consumers_are_refused(channel: Channel, stream: str, argument: str) -> None:
     channel.qos(10)
     described = f"queue '{stream}' in vhost '/'"
     assert refused(channel, Basic.Consume(queue=stream, arguments={argument: 5})) == (
@@ -185,7 +185,7 @@ def test_consumers_are_all_alike(channel: Channel, stream: str, argument: str) -
     )
 
 
-def test_other_queues_have_no_offsets(channel: Channel) -> None:
+def test_x_stream_offset_is_refused_for_other_queue_types(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     method = Basic.Consume(queue=queue, arguments={"x-stream-offset": "first"})
     described = f"queue '{queue}' in vhost '/'"
@@ -195,7 +195,7 @@ def test_other_queues_have_no_offsets(channel: Channel) -> None:
     )
 
 
-def test_nobody_has_a_stream_alone(channel: Channel, ten: str) -> None:
+def test_an_exclusive_consumer_does_not_lock_a_stream(channel: Channel, ten: str) -> None:
     consume(channel, ten, "first", "a", exclusive=True)
     assert seen(channel, 10) == numbered(0, 9)
     consume(channel, ten, "first", "b", exclusive=True)
@@ -212,7 +212,7 @@ def test_nobody_has_a_stream_alone(channel: Channel, ten: str) -> None:
         (lambda stream: Queue.Purge(queue=stream), "queue.purge"),
     ],
 )
-def test_nothing_is_taken_out(channel: Channel, stream: str, method: Any, what: str) -> None:
+def test_get_and_purge_are_refused_for_streams(channel: Channel, stream: str, method: Any, what: str) -> None:
     assert refused(channel, method(stream)) == (
         540,
         f"{what} not supported by stream queues queue '{stream}' in vhost '/'",
@@ -220,7 +220,7 @@ def test_nothing_is_taken_out(channel: Channel, stream: str, method: Any, what: 
 
 
 @pytest.mark.parametrize("method", [Basic.Nack(1, False, True), Basic.Nack(1, False, False), Basic.Reject(1)])
-def test_nothing_is_given_back(channel: Channel, ten: str, method: Any) -> None:
+def test_nack_and_reject_are_refused_for_streams(channel: Channel, ten: str, method: Any) -> None:
     consume(channel, ten, "first")
     seen(channel, 10)
     assert refused(channel, method) == (
@@ -230,7 +230,7 @@ def test_nothing_is_given_back(channel: Channel, ten: str, method: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
-def test_a_delete_takes_it_used_and_full_as_it_is(channel: Channel, ten: str, flag: str) -> None:
+def test_a_delete_ignores_if_unused_and_if_empty(channel: Channel, ten: str, flag: str) -> None:
     consume(channel, ten, "first", "reader")
     seen(channel, 10)
     reply = channel.call(Queue.Delete(queue=ten, **{flag: True}), Queue.DeleteOk)
@@ -242,7 +242,7 @@ def test_a_delete_takes_it_used_and_full_as_it_is(channel: Channel, ten: str, fl
 # -- deliveries
 
 
-def test_the_offset_is_the_last_header(channel: Channel, stream: str) -> None:
+def test_x_stream_offset_is_the_last_header(channel: Channel, stream: str) -> None:
     properties = {
         "content_type": "text/plain",
         "content_encoding": "utf8",
@@ -269,7 +269,9 @@ def test_the_offset_is_the_last_header(channel: Channel, stream: str) -> None:
     assert (full.body, full.redelivered) == (b"all", False)
 
 
-def test_a_message_keeps_its_exchange_and_key(channel: Channel, stream: str, name: str) -> None:
+def test_a_stream_message_keeps_its_exchange_and_routing_key(
+    channel: Channel, stream: str, name: str
+) -> None:
     exchange = channel.declare_exchange(f"{name}.x")
     channel.bind(stream, exchange)
     channel.publish("some.key", b"routed", exchange=exchange)
@@ -300,21 +302,21 @@ def test_a_fan_out_reaches_streams_and_queues(channel: Channel, stream: str, nam
     channel.delete_exchange(exchange)
 
 
-def test_a_blind_copy_is_not_told_of(channel: Channel, stream: str, name: str) -> None:
+def test_a_stream_message_has_no_bcc(channel: Channel, stream: str, name: str) -> None:
     channel.publish("nowhere", b"0", headers={"BCC": [stream], "a": 1})
     consume(channel, stream, "first")
     (message,) = channel.deliveries(1)
     assert message.headers == {"a": 1, "x-stream-offset": 0}
 
 
-def test_a_large_message(channel: Channel, stream: str) -> None:
+def test_a_large_stream_message(channel: Channel, stream: str) -> None:
     body = b"x" * 1_000_000
     publish(channel, stream, body, b"small")
     consume(channel, stream, "first")
     assert seen(channel, 2) == [(0, body), (1, b"small")]
 
 
-def test_acknowledging_makes_room(channel: Channel, ten: str) -> None:
+def test_an_acknowledgement_makes_room_for_deliveries(channel: Channel, ten: str) -> None:
     consume(channel, ten, "first", prefetch=2)
     one, two = channel.deliveries(2)
     channel.ack(one.tag)
@@ -324,14 +326,14 @@ def test_acknowledging_makes_room(channel: Channel, ten: str) -> None:
     assert seen(channel, 2) == numbered(3, 4)
 
 
-def test_a_tag_counts_once(channel: Channel, ten: str) -> None:
+def test_a_delivery_tag_can_be_acknowledged_once(channel: Channel, ten: str) -> None:
     consume(channel, ten, "first")
     tag = channel.deliveries(10)[0].tag
     channel.ack(tag)
     assert refused(channel, Basic.Ack(tag)) == (406, f"unknown delivery tag {tag}")
 
 
-def test_each_consumer_reads_all(channel: Channel, connect: Connect, ten: str) -> None:
+def test_each_consumer_reads_all_messages(channel: Channel, connect: Connect, ten: str) -> None:
     readers = [connect().channel() for _ in range(3)]
     for number, reader in enumerate(readers):
         consume(reader, ten, number)
@@ -340,7 +342,7 @@ def test_each_consumer_reads_all(channel: Channel, connect: Connect, ten: str) -
         assert seen(reader, 20 - number) == numbered(number, 19)
 
 
-def test_what_was_acknowledged_is_read_again(channel: Channel, connect: Connect, ten: str) -> None:
+def test_acknowledged_messages_can_be_read_again(channel: Channel, connect: Connect, ten: str) -> None:
     consume(channel, ten, "first")
     channel.ack(channel.deliveries(10)[-1].tag, multiple=True)
     channel.close()
@@ -349,7 +351,7 @@ def test_what_was_acknowledged_is_read_again(channel: Channel, connect: Connect,
     assert seen(again, 10) == numbered(0, 9)
 
 
-def test_a_cancelled_consumer_gets_no_more(channel: Channel, ten: str) -> None:
+def test_a_cancelled_stream_consumer_gets_no_more_messages(channel: Channel, ten: str) -> None:
     tag = consume(channel, ten, "first")
     last = channel.deliveries(10)[-1]
     channel.cancel(tag)
@@ -359,7 +361,7 @@ def test_a_cancelled_consumer_gets_no_more(channel: Channel, ten: str) -> None:
     assert seen(channel, 11) == numbered(0, 10)
 
 
-def test_a_long_backlog_comes_whole_and_in_order(channel: Channel, stream: str) -> None:
+def test_a_long_backlog_is_delivered_completely_and_in_order(channel: Channel, stream: str) -> None:
     count = 20_000
     publish_at_once(channel, stream, *bodies(0, count - 1))
     consume(channel, stream, "first", prefetch=500)
@@ -372,8 +374,8 @@ def test_a_long_backlog_comes_whole_and_in_order(channel: Channel, stream: str) 
     assert found == numbered(0, count - 1)
 
 
-def test_readers_follow_a_publisher_that_is_faster(channel: Channel, connect: Connect, ten: str) -> None:
-    """Each from its own place, and each at its own pace: in order, and without a gap."""
+def test_consumers_follow_a_faster_publisher(channel: Channel, connect: Connect, ten: str) -> None:
+    """Each consumer reads from its own offset at its own pace, in order and without a gap."""
     count = 5_000
     places = [0, 3, 10]
     readers = [connect().channel() for _ in places]
@@ -400,7 +402,9 @@ def test_readers_follow_a_publisher_that_is_faster(channel: Channel, connect: Co
 # -- transactions, dead letters
 
 
-def test_a_transaction_is_published_at_its_commit(channel: Channel, connect: Connect, stream: str) -> None:
+def test_a_transaction_publishes_to_a_stream_at_its_commit(
+    channel: Channel, connect: Connect, stream: str
+) -> None:
     reader = connect().channel()
     consume(reader, stream, "first")
     channel.call(Tx.Select(), Tx.SelectOk)
@@ -413,7 +417,7 @@ def test_a_transaction_is_published_at_its_commit(channel: Channel, connect: Con
     assert seen(reader, 3) == numbered(0, 2)
 
 
-def test_a_transaction_gives_nothing_back(channel: Channel, ten: str) -> None:
+def test_a_transaction_refuses_nack_for_streams(channel: Channel, ten: str) -> None:
     consume(channel, ten, "first")
     seen(channel, 10)
     channel.call(Tx.Select(), Tx.SelectOk)
@@ -424,7 +428,9 @@ def test_a_transaction_gives_nothing_back(channel: Channel, ten: str) -> None:
     )
 
 
-def test_a_closed_channel_gives_nothing_back(channel: Channel, connect: Connect, ten: str) -> None:
+def test_a_closed_channel_does_not_requeue_stream_messages(
+    channel: Channel, connect: Connect, ten: str
+) -> None:
     leaving = connect().channel()
     consume(leaving, ten, "first")
     seen(leaving, 10)
@@ -433,7 +439,7 @@ def test_a_closed_channel_gives_nothing_back(channel: Channel, connect: Connect,
     assert seen(channel, 10) == numbered(0, 9)
 
 
-def test_a_stream_that_is_gone_is_gone(channel: Channel, stream: str) -> None:
+def test_a_deleted_stream_does_not_exist(channel: Channel, stream: str) -> None:
     assert channel.delete(stream) == 0
     with pytest.raises(Closed, match="404"):
         channel.state(stream)

@@ -1,4 +1,4 @@
-"""A clock that a test moves: everything happens at its exact time, in order, and is worked off before the time goes on."""
+"""Virtual clock: timers fire at their exact time, in order, and all their work is done before the time moves on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 @contextlib.asynccontextmanager
 async def opened(clock: VirtualClock, data_dir: Path | None = None) -> AsyncIterator[AbstractChannel]:
-    """A channel of aio-pika to a broker on the same loop."""
+    """Open an aio-pika channel to a broker on the same event loop."""
     async with Broker(clock=clock, data_dir=data_dir) as broker:
         connection = await aio_pika.connect(broker.url)
         async with connection:
@@ -32,7 +32,7 @@ async def opened(clock: VirtualClock, data_dir: Path | None = None) -> AsyncIter
 
 
 async def delay_line(channel: AbstractChannel, ttl: int, to: str) -> str:
-    """A queue whose messages move on to another after a time."""
+    """Declare a queue whose messages are dead-lettered to another one after a TTL."""
     arguments: dict[str, Any] = {
         "x-message-ttl": ttl,
         "x-dead-letter-exchange": "",
@@ -47,7 +47,9 @@ def message(body: bytes) -> aio_pika.Message:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-async def test_what_a_consumer_does_at_its_time_counts_from_that_time(tmp_path: Path, stored: bool) -> None:
+async def test_delays_that_a_handler_starts_count_from_the_time_of_its_message(
+    tmp_path: Path, stored: bool
+) -> None:
     clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock, tmp_path if stored else None) as channel:
         seen: list[tuple[float, bytes]] = []
@@ -67,7 +69,7 @@ async def test_what_a_consumer_does_at_its_time_counts_from_that_time(tmp_path: 
         assert clock.now() == 10
 
 
-async def test_many_times_come_in_their_order() -> None:
+async def test_timers_fire_in_order() -> None:
     clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock) as channel:
         seen: list[tuple[float, bytes]] = []
@@ -87,7 +89,7 @@ async def test_many_times_come_in_their_order() -> None:
         assert seen == [(ttl / 1000, b"%d" % ttl) for ttl in sorted(times)]
 
 
-async def test_a_decade_passes_at_once() -> None:
+async def test_advance_by_a_decade() -> None:
     clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock) as channel:
         queue = await channel.declare_queue("late")
@@ -99,7 +101,7 @@ async def test_a_decade_passes_at_once() -> None:
         assert await queue.get(fail=False) is not None
 
 
-async def test_a_sleeper_wakes_at_its_time() -> None:
+async def test_sleep_ends_at_its_time() -> None:
     clock = VirtualClock(start=100, patience=PATIENCE)
     woken: list[float] = []
 
@@ -116,7 +118,7 @@ async def test_a_sleeper_wakes_at_its_time() -> None:
     assert woken == [100, 101, 102, 103]
 
 
-async def test_who_has_work_is_waited_for_and_named() -> None:
+async def test_advance_waits_for_work_and_names_it() -> None:
     clock = VirtualClock(patience=0.1)
     work = ["the handler of billing"]
     forget = clock.watch(lambda: work[0] if work else "")
@@ -133,7 +135,7 @@ async def test_who_has_work_is_waited_for_and_named() -> None:
     await clock.advance(1)
 
 
-async def test_one_at_a_time() -> None:
+async def test_only_one_advance_at_a_time() -> None:
     clock = VirtualClock(patience=PATIENCE)
     first = asyncio.create_task(clock.advance(1))
     await asyncio.sleep(0)
@@ -142,10 +144,10 @@ async def test_one_at_a_time() -> None:
     await first
 
 
-def test_what_another_thread_has_sent_counts_before_the_time_goes_on(
+def test_publishes_of_another_thread_are_processed_before_the_time_moves(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    """No answer was waited for: the publishes are on their way when the clock is moved."""
+    """The publishes are not confirmed: they are on the way when the clock is advanced."""
     grave = timed.declare(exclusive=True)
     queue = timed.declare(
         exclusive=True, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=grave
@@ -156,10 +158,8 @@ def test_what_another_thread_has_sent_counts_before_the_time_goes_on(
     assert (timed.ready(queue), timed.ready(grave)) == (0, 100)
 
 
-def test_a_client_that_waits_for_the_test_holds_up_nothing(
-    timed: Channel, inprocess: InProcessBroker
-) -> None:
-    """It has deliveries that it does not read before the clock has moved."""
+def test_unread_deliveries_do_not_block_advance(timed: Channel, inprocess: InProcessBroker) -> None:
+    """The client does not read its deliveries before the clock has moved."""
     queue = timed.declare(exclusive=True)
     timed.consume(queue, "tag")
     for number in range(50):
@@ -168,7 +168,7 @@ def test_a_client_that_waits_for_the_test_holds_up_nothing(
     assert [delivery.body for delivery in timed.deliveries(50)] == [b"%d" % number for number in range(50)]
 
 
-def test_a_blocking_client(inprocess: InProcessBroker) -> None:
+def test_advance_with_a_blocking_client(inprocess: InProcessBroker) -> None:
     parameters = pika.URLParameters(inprocess.url)
     parameters.socket_timeout = parameters.stack_timeout = PATIENCE
     connection = pika.BlockingConnection(parameters)
@@ -190,7 +190,7 @@ def test_a_blocking_client(inprocess: InProcessBroker) -> None:
     connection.close()
 
 
-def test_a_stopped_broker_is_not_waited_for(inprocess: InProcessBroker) -> None:
+def test_advance_does_not_wait_for_a_stopped_broker(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         connection.channel().declare("q")
     inprocess.restart()
