@@ -1,6 +1,6 @@
 """Model-based test of the backing queue: the same messages in the same order as a plain list, in memory or on disk.
 
-The invariants of the five parts hold after each step. Steps are compaction, a change of the mode, a crash or a power cut, too.
+The invariants of the five parts hold after each step. A step may also be compaction, a mode change, a crash or a power cut.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ class TrieNode:
 
     def __init__(self) -> None:
         self.any = False
-        """True for the word `#`, which matches another word and stays at this node."""
+        """True for the word `#`, which matches any number of words at this node."""
         self.children: dict[bytes, TrieNode] = {}
         self.ends: dict[object, int] = {}
 
