@@ -91,7 +91,7 @@ async def call(task: Task) -> int:
     length = length_of(app_of(task))
 
     def many() -> int:
-        """Its results are for the thread that asked: one asks for a hundred, then reads them."""
+        """Send a hundred calls, then read the results, which belong to the calling thread."""
         results = [length.delay("four") for _ in range(CALLS)]
         return sum(result.get(timeout=REPLY_SECONDS) == 4 for result in results)
 

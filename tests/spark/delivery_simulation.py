@@ -24,7 +24,7 @@ ROUTES = {
 }
 STREAM = "journal"
 BATCH = 300
-"""After so many events whatever each source has told becomes a batch."""
+"""Events of all sources after which each source's events become a batch."""
 
 
 class Shop:

@@ -151,7 +151,7 @@ class Story:
 
 
 ENDED = {"replayed": 2, "waits": 1, "parked": 1, "log": 0}
-"""How many messages of a queue were acknowledged."""
+"""Acknowledged messages of each queue."""
 
 
 def began(batch: EventBatch) -> int:

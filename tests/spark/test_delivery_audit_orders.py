@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 PART = 1000
-"""So many orders of the file."""
+"""Number of orders read from the file."""
 REFUSED = ("canceled", "unavailable")
 
 

@@ -98,7 +98,7 @@ def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession,
     arriving = tmp_path / "arriving"
 
     def arrive(*sent: EventBatch) -> int:
-        """What Spark dropped."""
+        """Return the number of rows that Spark dropped."""
         messages_of(spark, sent).coalesce(1).write.mode("append").parquet(str(arriving))
         query = (
             events_of(spark.readStream.schema(COLUMNS).parquet(str(arriving)))

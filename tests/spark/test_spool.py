@@ -132,7 +132,7 @@ def test_a_header_may_be_the_key(audit: Audit, tmp_path: Path) -> None:
 
 
 def test_a_copy_from_a_stream_is_a_message_like_any_other(audit: Audit, tmp_path: Path) -> None:
-    """Its header is unchanged: only a stream's own offset is removed."""
+    """The copied header is unchanged: only a stream's own offset is removed."""
     copied = pika.BasicProperties(message_id="1", headers={"x-stream-offset": 2**40, "a": "b"})
     audit.publish([Message(b"0", copied), *numbered(1, 1)])
     with reading(audit, tmp_path) as reader:

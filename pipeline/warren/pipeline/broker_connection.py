@@ -167,7 +167,7 @@ class BrokerConnection:
         """Send as many of the given bytes as the socket accepts now.
 
         If the socket accepts none, wait until it does or until data arrives, whichever is first. Publishers need this:
-        a broker that returns messages may stop reading until somebody reads what it returned.
+        a broker that returns messages may stop reading until the publisher reads what it returned.
 
         :param wait: longest wait in seconds
         :return: number of bytes sent; after 0, call `receive`

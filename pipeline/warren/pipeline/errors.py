@@ -30,6 +30,6 @@ def spark_failure(error: Exception, log: Path) -> SparkFailed | None:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return None
     cause = getattr(error, "java_exception", None)
-    told = str(error if cause is None else cause).strip() or type(error).__name__
+    message = str(error if cause is None else cause).strip() or type(error).__name__
     more = f"; more in {log}" if log.exists() else ""
-    return SparkFailed(f"Spark failed: {told.splitlines()[0]}{more}")
+    return SparkFailed(f"Spark failed: {message.splitlines()[0]}{more}")

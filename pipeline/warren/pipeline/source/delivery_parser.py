@@ -100,7 +100,7 @@ class DeliveryParser:
                     raise AmqpError(Reply.FRAME_ERROR, f"a frame of {length} bytes")
                 break
             if data[end - 1] != 0xCE:
-                raise AmqpError(Reply.FRAME_ERROR, "a frame does not end where it says")
+                raise AmqpError(Reply.FRAME_ERROR, "a frame does not end at its declared length")
             if kind == 3:
                 self._on_body(data[position + 7 : end - 1])
             elif kind == 2:
@@ -125,7 +125,7 @@ class DeliveryParser:
     def _on_body(self, body: bytes) -> None:
         missing = self._missing_bytes - len(body)
         if missing < 0 or not self._header:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, "a body that is longer than its header says")
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a body that is longer than its header declares")
         if missing:
             self._missing_bytes = missing
             self._body_parts.append(body)

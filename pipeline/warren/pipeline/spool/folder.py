@@ -65,7 +65,7 @@ class SpoolFolder:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise
             if time.monotonic() >= deadline:
-                owner = os.pread(self._lock, 200, 0).decode(errors="replace") or "somebody"
+                owner = os.pread(self._lock, 200, 0).decode(errors="replace") or "an unknown process"
                 raise PipelineError(
                     f"the spool {self.path} is used by another query ({owner}): give each query a spoolDir of its own"
                 )

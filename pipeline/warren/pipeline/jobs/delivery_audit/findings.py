@@ -51,11 +51,11 @@ def with_all_columns(part: DataFrame) -> DataFrame:
     """Add the columns that this kind of finding does not have, as null."""
     from pyspark.sql import functions as F
 
-    told = [
+    optional_columns = [
         F.col(name) if name in part.columns else F.lit(None).cast(kind).alias(name)
         for name, kind in OPTIONAL_COLUMNS.items()
     ]
-    return part.select("finding", *MESSAGE_COLUMNS, *told)
+    return part.select("finding", *MESSAGE_COLUMNS, *optional_columns)
 
 
 def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:

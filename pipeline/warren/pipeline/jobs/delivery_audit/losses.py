@@ -175,12 +175,12 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
     seen = F.col("deliveries_sdk") > 0
     consumer = F.struct("queue", F.coalesce("first_sdk", "first_broker")["consumer"].alias("consumer"))
     by_consumer = messages.where(F.col("deliveries") > 0).withColumn("of", consumer)
-    told = by_consumer.groupBy("of").agg(
+    capabilities = by_consumer.groupBy("of").agg(
         F.max(seen).alias("receives"),
         F.max((F.col("acks_sdk") > 0) & (F.col("automatic") > 0)).alias("finishes"),
     )
     given = by_consumer.where((F.col("fate") == "handed_over") & (F.col("delivered_at") <= horizon)).join(
-        told, "of"
+        capabilities, "of"
     )
     place = F.when(~seen & F.col("receives"), "to the consumer").when(
         seen & F.col("finishes"), "at the consumer"

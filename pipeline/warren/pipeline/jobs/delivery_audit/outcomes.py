@@ -54,10 +54,10 @@ def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
     # An arrival without a connection is that of a dead letter, which is not a publication.
     arrived = F.when(F.col("taken.connection").isNotNull(), F.col("taken"))
     first = F.min(arrived).over(Window.partitionBy("message_id"))
-    told = both.withColumn("origin", F.coalesce("sent", first, "unrouted")).join(
+    with_origin = both.withColumn("origin", F.coalesce("sent", first, "unrouted")).join(
         purges_of(events), "queue", "left"
     )
-    return told.select(
+    return with_origin.select(
         "message_id",
         "queue",
         F.col("origin.at").alias("published_at"),

@@ -81,9 +81,9 @@ def headline(summary: Summary) -> str:
     found = [(kind, count) for kind, count in summary.findings.items() if count and kind != "unknown"]
     if found:
         (first, count), *others = found
-        told = f"{count:,} {'message was' if count == 1 else 'messages were'} {first}"
-        told += "".join(f", {count:,} {kind}" for kind, count in others)
-        return f"{told}; events are missing" if summary.capture.missing else told
+        title = f"{count:,} {'message was' if count == 1 else 'messages were'} {first}"
+        title += "".join(f", {count:,} {kind}" for kind, count in others)
+        return f"{title}; events are missing" if summary.capture.missing else title
     if summary.capture.missing:
         return "No loss found, but events are missing"
     if not summary.messages.published:

@@ -154,7 +154,7 @@ def summary_of(
     # One horizon for all checks.
     end = last_of(capture) - rules.settle // timedelta(microseconds=1)
     horizon = F.timestamp_micros(F.lit(end))
-    told, unobserved = completeness_of(events, capture)
+    completeness, unobserved = completeness_of(events, capture)
     fates = [fate for fate, count in stays.items() if count]
     findings = write_and_reload(findings_of(messages, unobserved, rules, horizon, fates), "findings")
     counted = findings.groupBy("finding", "place").agg(
@@ -167,7 +167,7 @@ def summary_of(
     return Summary(
         settle_seconds=rules.settle.total_seconds(),
         late_seconds=rules.late.total_seconds(),
-        capture=told,
+        capture=completeness,
         messages=messages_of(messages, horizon),
         stays=stays,
         findings={kind: sum(row["count"] for row in found if row["finding"] == kind) for kind in KINDS},
@@ -214,7 +214,7 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
     if missing:
         every = capture_gaps.gaps_of(events, capture_gaps.incomplete_of(pieces))
         largest, unobserved = largest_of(every), capture_gaps.unobserved_of(pieces, every)
-    told = Capture(
+    completeness = Capture(
         events=row["events"] or 0,
         sources=row["sources"],
         stopped=row["stopped"],
@@ -224,7 +224,7 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
         last_at=text(row["ended"]),
         gaps=largest,
     )
-    return told, unobserved
+    return completeness, unobserved
 
 
 def largest_of(every: DataFrame) -> tuple[Gap, ...]:

@@ -30,8 +30,8 @@ def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
     routed = steps.where("queue IS NULL AND exchange IS NOT NULL").drop("queue").join(known, address)
     rows = steps.where("queue IS NOT NULL").unionByName(routed)
     # "broker" sorts before "sdk".
-    told = rows.groupBy("queue").agg(F.min("by").alias("by"))
-    return rows.join(told, ["queue", "by"], "left_semi")
+    preferred_side = rows.groupBy("queue").agg(F.min("by").alias("by"))
+    return rows.join(preferred_side, ["queue", "by"], "left_semi")
 
 
 def observed_consumers(steps: DataFrame) -> DataFrame:
@@ -46,8 +46,8 @@ def observed_consumers(steps: DataFrame) -> DataFrame:
         "connection", F.coalesce("connection", F.lit(""))
     )
     # "sdk" sorts after "broker".
-    told = rows.groupBy(*consumer_key).agg(F.max("by").alias("by"))
-    return rows.join(told, [*consumer_key, "by"], "left_semi")
+    preferred_side = rows.groupBy(*consumer_key).agg(F.max("by").alias("by"))
+    return rows.join(preferred_side, [*consumer_key, "by"], "left_semi")
 
 
 def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
