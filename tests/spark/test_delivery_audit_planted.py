@@ -32,7 +32,7 @@ DROPPED, REPEATED, SWAPPED = (7, 23, 24, 50), (12, 31), (17, 40)
 FORGOTTEN = 2
 """The last deliveries, whose acknowledgements are lost (and those of others, if one stands for several)."""
 CRASHED, HANDLED, AFTER = 20, 8, 10
-"""Messages delivered to the consumer with automatic acknowledgement, those it handles, and those delivered to the next one."""
+"""Messages delivered to the consumer with automatic acknowledgement, handled by it, and delivered to the next one."""
 
 
 @dataclass
