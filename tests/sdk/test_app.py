@@ -1,4 +1,4 @@
-"""The App as a whole: its URL, its life, its components, its process."""
+"""The App: URL, lifecycle, components, process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warren.sdk.transport.session import aiormq_url
 
 
 @pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])
-def test_what_is_no_amqp_url_is_said_in_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_url_is_a_one_line_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMQP_URL", url or "nonsense")
     with pytest.raises(ConfigError, match=r"^not an AMQP URL: .+$") as caught:
         App(url or None)
@@ -37,9 +37,7 @@ def test_what_is_no_amqp_url_is_said_in_one_line(url: str, monkeypatch: pytest.M
         ("amqps://h/%2F", ("guest", "guest", "h", 5671, "/")),
     ],
 )
-async def test_a_url_means_to_aiormq_what_it_means_to_the_broker(
-    url: str, address: tuple[object, ...]
-) -> None:
+async def test_aiormq_and_the_broker_read_a_url_alike(url: str, address: tuple[object, ...]) -> None:
     target = aiormq_url(url, "me")
     connection = Connection(target)
     assert (target.user, target.password, target.host, target.port, connection.vhost) == address
@@ -79,7 +77,7 @@ async def test_without_a_url_the_broker_is_in_this_process(monkeypatch: pytest.M
 
 
 class Recorder:
-    """A component that keeps the order of what happens to it."""
+    """A component that records the order of its calls."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -102,7 +100,7 @@ class Recorder:
         self.events.append("stop")
 
 
-async def test_a_component_lives_with_the_app_and_can_publish_all_its_life(
+async def test_a_component_starts_and_stops_with_the_app_and_can_publish_meanwhile(
     make_app: MakeApp, name: str
 ) -> None:
     app, component = make_app(), Recorder(name)
@@ -114,7 +112,7 @@ async def test_a_component_lives_with_the_app_and_can_publish_all_its_life(
     assert component.events == ["register", "start", "handle", "stop"]
 
 
-async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp) -> None:
+async def test_a_call_from_another_event_loop_is_a_config_error(make_app: MakeApp) -> None:
     async with make_app() as app:
 
         def elsewhere() -> None:
@@ -124,7 +122,7 @@ async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp
             await asyncio.to_thread(elsewhere)
 
 
-async def test_trace_context_travels_with_the_message(
+async def test_trace_context_is_sent_in_the_headers(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -169,7 +167,7 @@ print("stopped cleanly", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_process_ends_its_work_before_it_ends(
+async def test_a_signal_stops_the_process_gracefully(
     make_app: MakeApp, amqp_url: str, name: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     class Ping(Command, queue=name):

@@ -1,4 +1,4 @@
-"""A broker that is low on disk reads no publishers: the App says so, and no publish waits beyond its deadline."""
+"""A broker that is low on disk: the App reports it, and no publish waits beyond its deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk import App, PublishTimeout, Queue, State
 
 
 @pytest.mark.processes
-async def test_a_blocked_publisher_is_told_why_and_consumers_go_on(tmp_path: Path) -> None:
+async def test_a_blocked_publish_fails_with_the_reason_and_consumers_go_on(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker", "--disk-free-limit", "1000000GB", *PATIENT)
     await asyncio.to_thread(broker.start)
     try:

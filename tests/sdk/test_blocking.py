@@ -1,4 +1,4 @@
-"""The App for threads that cannot await."""
+"""The blocking facade `app.sync`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_many_threads_share_one_app(make_app: MakeApp, amqp_client: AsyncC
         await held.ack()
 
 
-async def test_beside_a_running_loop_the_work_is_done_there(make_app: MakeApp, name: str) -> None:
+async def test_blocking_calls_run_on_the_loop_of_a_running_app(make_app: MakeApp, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -90,7 +90,7 @@ async def test_beside_a_running_loop_the_work_is_done_there(make_app: MakeApp, n
         assert app.ready, "what did not start it does not stop it"
 
 
-async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp, name: str) -> None:
+async def test_a_call_from_another_event_loop_is_a_config_error(make_app: MakeApp, name: str) -> None:
     app = make_app()
 
     def elsewhere() -> None:
@@ -108,7 +108,7 @@ async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp
         await asyncio.to_thread(elsewhere)
 
 
-def test_what_keeps_it_from_starting_is_said_and_leaves_nothing() -> None:
+def test_a_failed_start_raises_its_reason_and_leaves_nothing() -> None:
     app = App("amqp://127.0.0.1:1", connect_timeout=0.2)
     with pytest.raises(TransportUnavailable):
         app.sync.publish(b"1", key="q")
@@ -117,7 +117,7 @@ def test_what_keeps_it_from_starting_is_said_and_leaves_nothing() -> None:
 
 
 def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
-    """The interruption comes while the broker's greeting is awaited, as that of a user who tires of waiting."""
+    """The interruption comes while the broker's greeting is awaited, like Ctrl-C of an impatient user."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         app = App(f"amqp://127.0.0.1:{listener.getsockname()[1]}", connect_timeout=60)
 
@@ -140,7 +140,7 @@ def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
             assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
 
 
-async def test_a_forked_process_is_told_to_start_its_own(
+async def test_a_forked_process_must_start_its_own_app(
     make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app()

@@ -1,4 +1,4 @@
-"""Cancellation at every await: whatever is cancelled, wherever it waits, all the rest goes on as if it had not been."""
+"""Cancellation at every await: it affects nothing but the cancelled operation."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def declare_now(app: App, name: str) -> None:
         declare_now,
     ],
 )
-async def test_what_is_cancelled_harms_nothing_else(
+async def test_a_cancellation_affects_nothing_else(
     make_app: MakeApp, name: str, operation: Operation
 ) -> None:
     class Double(Request[int], queue=f"{name}.double"):
@@ -224,7 +224,7 @@ async def test_a_cancelled_block_of_a_transaction_is_rolled_back(
         assert app.statistics().reconnects == 0
 
 
-async def test_a_publish_that_waits_for_room_passes_its_place_on(
+async def test_a_cancelled_publish_that_waits_for_room_wakes_the_next(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     app = make_app(proxy.url, window=1)

@@ -57,7 +57,7 @@ async def read(reading: list[CaptureReader], url: str, stream: str) -> CaptureRe
     return await asyncio.to_thread(opened.stopped)
 
 
-async def test_every_step_of_a_life_is_told_once_and_in_order(
+async def test_every_event_of_a_message_is_captured_once_and_in_order(
     make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     class Job(Command, queue=name):
@@ -133,7 +133,7 @@ async def test_every_step_of_a_life_is_told_once_and_in_order(
     assert times == sorted(times)
 
 
-async def test_a_consumer_of_a_stream_says_that_it_is_one(
+async def test_events_of_a_stream_consumer_are_marked(
     make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     class Line(Command, queue=Queue(f"{name}.log", type="stream")):
@@ -167,7 +167,7 @@ async def test_a_consumer_of_a_stream_says_that_it_is_one(
     assert set(names(told, queue=name, stream=None)) >= set(steps)
 
 
-async def test_a_transaction_tells_what_the_commit_made_true(
+async def test_a_transaction_is_captured_at_its_commit(
     make_app: MakeApp,
     amqp_client: AsyncClient,
     amqp_url: str,
@@ -228,7 +228,7 @@ async def test_nothing_is_missing_after_lost_connections(
     assert len(published) - len(first) == republished > 0
 
 
-async def test_what_cannot_be_written_is_dropped_and_seen_and_stops_nobody(
+async def test_events_that_cannot_be_written_are_dropped_and_counted(
     make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     capture = Capture(stream=stream, batch=1, buffer=20)
@@ -268,7 +268,7 @@ async def test_an_application_may_have_a_long_name(
     assert batch.source.startswith(f"{character * (150 // len(character.encode()))}.")
 
 
-async def test_a_batch_that_can_never_be_written_is_dropped(
+async def test_a_batch_that_cannot_be_encoded_is_dropped(
     make_app: MakeApp, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(name="n" * 256, capture=Capture(stream=stream, within=0.01))
@@ -279,7 +279,7 @@ async def test_a_batch_that_can_never_be_written_is_dropped(
         assert statistics(app).written == 0
 
 
-async def test_a_stream_that_is_deleted_is_made_again(
+async def test_a_deleted_stream_is_declared_again(
     make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     app = make_app(capture=Capture(stream=stream, within=0.01))
@@ -310,7 +310,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_killed_process_leaves_no_gap_but_says_no_end(
+async def test_a_killed_process_leaves_no_gap_and_no_last_event(
     amqp_client: AsyncClient, amqp_url: str, stream: str, name: str
 ) -> None:
     process = await asyncio.create_subprocess_exec(
@@ -345,7 +345,7 @@ async def test_without_capture_there_is_no_connection_for_it(
         await until(lambda: proxy.connections == 3, "there is one more")
 
 
-async def test_a_stream_that_may_not_be_made_is_named(make_app: MakeApp, name: str) -> None:
+async def test_a_missing_stream_is_named_if_it_may_not_be_declared(make_app: MakeApp, name: str) -> None:
     app = make_app(declare="never", capture=Capture(stream=f"{name}.none"))
     with pytest.raises(TopologyMismatch, match=rf"cannot capture events to stream '{name}\.none'"):
         await app.start()

@@ -1,4 +1,4 @@
-"""Connections: several hosts, states and who hears of them, probes, and what another connection still holds."""
+"""Connections: several hosts, states, probes, and queues that another connection still holds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_the_next_host_is_tried_after_each_failure(
 
 
 @pytest.mark.parametrize("text", ["{a},{b}", "{a} , {b}", ["{a}", "{b}"]])
-def test_hosts_come_as_a_list_or_with_commas(text: str | list[str]) -> None:
+def test_several_hosts_are_a_list_or_separated_by_commas(text: str | list[str]) -> None:
     a, b = "amqp://u:p,w@a:1/v", "amqps://b"
     given = text.format(a=a, b=b) if isinstance(text, str) else [part.format(a=a, b=b) for part in text]
     hosts = Hosts.parse(given, "given")
@@ -82,14 +82,14 @@ def test_a_list_without_a_broker_is_refused(
         App(url)
 
 
-async def test_no_host_answers_and_the_error_names_the_last(make_app: MakeApp) -> None:
+async def test_if_no_host_answers_the_error_names_the_last(make_app: MakeApp) -> None:
     with closed_port() as first, closed_port() as second:
         app = make_app([NOBODY.format(port) for port in (first, second)], connect_timeout=10)
         with pytest.raises(TransportUnavailable, match=rf"127\.0\.0\.1:({first}|{second})"):
             await app.start()
 
 
-async def test_each_change_of_state_is_told_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+async def test_each_change_of_state_is_reported_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:
     app = make_app(proxy.url)
     states: list[State] = []
 
@@ -111,7 +111,7 @@ async def test_each_change_of_state_is_told_once(make_app: MakeApp, proxy: Proxy
     assert states[4:] == [State.CLOSING, State.CLOSED]
 
 
-async def test_health_says_what_is_missing_and_why(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+async def test_health_has_missing_parts_and_reason(make_app: MakeApp, proxy: Proxy, name: str) -> None:
     app = make_app(proxy.url)
     assert (app.health().state, app.health().ready) == (State.CLOSED, False)
 
@@ -172,7 +172,7 @@ async def asked(probe: HealthProbe, line: str) -> tuple[int, Any]:
     return int(head.split()[1]), json.loads(body) if body else None
 
 
-async def test_an_exclusive_queue_lives_and_returns_with_its_consumer(
+async def test_an_exclusive_queue_is_declared_again_with_its_consumer(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -194,7 +194,7 @@ async def test_an_exclusive_queue_lives_and_returns_with_its_consumer(
 
 
 @pytest.mark.parametrize("reconnect", [False, True])
-async def test_what_another_connection_still_holds_is_waited_for(
+async def test_a_start_waits_for_a_queue_that_another_connection_holds(
     make_app: MakeApp, proxy: Proxy, amqp_url: str, name: str, reconnect: bool
 ) -> None:
     app = make_app(proxy.url, longest_retry=0.1, connect_timeout=150)
@@ -236,7 +236,7 @@ async def taken(channel: AbstractChannel, name: str) -> None:
                 await channel.reopen()
 
 
-async def test_what_stays_locked_ends_the_start_at_its_deadline(
+async def test_a_queue_that_stays_locked_fails_the_start_at_its_deadline(
     make_app: MakeApp, amqp_url: str, name: str
 ) -> None:
     app = make_app(connect_timeout=15)

@@ -127,7 +127,7 @@ async def test_a_forwarded_message_does_not_pass_the_publish_middlewares(
         assert (await amqp_client.take(f"{name}.further")).body == b"21a"
 
 
-async def test_requests_and_replies_pass_on_both_sides(make_app: MakeApp, name: str) -> None:
+async def test_requests_and_replies_pass_the_middlewares_of_both_sides(make_app: MakeApp, name: str) -> None:
     class Double(Request[int], queue=name):
         number: int
 
@@ -199,7 +199,7 @@ async def test_a_message_that_a_middleware_does_not_pass_on_is_acknowledged(
         await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
 
 
-async def test_many_publishes_keep_their_order_though_a_middleware_waits(
+async def test_publishes_keep_their_order_although_a_middleware_waits(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()

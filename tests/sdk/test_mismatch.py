@@ -1,4 +1,4 @@
-"""What is on the broker with other arguments: all of it is said, or it is taken as it is."""
+"""Mismatch report: existing items with other arguments are reported completely, or adopted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_every_argument_that_differs_is_named_with_both_values(
     assert "\n" not in str(caught.value)
 
 
-async def test_properties_that_differ_are_named_as_well(
+async def test_differing_properties_are_named_too(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     exchange = f"{name}.x"
@@ -66,7 +66,7 @@ async def test_properties_that_differ_are_named_as_well(
     }
 
 
-async def test_adopt_takes_it_as_it_is_and_says_so(
+async def test_adopt_uses_it_unchanged_and_logs_the_differences(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await amqp_client.channel.declare_queue(name, durable=True, arguments={"x-max-length": 7})
@@ -108,7 +108,7 @@ async def test_what_an_app_publishes_is_declared_at_its_start(
         ("received '5' but current is 'cut o", None),
     ],
 )  # fmt: skip
-def test_the_text_of_a_mismatch_is_read(text: str, difference: Difference | None) -> None:
+def test_the_text_of_a_mismatch_is_parsed(text: str, difference: Difference | None) -> None:
     form = Declaration.of(Queue("a: received none but current is none", max_length=5))
     whole = (
         f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '{form.name}' in vhost '/': {text}"

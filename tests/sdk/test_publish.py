@@ -1,4 +1,4 @@
-"""A publish ends in the broker's confirm, or in an error that says what became of the message."""
+"""Publishing: each publish ends in the broker's confirm, or in an error with the outcome of the message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from warren.sdk import (
 )
 
 
-async def test_a_confirmed_message_is_in_its_queue_as_the_wire_form_says(
+async def test_a_confirmed_message_is_in_its_queue_in_the_documented_wire_form(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class OrderPlaced(Event, exchange=f"{name}.orders", key="order.placed", audience=[f"{name}.billing"]):
@@ -50,7 +50,7 @@ async def test_a_confirmed_message_is_in_its_queue_as_the_wire_form_says(
     assert (message.message_id or "")[14] == "7"
 
 
-async def test_an_unroutable_message_comes_back_with_all_that_was_sent(make_app: MakeApp, name: str) -> None:
+async def test_an_unroutable_message_is_returned_with_all_that_was_sent(make_app: MakeApp, name: str) -> None:
     returned: list[Unroutable] = []
     app = make_app()
     app.on_return(returned.append)
@@ -69,7 +69,9 @@ async def test_an_unroutable_message_comes_back_with_all_that_was_sent(make_app:
     assert returned == [error]
 
 
-async def test_returns_find_their_publish_though_all_share_a_message_id(make_app: MakeApp, name: str) -> None:
+async def test_returns_are_matched_to_publishes_with_the_same_message_id(
+    make_app: MakeApp, name: str
+) -> None:
     app = make_app()
     app.declare(
         Exchange(f"{name}.x", type="direct"), Queue(f"{name}.q"), Binding(f"{name}.x", f"{name}.q", "known")
@@ -132,7 +134,7 @@ async def test_a_full_window_ends_in_a_timeout_and_nothing_was_sent(
     assert [(await amqp_client.take(name)).body for _ in range(3)] == [b"1", b"1", b"3"]
 
 
-async def test_without_a_connection_a_publish_waits_and_then_says_that_it_was_not_sent(
+async def test_without_a_connection_a_publish_waits_and_fails_as_not_sent(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -150,21 +152,23 @@ async def test_without_a_connection_a_publish_waits_and_then_says_that_it_was_no
         await waiting
 
 
-async def test_no_broker_at_all_is_one_clear_error(make_app: MakeApp) -> None:
+async def test_an_unreachable_broker_is_one_clear_error(make_app: MakeApp) -> None:
     with closed_port() as port:
         app = make_app(f"amqp://127.0.0.1:{port}", connect_timeout=10)
         with pytest.raises(TransportUnavailable, match=r"cannot connect to .*: .*Connect"):
             await app.start()
 
 
-async def test_a_wrong_password_is_said_at_once(make_app: MakeApp, amqp_url: str) -> None:
+async def test_a_wrong_password_fails_at_once(make_app: MakeApp, amqp_url: str) -> None:
     app = make_app(amqp_url.replace("//guest:guest@", "//").replace("//", "//guest:wrong@", 1))
     with pytest.raises(TransportUnavailable, match="refused the user or password") as caught:
         await app.start()
     assert not caught.value.retryable
 
 
-async def test_a_batch_says_which_failed(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
+async def test_a_batch_error_names_the_failures(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Note(Command, queue=f"{name}.notes"):
         number: int
 
@@ -180,7 +184,7 @@ async def test_a_batch_says_which_failed(make_app: MakeApp, amqp_client: AsyncCl
         assert isinstance(report.failures[0].error, Unroutable)
 
 
-async def test_a_missing_exchange_ends_only_what_went_there(
+async def test_a_missing_exchange_fails_only_its_own_publishes(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -198,7 +202,7 @@ async def test_a_missing_exchange_ends_only_what_went_there(
         assert (await amqp_client.drain(name)).count(b"good") >= 40
 
 
-async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
+async def test_a_return_on_a_lost_connection_does_not_affect_the_next_attempt(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -218,7 +222,7 @@ async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
     assert (await amqp_client.take(name)).headers["warren-republished"]
 
 
-async def test_whoever_finds_no_room_for_its_bytes_keeps_its_place(
+async def test_a_publish_without_room_for_its_bytes_keeps_its_place(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("warren.sdk.publish.publisher_confirms.WINDOW_BYTES", 4)
@@ -253,7 +257,7 @@ async def test_bodies_of_every_size_arrive_whole(
     assert (await amqp_client.take(name)).body == body
 
 
-async def test_what_cannot_be_written_is_said_and_harms_nobody(
+async def test_a_value_that_cannot_be_encoded_fails_only_its_own_publish(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -283,10 +287,10 @@ async def test_a_cancelled_publish_leaves_no_trace(make_app: MakeApp, proxy: Pro
         assert app.statistics().publisher.unconfirmed == 0
 
 
-async def test_what_is_cut_off_is_published_again_marked_and_under_its_own_id(
+async def test_interrupted_messages_are_republished_marked_and_with_the_same_id(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
-    """The broker got the messages, the confirms were lost: each comes a second time, and says so."""
+    """The broker received the messages, the confirms were lost: each arrives a second time, marked."""
     app = make_app(proxy.url)
     app.declare(Queue(name))
     async with app:
@@ -332,13 +336,13 @@ async def test_nothing_is_lost_when_connections_are_cut_in_the_middle_of_publish
     assert len(bodies) == 5 * 10 * 40
 
 
-async def test_an_app_that_does_not_run_says_so(make_app: MakeApp) -> None:
+async def test_publishing_with_an_app_that_does_not_run_fails(make_app: MakeApp) -> None:
     app = make_app()
     with pytest.raises(TransportUnavailable, match="the App does not run"):
         await app.publish(b"", key="q")
 
 
-async def test_publishes_that_found_no_confirm_in_time_are_counted(
+async def test_publishes_without_a_confirm_in_time_are_counted(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     app = make_app(proxy.url)

@@ -1,4 +1,4 @@
-"""One publish that cannot be, or whose caller gives up, harms no other."""
+"""Independence of publishes: one that fails or is cancelled affects no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.proxy import Proxy
 from warren.sdk import ConfigError, PublishError, Queue, Unroutable
 
 
-async def test_a_header_that_cannot_be_written_harms_no_other_publish(make_app: MakeApp, name: str) -> None:
+async def test_a_header_that_cannot_be_encoded_fails_no_other_publish(make_app: MakeApp, name: str) -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
     app = make_app()
@@ -33,7 +33,7 @@ async def test_a_header_that_cannot_be_written_harms_no_other_publish(make_app: 
         assert app.statistics().publisher.unconfirmed == 0
 
 
-async def test_headers_that_fit_no_frame_are_refused_before_the_connection_is_lost_over_them(
+async def test_headers_that_fit_no_frame_are_refused_before_they_are_sent(
     make_app: MakeApp, name: str
 ) -> None:
     app = make_app()
@@ -63,7 +63,7 @@ async def test_at_most_once_needs_no_place_in_the_window(
         assert [(await amqp_client.take(name)).body for _ in range(3)] == [b"0", b"1", b"2"]
 
 
-async def test_who_gives_up_when_its_turn_comes_lets_the_next_one_go(
+async def test_a_waiter_that_gives_up_when_its_turn_comes_wakes_the_next(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=1)
@@ -86,7 +86,7 @@ async def test_who_gives_up_when_its_turn_comes_lets_the_next_one_go(
         assert [(await amqp_client.take(name)).body for _ in range(2)] == [b"first", b"third"]
 
 
-async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awaited(
+async def test_a_refused_at_most_once_publish_fails_no_confirmed_publish(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -103,7 +103,7 @@ async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awai
             await app.publish(b"x", key=name, headers={"CC": "no list"})
 
 
-async def test_a_message_that_closes_the_channel_ends_alone_and_those_beside_it_are_confirmed(
+async def test_a_message_that_closes_the_channel_fails_alone_and_the_others_are_confirmed(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()

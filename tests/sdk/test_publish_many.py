@@ -1,4 +1,4 @@
-"""Many publishes: in a window, in batches by count and by time, in order, and again what was not confirmed."""
+"""Bulk publishing: window, batches by count and time, order, repeated attempts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from warren.sdk.publish.outgoing import Outgoing
 
 
 def full(name: str, length: int) -> Queue:
-    """A queue that refuses what is more."""
+    """A queue that refuses further messages when it is full."""
     return Queue(
         name, type="classic", dead_letter_exchange=None, max_length=length, overflow="reject-publish"
     )
@@ -63,7 +63,7 @@ async def test_batches_close_by_count(make_app: MakeApp, amqp_client: AsyncClien
     assert [(await amqp_client.take(name)).body for _ in range(25)] == [str(n).encode() for n in range(25)]
 
 
-async def test_batches_close_by_time_while_the_source_has_no_more(make_app: MakeApp, name: str) -> None:
+async def test_batches_close_by_time_while_the_source_is_idle(make_app: MakeApp, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     go_on = asyncio.Event()
@@ -93,7 +93,7 @@ async def test_batches_close_by_time_while_the_source_has_no_more(make_app: Make
 
 
 @pytest.mark.parametrize(("count", "within"), [(None, None), (0, 1.0)])
-async def test_a_batch_that_nothing_closes_is_refused(
+async def test_a_batch_without_count_and_within_is_refused(
     make_app: MakeApp, name: str, count: int | None, within: float | None
 ) -> None:
     async with make_app() as app:
@@ -102,7 +102,7 @@ async def test_a_batch_that_nothing_closes_is_refused(
                 pass
 
 
-async def test_only_what_is_not_confirmed_is_published_again(
+async def test_only_failures_are_published_again(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -122,7 +122,7 @@ async def test_only_what_is_not_confirmed_is_published_again(
     ]
 
 
-async def test_what_cannot_be_sent_at_all_stays_a_failure(make_app: MakeApp, name: str) -> None:
+async def test_a_message_that_cannot_be_encoded_stays_a_failure(make_app: MakeApp, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -133,7 +133,7 @@ async def test_what_cannot_be_sent_at_all_stays_a_failure(make_app: MakeApp, nam
     assert [failure.index for failure in caught.value.report.failures] == [1]
 
 
-async def test_attempts_publish_again_until_there_is_room(
+async def test_attempts_are_repeated_until_the_queue_has_room(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -151,7 +151,7 @@ async def test_attempts_publish_again_until_there_is_room(
     assert sorted(bodies) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_in_order_nothing_overtakes_what_was_refused(
+async def test_ordered_publishes_do_not_overtake_a_refused_one(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(window=1)
@@ -165,7 +165,7 @@ async def test_in_order_nothing_overtakes_what_was_refused(
     assert bodies == [str(n).encode() for n in range(20)]
 
 
-async def test_in_order_the_first_that_stays_refused_ends_it(
+async def test_an_ordered_bulk_publish_stops_at_the_first_that_stays_refused(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(window=4)
@@ -190,7 +190,7 @@ async def test_in_order_the_first_that_stays_refused_ends_it(
         assert rest.failures[0].index in (5, 6)
 
 
-async def test_in_order_across_lost_connections(
+async def test_ordered_publishes_keep_their_order_across_lost_connections(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=20)
@@ -213,7 +213,7 @@ async def test_in_order_across_lost_connections(
     assert first == list(range(400)), "the first copies are in order; a copy of a lost confirm may come again"
 
 
-async def test_what_passed_the_middlewares_does_not_pass_again(
+async def test_repeated_attempts_skip_the_middlewares(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app: App = make_app()

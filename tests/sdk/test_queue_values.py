@@ -1,4 +1,4 @@
-"""A queue is checked when it is made: what its type takes, and what a broker would refuse."""
+"""Validation of queues: arguments of each type, and values that a broker would refuse."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAMPLES: dict[str, Any] = {
 make = cast(Callable[..., Queue], Queue)
 
 
-def test_each_type_takes_its_own_arguments_and_refuses_the_others() -> None:
+def test_each_type_has_its_own_arguments_and_refuses_the_others() -> None:
     assert {argument.field for argument in ARGUMENTS} == {*SAMPLES, "dead_letter_routing_key"}
     for argument in ARGUMENTS:
         if argument.field not in SAMPLES:
@@ -64,7 +64,7 @@ def test_each_type_takes_its_own_arguments_and_refuses_the_others() -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-async def test_the_broker_takes_all_that_a_type_has_at_once(
+async def test_the_broker_accepts_all_arguments_of_a_type_at_once(
     make_app: MakeApp, name: str, kind: QueueType
 ) -> None:
     fields = {
@@ -102,7 +102,7 @@ async def test_the_broker_takes_all_that_a_type_has_at_once(
         ({"delayed_retry_min": 2 * SECOND, "delayed_retry_max": SECOND}, "delayed_retry_max is below"),
     ],
 )  # fmt: skip
-def test_what_a_broker_would_refuse_is_said_when_it_is_made(arguments: dict[str, Any], said: str) -> None:
+def test_the_constructor_refuses_what_a_broker_would_refuse(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make(**{"name": "q", **arguments})
     assert said in str(caught.value)
@@ -121,20 +121,22 @@ def test_what_a_broker_would_refuse_is_said_when_it_is_made(arguments: dict[str,
         (Queue("q", max_age=timedelta(hours=1)), "stream", "max_age=1:00:00"),
     ],
 )
-def test_an_argument_of_one_type_chooses_it_and_says_so(queue: Queue, kind: str, reason: str) -> None:
+def test_an_argument_of_one_type_selects_it_and_is_the_type_reason(
+    queue: Queue, kind: str, reason: str
+) -> None:
     assert (queue.type, queue.type_reason) == (kind, reason)
     chosen = reason.partition("=")[0]
     assert queue == make("q", type=kind, **({chosen: getattr(queue, chosen)} if reason else {}))
 
 
-def test_durations_are_rounded_up_to_what_the_wire_counts() -> None:
+def test_durations_are_rounded_up_to_the_unit_of_the_argument() -> None:
     queue = Queue("q", message_ttl=timedelta(microseconds=1))
     assert queue.wire_arguments()["x-message-ttl"] == 1
     stream = Queue("s", type="stream", max_age=timedelta(seconds=1, microseconds=1))
     assert stream.wire_arguments() == {"x-queue-type": "stream", "x-max-age": "2s"}
 
 
-def test_exchanges_and_bindings_are_checked_as_well() -> None:
+def test_exchanges_and_bindings_are_checked_too() -> None:
     with pytest.raises(
         ConfigError, match="there is no type 'topics'; there are topic, direct, fanout, headers"
     ):

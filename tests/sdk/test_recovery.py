@@ -1,4 +1,4 @@
-"""What breaks comes back by itself: connections, channels, consumers, queues, the broker."""
+"""Recovery of connections, channels, consumers, queues and the broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
 
 
 async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:
-    """It is random below a bound, and one is enough for each of the two connections."""
+    """The wait is random below a bound, and one attempt is enough for each of the two connections."""
     assert FIRST_RETRY_SECONDS <= 0.05
     async with make_app(proxy.url) as app:
         proxy.cut()
@@ -57,7 +57,7 @@ async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, na
         assert (proxy.accepted, app.statistics().reconnects) == (4, 2)
 
 
-async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlement_harms_nobody(
+async def test_a_delivery_of_a_lost_connection_is_redelivered_and_its_late_settlement_is_ignored(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -83,7 +83,7 @@ async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlem
     await amqp_client.holds(name, 0)
 
 
-async def test_a_queue_deleted_under_its_consumer_is_made_again(
+async def test_a_queue_deleted_under_its_consumer_is_declared_again(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Happened(Event, exchange=f"{name}.x", key="k"):
@@ -105,7 +105,7 @@ async def test_a_queue_deleted_under_its_consumer_is_made_again(
             await asyncio.wait_for(seen.get(), 60)
 
 
-async def test_topology_is_there_again_after_the_broker_lost_it(
+async def test_topology_that_the_broker_lost_is_declared_again(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Happened(Event, exchange=f"{name}.x", key="k", audience=[f"{name}.audience"]):
@@ -149,7 +149,7 @@ async def test_stopping_while_there_is_no_broker_takes_no_time(
     proxy.accept()
 
 
-async def test_who_declares_while_there_is_no_broker_hears_that_the_app_has_stopped(
+async def test_a_declaration_without_a_broker_fails_when_the_app_stops(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -210,7 +210,7 @@ async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
         assert app.statistics().publisher.republished > 0
 
 
-async def test_why_a_queue_cannot_be_brought_back_is_said(
+async def test_the_reason_why_a_queue_cannot_be_declared_again_is_logged(
     make_app: MakeApp,
     amqp_url: str,
     name: str,

@@ -1,4 +1,4 @@
-"""What waits on a connection that ends gets the SDK's error, however the connection ended."""
+"""The end of a connection: all that waits on it gets the SDK's error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 @pytest.mark.parametrize("reason", [None, asyncio.CancelledError, ConnectionResetError("gone")], ids=repr)
 @pytest.mark.parametrize("turns", [1, 3, 5])
-async def test_a_channel_that_opens_meanwhile(
+async def test_opening_a_channel_while_the_connection_is_lost(
     amqp_url: str, reason: BaseException | type[BaseException] | None, turns: int
 ) -> None:
     session = await Session.open(amqp_url, "ends", lambda _: None)
@@ -37,7 +37,7 @@ async def test_a_channel_that_opens_meanwhile(
     await session.close()
 
 
-async def test_a_channel_that_is_asked_for_while_the_loss_becomes_known(proxy: Proxy) -> None:
+async def test_opening_a_channel_while_the_loss_is_being_noticed(proxy: Proxy) -> None:
     for turns in range(30):
         session = await Session.open(proxy.url, "lost", lambda _: None)
         proxy.cut()
@@ -49,7 +49,7 @@ async def test_a_channel_that_is_asked_for_while_the_loss_becomes_known(proxy: P
         await session.close()
 
 
-async def test_a_channel_of_a_connection_that_has_ended(amqp_url: str) -> None:
+async def test_opening_a_channel_on_a_closed_connection(amqp_url: str) -> None:
     session = await Session.open(amqp_url, "ended", lambda _: None)
     await session._connection.close()
     with pytest.raises(TransportUnavailable, match="cannot open a channel"):
@@ -75,7 +75,7 @@ async def declare(app: App, name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("act", [begin_a_transaction, take, declare])
-async def test_what_begins_while_a_loss_becomes_known_is_done_on_the_next_connection(
+async def test_work_that_begins_during_a_loss_is_done_on_the_next_connection(
     make_app: MakeApp, proxy: Proxy, name: str, act: Callable[[App, str, int], Awaitable[None]]
 ) -> None:
     app = make_app(proxy.url, first_retry=0.001, longest_retry=0.01)
@@ -88,10 +88,10 @@ async def test_what_begins_while_a_loss_becomes_known_is_done_on_the_next_connec
             await act(app, name, turns)
 
 
-async def test_an_app_that_stops_while_a_loss_becomes_known_says_that_it_stopped(
+async def test_work_fails_with_app_stopped_if_the_app_stops_during_a_loss(
     make_app: MakeApp, proxy: Proxy, name: str
 ) -> None:
-    """Not what became of the connection: without the stop, the work would have gone on, on the next one."""
+    """The error is not that of the connection: without the stop, the work would continue on the next one."""
     for turns in range(20):
         proxy.accept()
         app = make_app(proxy.url)
@@ -109,10 +109,10 @@ async def test_an_app_that_stops_while_a_loss_becomes_known_says_that_it_stopped
 
 
 @pytest.mark.parametrize("act", [begin_a_transaction, take])
-async def test_a_channel_too_many_is_said_at_once(
+async def test_exceeding_channel_max_fails_at_once(
     name: str, act: Callable[[App, str, int], Awaitable[None]]
 ) -> None:
-    """The broker ends the connection over it: once more would end the next one."""
+    """The broker closes the connection over it; a repetition would end the next one too."""
     with InProcessBroker() as broker:
         assert broker.broker is not None
         node = broker.broker._node
@@ -130,10 +130,10 @@ async def test_a_channel_too_many_is_said_at_once(
 
 
 @pytest.mark.parametrize("stable", [3600.0, 0.05], ids=["at once", "when it has stood for a while"])
-async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
+async def test_work_over_which_the_broker_closes_connections_is_tried_three_times(
     amqp_url: str, stable: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who supervises the connection hears of its end before who uses it, or after."""
+    """The supervising task learns of the loss before or after the user of the connection."""
     monkeypatch.setattr("warren.sdk.transport.supervised_connection.STABLE_SECONDS", stable)
     loop = asyncio.get_running_loop()
     used: list[Session] = []

@@ -1,4 +1,4 @@
-"""`app.statistics()` counts what happened, and is what OpenTelemetry is told of the SDK's own."""
+"""Statistics of an App, and the metrics that export them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, DeadLetter, Delivery, Request, Requeue, Unroutable
 
 
-async def test_what_happened_is_counted(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
+async def test_statistics_count_deliveries_and_outcomes(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Charge(Command, queue=name):
         how: str = ""
 
@@ -73,7 +75,7 @@ class CounterStatistics:
 
 
 class Counter:
-    """A component of a user's own."""
+    """A component of the user."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -97,7 +99,7 @@ async def test_components_are_counted_too(make_app: MakeApp) -> None:
     }  # fmt: skip
 
 
-async def test_metrics_of_its_own(traced: MakeApp, recorded: Recorded, name: str) -> None:
+async def test_statistics_are_exported_as_metrics(traced: MakeApp, recorded: Recorded, name: str) -> None:
     class Charge(Command, queue=name):
         pass
 
@@ -124,7 +126,7 @@ async def test_metrics_of_its_own(traced: MakeApp, recorded: Recorded, name: str
     )  # fmt: skip
 
 
-async def test_metrics_are_those_of_the_apps_that_run(make_app: MakeApp, recorded: Recorded) -> None:
+async def test_metrics_include_running_apps_only(make_app: MakeApp, recorded: Recorded) -> None:
     """A second App, and a second run, use the same instruments."""
     apps = [make_app(name=name, telemetry=recorded.telemetry()) for name in ("one", "two")]
     for _ in range(2):

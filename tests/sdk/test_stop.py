@@ -13,7 +13,7 @@ from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, Queue
 
 
-async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
+async def test_stopping_finishes_running_handlers_and_requeues_the_rest(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
@@ -127,7 +127,7 @@ class Unexpected(BaseException):
 
 
 @pytest.mark.parametrize("how", ["raise", "cancel", "cancel and return"])
-async def test_whatever_a_handler_does_to_its_task_the_next_message_is_handled(
+async def test_the_next_message_is_handled_whatever_a_handler_does_to_its_task(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, how: str
 ) -> None:
     app = make_app()

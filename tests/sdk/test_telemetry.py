@@ -57,7 +57,7 @@ async def test_publish(traced: MakeApp, recorded: Recorded, server: Mapping[str,
     ("exchange", "key", "destination"),
     [("{x}", "", "{x}"), ("", "{x}.q", "{x}.q"), ("{x}", "a.b", "{x}:a.b")],
 )
-async def test_publish_names_its_destination(
+async def test_publish_span_has_its_destination(
     traced: MakeApp,
     recorded: Recorded,
     amqp_client: AsyncClient,
@@ -294,7 +294,7 @@ async def test_a_call_is_two_conversations_of_one_id(
         assert span.name.split()[1] == f"{server['server.address']}:{server['server.port']}"
 
 
-async def test_a_template_that_fails_costs_no_message(
+async def test_a_failing_template_affects_no_message(
     make_app: MakeApp, recorded: Recorded, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(telemetry=recorded.telemetry(template=lambda exchange, key: {}[key]))
@@ -311,7 +311,7 @@ async def test_a_template_that_fails_costs_no_message(
     assert caplog.text.count("event=telemetry.destination_template_failed") == 1
 
 
-async def test_a_settlement_is_made_though_its_span_fails(make_app: MakeApp, name: str) -> None:
+async def test_a_settlement_is_sent_although_its_span_fails(make_app: MakeApp, name: str) -> None:
     class OnlyHandlings(Sampler):
         def should_sample(
             self, parent_context: Any, trace_id: int, name: str, *others: Any, **more: Any

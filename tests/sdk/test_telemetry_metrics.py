@@ -26,7 +26,7 @@ from warren.sdk.app.runtime import Runtime
 # Context
 
 
-async def test_context_travels_as_w3c_headers(
+async def test_trace_context_is_sent_as_w3c_headers(
     traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     app = traced()
@@ -68,7 +68,7 @@ async def test_a_creation_context_of_the_user_is_not_overwritten(
     assert (span.kind, linked(span)) == (SpanKind.CLIENT, [theirs.get_span_context().span_id])
 
 
-async def test_a_dead_letter_keeps_where_it_was_created(
+async def test_a_dead_letter_keeps_its_creation_context(
     traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     class Charge(Command, queue=name):

@@ -1,4 +1,4 @@
-"""Queues are safe by default, and one name means one thing."""
+"""Declared topology: safe defaults, and one declaration for each name."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_arguments_of_other_queues(queue: Queue, arguments: dict[str, object
     assert queue.wire_arguments() == arguments
 
 
-def test_a_queue_brings_its_dead_letter_queue() -> None:
+def test_a_queue_implies_its_dead_letter_queue() -> None:
     app = App(URL)
     app.declare(Queue("billing"))
     assert set(map(str, app.topology)) == set(
@@ -101,7 +101,7 @@ def test_a_queue_brings_its_dead_letter_queue() -> None:
     )
 
 
-def test_a_queue_of_defaults_gives_way_to_one_that_says_more() -> None:
+def test_a_queue_with_defaults_gives_way_to_one_with_arguments() -> None:
     classic = Queue("billing", type="classic", dead_letter_exchange=None)
     for order in ([Queue("billing"), classic], [classic, Queue("billing")]):
         app = App(URL)
@@ -111,7 +111,7 @@ def test_a_queue_of_defaults_gives_way_to_one_that_says_more() -> None:
         ]
 
 
-def test_a_handler_of_dead_letters_takes_the_dead_letter_queue_as_it_is() -> None:
+def test_a_handler_of_dead_letters_uses_the_implied_queue_unchanged() -> None:
     for order in (["billing", "billing.dead"], ["billing.dead", "billing"]):
         app = App(URL)
         for queue in order:
@@ -128,14 +128,14 @@ def test_a_handler_of_dead_letters_takes_the_dead_letter_queue_as_it_is() -> Non
         }
 
 
-def test_two_meanings_of_one_name_are_refused() -> None:
+def test_two_declarations_of_one_name_are_refused() -> None:
     app = App(URL)
     app.declare(Exchange("orders", type="fanout"))
     with pytest.raises(ConfigError, match="exchange 'orders' is declared twice"):
         app.declare(Exchange("orders", type="direct"))
 
 
-async def test_a_queue_that_differs_on_the_broker_is_said_at_start(
+async def test_a_queue_that_differs_on_the_broker_fails_the_start(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     await amqp_client.channel.declare_queue(name, durable=True)
@@ -149,7 +149,7 @@ async def test_a_queue_that_differs_on_the_broker_is_said_at_start(
     assert not app.ready
 
 
-async def test_declare_never_only_checks_and_says_what_is_missing(make_app: MakeApp, name: str) -> None:
+async def test_declare_never_only_checks_and_names_what_is_missing(make_app: MakeApp, name: str) -> None:
     class Ping(Command, queue=f"{name}.ping"):
         pass
 
@@ -167,7 +167,7 @@ async def test_declare_never_only_checks_and_says_what_is_missing(make_app: Make
         assert careful.ready
 
 
-async def test_declare_now_stands_when_it_returns(
+async def test_declare_now_returns_when_the_broker_has_it(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -208,10 +208,10 @@ async def test_declare_now_stands_when_it_returns(
     ],
     ids=["large queue", "large binding", "large binding of an exchange", "object", "number"],
 )
-async def test_what_cannot_be_sent_is_said_before_it_is_and_harms_nothing(
+async def test_a_declaration_that_fits_no_frame_fails_and_harms_nothing(
     amqp_url: str, make_app: MakeApp, name: str, items: list[Queue | Binding | Exchange], reason: str
 ) -> None:
-    """A frame that is too large costs the connection, and what is registered is declared on each that follows."""
+    """The broker closes the connection over a frame that is too large, and registered items are declared on the next."""
     early = App(amqp_url)
     early.declare(*items)
     with pytest.raises(ConfigError, match=f"^cannot declare .*{reason}"):
@@ -243,8 +243,10 @@ async def test_the_largest_arguments_that_fit_are_declared(make_app: MakeApp, na
         assert app.statistics().reconnects == 0
 
 
-async def test_what_the_broker_ends_the_connection_over_is_said_and_forgotten(name: str) -> None:
-    """RabbitMQ before 4.0 does over a type that it does not know."""
+async def test_a_declaration_over_which_the_broker_closes_the_connection_fails_and_is_not_repeated(
+    name: str,
+) -> None:
+    """RabbitMQ before 4.0 closes the connection over an unknown queue type."""
     with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
         early = App(broker.url)
         early.declare(Exchange(name, type="x-unknown"))
@@ -262,10 +264,10 @@ async def test_what_the_broker_ends_the_connection_over_is_said_and_forgotten(na
 
 
 @pytest.mark.parametrize("received", [1, 40, 60])
-async def test_what_belongs_together_is_declared_on_one_connection(
+async def test_an_exclusive_queue_and_its_binding_are_declared_on_one_connection(
     make_app: MakeApp, proxy: Proxy, name: str, received: int
 ) -> None:
-    """An exclusive queue ends with the connection on which it was declared, when its binding is not yet."""
+    """An exclusive queue ends with the connection that declared it, possibly before its binding is declared."""
     app = make_app(proxy.url, first_retry=0.001, longest_retry=0.01)
     async with app:
         proxy.to_client.cut_after(received)

@@ -1,4 +1,4 @@
-"""Transactions: publishes and acknowledgements together or not at all, and an outcome that is unknown is said so."""
+"""Transactions: publishes and acknowledgements take effect together or not at all; an unknown outcome is reported."""
 
 # ruff: noqa: PT012 - it is the end of a transaction's block that raises
 
@@ -60,7 +60,7 @@ async def test_an_error_rolls_back_and_the_next_transaction_works(
         await amqp_client.holds(name, 0)
 
 
-async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_rollback(
+async def test_a_commit_acknowledges_received_messages_and_a_rollback_requeues_them(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -88,7 +88,7 @@ async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_r
         await amqp_client.holds(f"{name}.to", 2)
 
 
-async def test_what_no_queue_takes_is_reported_after_the_commit(
+async def test_unroutable_messages_are_reported_after_the_commit(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -106,7 +106,7 @@ async def test_what_no_queue_takes_is_reported_after_the_commit(
         await amqp_client.holds(name, 2)
 
 
-async def test_an_error_of_the_broker_is_nothing_committed(
+async def test_an_error_of_the_broker_means_nothing_was_committed(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -134,7 +134,7 @@ async def test_an_error_of_the_broker_is_nothing_committed(
         assert app.statistics().reconnects == 0
 
 
-async def test_a_connection_lost_before_the_commit_is_nothing_committed(
+async def test_a_connection_lost_before_the_commit_means_nothing_was_committed(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -152,7 +152,7 @@ async def test_a_connection_lost_before_the_commit_is_nothing_committed(
 
 
 @pytest.mark.parametrize("lost", ["cut", "silent"])
-async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
+async def test_a_commit_without_a_reply_is_unknown_and_not_repeated(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, lost: str
 ) -> None:
     app = make_app(proxy.url)
@@ -216,7 +216,7 @@ async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Pro
                 pass
 
 
-async def test_large_transactions_are_bounded_by_the_socket(
+async def test_large_transactions_wait_for_the_socket(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
@@ -228,7 +228,7 @@ async def test_large_transactions_are_bounded_by_the_socket(
         await amqp_client.holds(name, 20)
 
 
-async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
+async def test_the_reply_to_a_cancelled_get_is_not_given_to_the_next(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
@@ -249,7 +249,7 @@ async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
         await amqp_client.holds(f"{name}.b", 0)
 
 
-async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
+async def test_a_get_that_is_cancelled_right_before_the_commit_keeps_no_message(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
