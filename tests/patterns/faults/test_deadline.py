@@ -248,7 +248,7 @@ async def test_the_confirm_of_the_signal_never_arrives(
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "a second start changes nothing; a second due message finds the decision; the same completion hears `WON` again, "
+    "a second start changes nothing; a second due message finds the decision; the same completion gets `WON` again, "
     "another one `REPEATED`",
 )
 async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name: str) -> None:

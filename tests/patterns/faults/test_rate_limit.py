@@ -116,7 +116,7 @@ async def test_a_worker_dies_after_its_effect(
     assert gate.passed == [1]
 
 
-@MATRIX.shows(Fault.REORDERING, "what is put aside comes after what came later: a rate limit keeps no order")
+@MATRIX.shows(Fault.REORDERING, "delayed messages come after what came later: a rate limit keeps no order")
 async def test_what_is_put_aside_is_overtaken(redis_url: str, new_app: NewApp, name: str) -> None:
     gate = Gate(new_app(), name, redis_url, burst=1, key=lambda delivery: delivery.headers["tenant"])
     async with gate.app as app:
@@ -165,7 +165,7 @@ async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name
         await gate.has_passed(1, 1)
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what was put aside waits in a durable queue and comes again")
+@MATRIX.shows(Fault.BROKER_RESTART, "delayed messages wait in a durable queue and return")
 async def test_the_broker_is_killed_while_messages_are_put_aside(
     mortal_broker: BrokerProcess, redis_url: str, name: str
 ) -> None:
@@ -182,7 +182,7 @@ async def test_the_broker_is_killed_while_messages_are_put_aside(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "`fail_closed` (default): messages are put aside and come again; `fail_open`: they are handled without a token",
+    "`fail_closed` (default): messages are delayed; `fail_open`: they are handled without a token",
 )
 async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
     port = free_port()

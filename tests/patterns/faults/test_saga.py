@@ -156,7 +156,7 @@ async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "what comes before its turn is put aside and comes again, `early_attempts` times; then dead-lettered with the reason",
+    "what comes before its turn is delayed, up to `early_attempts` times; then dead-lettered with the reason",
 )
 async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewApp, name: str) -> None:
     checkout = shop(new_app(), redis_url, name)
@@ -188,7 +188,7 @@ async def test_the_broker_is_killed_while_a_timeout_waits(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "messages wait up to `patience`, then are put aside, acknowledged, and come again: an outage uses up no delivery limit",
+    "messages wait up to `patience`, then are acknowledged and delayed: an outage uses up no delivery limit",
 )
 async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
