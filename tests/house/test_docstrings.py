@@ -19,6 +19,7 @@ CLEAN = [
     "broker",
     "cli",
     "core",
+    "patterns",
     "examples",
     "pipeline",
     "tests/broker/management",
