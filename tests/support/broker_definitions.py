@@ -45,7 +45,7 @@ def definitions(
 
 @contextmanager
 def broker_with_definitions(kind: str, what: dict[str, Any]) -> Iterator[str]:
-    """Start a broker with these definitions and yield its URL; `kind` is `rabbitmq`, `warren`, or `warren-3.10` (version)."""
+    """Start a broker with these definitions and yield its URL; `kind` is `rabbitmq`, `warren` or `warren-<version>`."""
     if kind == "rabbitmq":
         with rabbitmq_server(definitions=what) as server:
             yield server.url
