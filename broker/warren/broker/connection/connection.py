@@ -445,6 +445,8 @@ class Connection:
     def resume_with(self, send_reply: Callable[[], None]) -> None:
         """Send the reply that the client's next frames waited for, and process them."""
         if self.phase < CLOSING:
+            # Before the reply, so that an error in it does not leave the connection paused for a reply.
+            self.reads_paused &= ~AWAITING_REPLY
             send_reply()
             self.resume_reads(AWAITING_REPLY)
 
