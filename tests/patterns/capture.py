@@ -1,4 +1,4 @@
-"""What somebody on the way can do: publish a message that they captured, as it is or changed."""
+"""Attacker on the way: publishes a captured message, unchanged or changed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class NewApp(Protocol):
 
 @pytest.fixture(autouse=True)
 def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks into a parking lot waits for the broker's answers, and until it has given back what was looked at."""
+    """Give the parking lot enough time for the broker's answers, and for requeueing what was read, on a slow machine."""
     monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", PATIENCE)
     monkeypatch.setattr(parking_lot, "REQUEUE_SECONDS", PATIENCE)
 

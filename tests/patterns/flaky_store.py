@@ -45,7 +45,7 @@ class FlakyStore:
             yield entry
 
     async def before(self, change: int) -> None:
-        """What a test wants to happen before this change is asked for."""
+        """Hook of a test: called before this change is asked for."""
 
     async def after(self, change: int) -> None:
         """And after it is made."""

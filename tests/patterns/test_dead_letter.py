@@ -273,7 +273,7 @@ async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp
 async def test_a_letter_comes_while_the_broker_is_asked_for_more(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes before the answer, which does not count it any more."""
+    """Deliver the message before the answer that no longer counts it."""
     monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))

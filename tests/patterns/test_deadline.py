@@ -259,7 +259,7 @@ class Faulty:
 async def test_a_signal_whose_confirm_is_not_recorded_comes_again_with_the_same_id(
     new_app: NewApp, store: Store, name: str
 ) -> None:
-    """What a crash between the signal's publish and its record leaves: the due message comes again."""
+    """State after a crash between the signal's publish and its record: the due message comes again."""
     refuse = Refusing(store)
     shop = Shop(new_app(), refuse, name, once=False)
     async with shop.app:

@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> DelayStrategy:
 
 
 class House:
-    """Something that is told what to do later, and writes down what it was told and when."""
+    """Receiver of delayed messages that records each with its time."""
 
     def __init__(self, app: App, name: str, way: DelayStrategy) -> None:
         class Switch(Command, queue=f"{name}.lamp"):

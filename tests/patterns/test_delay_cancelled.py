@@ -36,7 +36,7 @@ async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
 
 
 class Alarms:
-    """Something that is told when to ring, and writes down what it was told."""
+    """Receiver of delayed messages that records them."""
 
     def __init__(self, app: App, name: str, store: ListingStore, **settings: Any) -> None:
         class Ring(Command, queue=f"{name}.bell"):
@@ -150,7 +150,7 @@ async def test_what_the_store_has_lost_passes(new_app: NewApp, name: str, open_s
 async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
     new_app: NewApp, name: str, amqp_url: str, open_store: OpenStore
 ) -> None:
-    """Whether it was cancelled is not known any more: somebody has to look."""
+    """A message that may have been cancelled becomes a dead letter for people to judge."""
     store = open_store()
     alarms = Alarms(new_app(), name, store, keep=timedelta(0))
     async with alarms.app:

@@ -1,4 +1,4 @@
-"""What an App seals stays sealed while it waits, is retried or is replayed."""
+"""Encrypted messages stay encrypted while they wait, are retried or are replayed."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ LONGER = {
     "timers": ("timedelta(seconds=1)", "timedelta(seconds=10)"),
     "immediate": ('Immediate("bell")', 'Immediate("bell", timeout=60)'),
 }
-"""Where something has to come before its time, that time is longer than a busy machine stands still."""
+"""Use times that are longer than a busy machine stands still, for what must come before its time."""
 REDIS_TOO = ("unpaid_order", "saga", "timers", "rate_limit")
 
 

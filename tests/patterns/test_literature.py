@@ -61,7 +61,7 @@ async def apps(amqp_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
             made.append(self)
 
         async def call(self, *arguments: Any, **options: Any) -> Any:
-            """As patient as a busy machine needs it: how long a program waits is not what is shown."""
+            """Run with the patience that a busy machine needs: waiting times are not under test."""
             return await super().call(*arguments, **{**options, "timeout": 60.0})
 
     monkeypatch.setenv("AMQP_URL", amqp_url)

@@ -1,4 +1,4 @@
-"""Once, delivery by delivery, on every store: what runs, what waits, and what a failing store does."""
+"""`Once`, delivery by delivery, on every store: what runs, what waits, and what a failing store does."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -
     waiting = asyncio.ensure_future(second.run(None, delivery(), handler))
 
     async def renewed(times: int) -> None:
-        """Until the lease is renewed so often, and both sleep again."""
+        """Wait until the lease is renewed so often, and both sleep again."""
         await eventually(lambda: (store.changes, clock.timers) == (1 + times, 2), f"{times} renewals")
 
     await renewed(0)

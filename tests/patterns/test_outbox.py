@@ -186,7 +186,7 @@ async def test_of_two_processes_one_relays_and_the_other_takes_over(
         return [shop.outbox.statistics.relaying for shop in shops]
 
     async def relayed(count: int) -> None:
-        """What has arrived may not be confirmed yet: who left now would leave it to the next one, too."""
+        """Wait for the confirm of what has arrived: a process that stopped now would leave it to the next one."""
         await eventually(
             lambda: sum(shop.outbox.statistics.relayed for shop in shops) == count, "so many are relayed"
         )

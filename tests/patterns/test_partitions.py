@@ -47,7 +47,7 @@ async def test_another_process_goes_on_when_one_ends(new_app: NewApp, name: str)
 async def test_a_handler_runs_to_its_end_when_its_connection_is_lost(
     new_app: NewApp, amqp_url: str, name: str
 ) -> None:
-    """So that for one message two handlers run at a time; each of them keeps the order."""
+    """Two handlers run for one message at a time; each of them keeps the order."""
     returned = asyncio.Event()
     async with Proxy(amqp_url) as proxy:
         first, second = Works(new_app(proxy.url), name, count=1), Works(new_app(), name, count=1)

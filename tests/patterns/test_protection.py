@@ -71,7 +71,7 @@ class Road:
     async def sent_by(
         self, *protections: Protection, clock: float = 0.0, **address: Any
     ) -> AbstractIncomingMessage:
-        """What leaves an App that protects its messages so."""
+        """Return a message as an App with this protection publishes it."""
         sender = self.new_app()
         if clock:
             sender = App(sender.url, clock=SkewedClock(clock))

@@ -203,7 +203,7 @@ async def test_sqlite_sweeps_on_while_there_is_more_to_forget(
 
 
 def outdate(path: Path, count: int) -> None:
-    """So many records that were kept long enough."""
+    """Store so many expired records."""
     with closing(sqlite3.connect(path)) as database, database:
         for n in range(count):
             database.execute("INSERT INTO records VALUES (?, ?, 0)", (f"old{n}", b"one"))
@@ -230,7 +230,7 @@ async def test_postgres_sweeps_on_while_there_is_more_to_forget(
 async def test_processes_that_want_the_same_keys_in_other_orders_never_block_each_other(
     open_store: OpenStore,
 ) -> None:
-    """What deadlocks in a database whose transactions lock rows as they come."""
+    """Change keys in opposite orders, which deadlocks where transactions lock rows as they come."""
 
     def count(record: bytes | None) -> RuleResult[int]:
         return RuleResult(str(int(record or b"0") + 1).encode(), 0, DAY_MS)

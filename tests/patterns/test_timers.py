@@ -222,7 +222,7 @@ async def test_every_store_keeps_timers_for_another_process(
         await outside.put(DateSchedule("later", datetime.now(UTC) + HOUR, Bell()))
 
         async def only_later() -> bool:
-            """What has rung is listed until its confirm is recorded."""
+            """Return whether only the later timer is listed; a fired one is listed until its confirm is recorded."""
             return [timer.name for timer in await outside.scheduled()] == ["later"]
 
         await eventually(only_later, "what waits is listed")

@@ -40,7 +40,7 @@ class Press:
             self.at_once -= 1
 
     async def before(self) -> None:
-        """What a test wants to wait for before a page is done."""
+        """Hook of a test: awaited before a page is done."""
 
     async def put(self, urgency: int, count: int) -> None:
         await asyncio.gather(

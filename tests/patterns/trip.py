@@ -82,7 +82,7 @@ class Trip:
         await self.after(what)
 
     async def before(self, what: str) -> None:
-        """What a test wants to happen before a step's effect."""
+        """Hook of a test: called before a step's effect."""
 
     async def after(self, what: str) -> None:
         """And after it."""

@@ -54,7 +54,7 @@ class Works:
         app.include(self.partitions)
 
     async def before(self, number: int) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self, number: int) -> None:
         """And after it."""

@@ -1,4 +1,4 @@
-"""What the fault matrices share: one host of workers, one broker that may be killed."""
+"""Fixtures of the fault matrices: one host of workers, one broker that may be killed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class Fault(StrEnum):
-    """What can go wrong, in a reader's words; each pattern answers each."""
+    """Faults, in a reader's words; each pattern has an answer to each."""
 
     CRASH_BEFORE_EFFECT = "The process dies before the handler's effect"
     CRASH_AFTER_EFFECT = "The process dies after the effect, before the acknowledgement"
@@ -40,7 +40,7 @@ class Fault(StrEnum):
 
 
 class Matrix:
-    """What one pattern does in each fault.
+    """Behaviour of one pattern in each fault.
 
     :param name: of the table in the page: `<!-- faults: NAME -->`
     :param page: where it stands, from the project's root

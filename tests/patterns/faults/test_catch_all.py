@@ -18,7 +18,7 @@ MATRIX = Matrix("catch-all", page="docs/patterns/immediate.md")
 
 
 class Watch:
-    """Somebody who is told."""
+    """Receiver of alerts."""
 
     def __init__(self, app: App, name: str) -> None:
         self.app = app
@@ -33,7 +33,7 @@ class Watch:
         await self.after()
 
     async def before(self) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self) -> None:
         """And after it."""

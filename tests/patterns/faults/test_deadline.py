@@ -28,11 +28,11 @@ MATRIX = Matrix("deadline", page="docs/patterns/deadline.md")
 
 AFTER = timedelta(milliseconds=300)
 LONG = timedelta(minutes=5)
-"""Where something has to be in time, however slow the machine is."""
+"""Duration for what must be in time, however slow the machine is."""
 
 
 def soon_due() -> datetime:
-    """When a deadline of `LONG` began that is due in a moment."""
+    """Start of a deadline of `LONG` that is due in a moment."""
     return datetime.now(UTC) - LONG + AFTER
 
 
@@ -55,7 +55,7 @@ class Watched:
         self._store = store
 
     async def before(self, record: bytes) -> None:
-        """What a test wants to happen before the record is written."""
+        """Hook of a test: called before the record is written."""
 
     async def after(self, record: bytes) -> None:
         """And after it."""
@@ -121,7 +121,7 @@ class Shop:
         return self._cancel(order_id=key)
 
     def on_signal(self) -> None:
-        """What a test wants to happen before a signal is published."""
+        """Hook of a test: called before a signal is published."""
 
     async def cancels(self, *order_ids: str) -> None:
         await eventually(lambda: sorted(self.cancelled) == sorted(order_ids), f"{order_ids} are cancelled")

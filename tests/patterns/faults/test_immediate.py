@@ -25,7 +25,7 @@ class Ring(Message):
 
 
 class House:
-    """Somebody who hears the bell."""
+    """Consumer of the bell."""
 
     def __init__(self, app: App, name: str, *, hears: bool = True) -> None:
         self.app = app
@@ -41,7 +41,7 @@ class House:
                 await self.after()
 
     async def before(self) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self) -> None:
         """And after it."""

@@ -50,7 +50,7 @@ class Stairs:
         await self.after()
 
     async def before(self) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self) -> None:
         """And after it."""
@@ -69,7 +69,7 @@ class Stairs:
 
 
 def times_waited(delivery: Delivery) -> int:
-    """How often it has left a waiting queue because its time was over (the broker's own count)."""
+    """Number of times that it has left a waiting queue because its time was over (the broker's own count)."""
     deaths: Any = delivery.headers.get("x-death", [])
     return sum(int(death["count"]) for death in deaths if death["reason"] == "expired")
 

@@ -1,4 +1,4 @@
-"""Once in every fault, with a real Redis and workers that are killed."""
+"""`Once` in every fault, with a real Redis and workers that are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MATRIX = Matrix("once", page="docs/patterns/once.md")
 
 LEASE = timedelta(seconds=30)
 SHORT = timedelta(milliseconds=300)
-"""Where the test waits until a dead worker's lease is over."""
+"""Lease for tests that wait until a dead worker's lease is over."""
 
 
 class Charge(Command, queue="replaced"):
@@ -73,7 +73,7 @@ class Till:
             await self.after()
 
     async def before(self) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self) -> None:
         """And after it."""

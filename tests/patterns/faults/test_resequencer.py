@@ -63,7 +63,7 @@ class Stairs:
         app.include(self.resequencer)
 
     async def before(self, number: int) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self, number: int) -> None:
         """And after it."""

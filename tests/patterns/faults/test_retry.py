@@ -55,7 +55,7 @@ class Till:
                 raise ConnectionError("no line")
 
     async def before(self) -> None:
-        """What a test wants to happen before it fails."""
+        """Hook of a test: called before it fails."""
 
 
 async def till(voice: WorkerChannel, url: str, queue: str) -> None:

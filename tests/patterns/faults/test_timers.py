@@ -53,7 +53,7 @@ def soon(name: str, milliseconds: int = 0, bell: str = "tea") -> DateSchedule:
 
 
 async def put(name: str, redis: str, schedule: Schedule) -> None:
-    """As a process that has no App."""
+    """Timers of a process that has no App."""
     async with RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE) as store:
         await timers_of(name, redis, store=store).put(schedule)
 
@@ -76,7 +76,7 @@ class Tower:
         app.handle(ring_in(name), once=once)(ring)
 
     async def after(self) -> None:
-        """What a test wants to happen after the effect."""
+        """Hook of a test: called after the effect."""
 
     async def hears(self, *bells: str) -> None:
         await eventually(lambda: all(bell in self.rang for bell in bells), f"{bells} ring, not {self.rang}")
@@ -104,7 +104,7 @@ async def keeper(
 
 
 async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: str, **stop: int) -> None:
-    """Who leads dies where he is told to; another takes over."""
+    """Kill the leader at the named point; another process takes over."""
     await put(name, redis, soon(name))
     doomed = await workers.start(keeper, url=url, name=name, redis=redis, **stop)
     await workers.hear("stands still")

@@ -37,7 +37,7 @@ class Press:
             await self.after()
 
     async def before(self) -> None:
-        """What a test wants to happen before the effect."""
+        """Hook of a test: called before the effect."""
 
     async def after(self) -> None:
         """And after it."""
