@@ -82,8 +82,8 @@ def command_summary(module: str) -> str:
         return ""
     with open(spec.origin, encoding="utf-8") as file:
         line = file.readline().strip().strip('"').rstrip(".")
-    said = line.partition("`: ")[2] if line.startswith("`") else line
-    return said.partition("; ")[0]
+    text = line.partition("`: ")[2] if line.startswith("`") else line
+    return text.partition("; ")[0]
 
 
 if __name__ == "__main__":

@@ -317,7 +317,7 @@ def test_definitions_have_their_own_command(
     assert definitions_command(["--data-dir", folder, "import", file, "-q"]) == 0
     assert definitions_command([]) == 2
     assert "usage: warren definitions export|import FILE" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"it is `export FILE` or `import FILE`, not 'exprot all.json'"):
+    with pytest.raises(UsageError, match=r"write `export FILE` or `import FILE`, not 'exprot all.json'"):
         definitions_command(["exprot", "all.json"])
 
 
