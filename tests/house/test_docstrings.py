@@ -16,12 +16,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CLEAN = [
+    "benchmarks",
     "broker",
     "cli",
     "core",
-    "patterns",
     "examples",
+    "patterns",
     "pipeline",
+    "sdk",
     "tests/broker/management",
     "tests/broker/test_bench.py",
     "tests/broker/test_command.py",
