@@ -53,28 +53,29 @@ def queue(values: Queue) -> str:
 def test_the_page_lists_the_defaults_of_the_code() -> None:
     exchange, breaker = Exchange("any"), CircuitBreaker()
     code = {
-        "unconfirmed messages": f"{default(App, 'window'):,}",
+        "unconfirmed messages in flight": f"{default(App, 'window'):,}",
         "bodies of unconfirmed messages": f"{WINDOW_BYTES // 2**20} MiB",
         "publish deadline": seconds(default(App.publish, "timeout")),
         "call deadline": seconds(default(App.call, "timeout")),
-        "replies to calls": f"`{inspect.signature(App).parameters['replies'].default}`: to a queue of the App's own",
-        "first connection": seconds(default(App, "connect_timeout")),
-        "handlers at a time, a queue": str(CONCURRENCY),
-        "prefetch": f"{PREFETCH_PER_HANDLER} × handlers",
-        "a handler's batch": f"{BATCH_SIZE} messages or {seconds(BATCH_WITHIN.total_seconds())}",
+        "replies to calls": f"`{inspect.signature(App).parameters['replies'].default}`: to a reply queue of the App",
+        "time for the first connection": seconds(default(App, "connect_timeout")),
+        "concurrent handlers of a queue": str(CONCURRENCY),
+        "prefetch of a queue": f"{PREFETCH_PER_HANDLER} × handlers",
+        "batch of a handler": f"{BATCH_SIZE} messages or {seconds(BATCH_WITHIN.total_seconds())}",
         "circuit breaker": f"{breaker.failures} failures in a row, then a pause of"
         f" {seconds(duration(breaker.pause).total_seconds())}",
         "attempts in the process": str(default(Retry, "attempts")),
-        "waits between them": f"random below {of_retry('first_wait')}, doubling up to {of_retry('longest_wait')}",
-        "batch": f"{default(App.publish_batches, 'count')} messages or {seconds(default(App.publish_batches, 'within'))}",
-        "grace period of a stop": seconds(default(App, "grace")),
-        "retry of a connection": f"random below {seconds(default(App, 'first_retry'))}, doubling up to"
+        "waits between attempts": f"random below {of_retry('first_wait')}, doubling up to {of_retry('longest_wait')}",
+        "batch of `publish_batches`": f"{default(App.publish_batches, 'count')} messages or"
+        f" {seconds(default(App.publish_batches, 'within'))}",
+        "grace period of a shutdown": seconds(default(App, "grace")),
+        "wait before a reconnect": f"random below {seconds(default(App, 'first_retry'))}, doubling up to"
         f" {seconds(default(App, 'longest_retry'))}",
         "heartbeat": f"{HEARTBEAT_SECONDS} s",
         "queue": queue(Queue("any")),
         "classic queue": queue(Queue("any", type="classic")),
-        "a queue or exchange that is there with other arguments": (
-            f"`{inspect.signature(App).parameters['mismatch'].default}`: an error that names them"
+        "existing queue or exchange with other arguments": (
+            f"`{inspect.signature(App).parameters['mismatch'].default}`: an error that names the arguments"
         ),
         "exchange": f"{'durable' if exchange.durable else 'transient'} {exchange.type} exchange",
     }
