@@ -22,7 +22,7 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a job: order-timeouts"),
+        ([], "no job is named; the jobs are order-timeouts"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["order-timeouts"], "the following arguments are required: --source, --out"),
         ([*FINE, "--stream", "s"], "argument --stream: not allowed with argument --queue"),
