@@ -1,7 +1,7 @@
 set -eu
 
-warren topology apply shop:app          # queues, exchanges and bindings stand before anything runs
-warren topology plan shop:app           # 0: the broker has all that is declared
+warren topology apply shop:app          # create queues, exchanges and bindings before anything runs
+warren topology plan shop:app           # exit status 0: the broker has everything
 
 warren run shop:app --workers 2 &
 service=$!
@@ -16,5 +16,5 @@ warren call shop:GetQuote '{"sku": "desk"}' || echo "status $?"
 
 warren asyncapi shop:app --title Shop -o shop.asyncapi.json
 
-kill -TERM $service                     # handlers end, confirms are awaited
+kill -TERM $service                     # graceful shutdown: handlers finish first
 wait $service

@@ -1,13 +1,13 @@
 set -eu
 
-# 1. The same topology on RabbitMQ: what the App declares, as definitions.
+# 1. Create the App's topology on RabbitMQ from exported definitions.
 warren topology export shop:app --url "$RABBITMQ_URL" -o shop.json
 rabbitmqctl import_definitions < shop.json
 
-# 2. It is all there, argument by argument, with its bindings; and what will be different is said.
+# 2. Compare every argument and binding with what the App declares, and list what differs on RabbitMQ.
 warren topology plan shop:app --url "$RABBITMQ_URL" --management-url "$RABBITMQ_MANAGEMENT_URL"
 
-# 3. Consumers on both brokers, publishers on the new one; when the old queues are empty, only the new one is left.
+# 3. Consume from both brokers and publish to the new one. Stop the old one when its queues are empty.
 warren run shop:app --url "$RABBITMQ_URL" &
 new=$!
 warren publish shop:OrderPlaced '{"order_id": "42", "total": "9.90"}' --url "$RABBITMQ_URL"

@@ -154,8 +154,7 @@ class TransactionUnknown(TransactionError):
     """The commit was sent and its outcome is unknown: all of it took effect, or nothing, or (rarely) a part.
 
     The SDK does not retry it, because that might do it twice. Check its effects; or repeat it with the same message ids
-    if
-    the consumers are idempotent.
+    if the consumers are idempotent.
     """
 
     outcome: Outcome = "unknown"

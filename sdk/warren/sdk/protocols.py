@@ -46,8 +46,7 @@ class Component(Protocol):
     """A pattern with its own topology, handlers and background work, for `app.include`.
 
     A component that works in the background may have a property `busy`: a text that names its present work, empty while
-    it
-    waits. A test with a virtual clock does not advance the time meanwhile.
+    it waits. A test with a virtual clock does not advance the time meanwhile.
     """
 
     def register(self, app: App) -> None:
@@ -67,8 +66,7 @@ class PublishMiddleware(Protocol):
     """An async function around every publish, reply and request of an App: `app.middleware(publish=...)`.
 
     It may change the message (`outgoing.set_body`, `.set`, `.set_header`), then awaits `call_next(outgoing)`, which
-    returns
-    after the confirm, or raises the error of the publish.
+    returns after the confirm, or raises the error of the publish.
     """
 
     def __call__(
@@ -80,10 +78,9 @@ class HandleMiddleware(Protocol):
     """An async function around every attempt to handle a message: `app.middleware(handle=...)`.
 
     It may read the delivery before the body is decoded, and passes it or `delivery.replace(...)` to `call_next`.
-    Exceptions
-    of the handler come through. Its own exceptions count as the handler's: `DeadLetter("reason")` dead-letters the
-    message
-    as it was received, `Requeue` requeues it. If it does not call `call_next`, the message is acknowledged unhandled.
+    Exceptions of the handler come through. Its own exceptions count as the handler's: `DeadLetter("reason")`
+    dead-letters the message as it was received, `Requeue` requeues it. If it does not call `call_next`, the message is
+    acknowledged unhandled.
     """
 
     def __call__(
@@ -95,8 +92,7 @@ class Once(Protocol):
     """Idempotency of a handler, `once=`: run it at most once with effect for each key, store its result, return it again.
 
     A duplicate returns the stored result without running the handler. While another consumer holds the claim, wait, or
-    raise
-    `Requeue` to try again later.
+    raise `Requeue` to try again later.
     """
 
     def register(self, app: App) -> None:

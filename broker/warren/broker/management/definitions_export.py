@@ -1,8 +1,7 @@
 """Export of definitions in RabbitMQ's format (https://www.rabbitmq.com/docs/definitions).
 
 As in RabbitMQ, the default exchange, exchanges named `amq.*`, exclusive queues with their bindings, and messages are
-left out.
-Unlike RabbitMQ, internal exchanges are exported: an import without them would lose routes.
+left out. Unlike RabbitMQ, internal exchanges are exported: an import without them would lose routes.
 """
 
 from __future__ import annotations

@@ -71,18 +71,14 @@ class App:
     """The connection of a process to its broker: `async with App("amqp://...") as app:`.
 
     :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; each
-        failed
-        attempt goes on to the next. Without a URL, the environment variable `AMQP_URL`; without that, an embedded broker
-        in
-        the memory of this process.
+        failed attempt goes on to the next. Without a URL, the environment variable `AMQP_URL`; without that, an
+        embedded broker in the memory of this process.
     :param hosts: order of several URLs: `random`, or `given`, which begins with the first.
     :param name: shown by the broker for the connections of the App.
-    :param declare: `always` declares the topology that messages need; `never` only checks, and raises an error with what
-        is
-        missing.
+    :param declare: `always` declares the topology that messages need; `never` only checks, and raises an error with
+        what is missing.
     :param mismatch: treatment of a queue or exchange that exists with other arguments: `fail` raises `TopologyMismatch`
-        with
-        all differences, `adopt` logs them and uses it unchanged.
+        with all differences, `adopt` logs them and uses it unchanged.
     :param window: most unconfirmed messages at a time.
     :param replies: address for the replies to calls: a `queue` of the App, or RabbitMQ's `direct` reply-to.
     :param telemetry: OpenTelemetry options; by default the global providers, if they are set.
@@ -173,9 +169,8 @@ class App:
     def publishes(self, *messages: type[Message]) -> None:
         """List message classes that this App publishes or calls without handling them.
 
-        Their topology is then declared at the start, not before the first message, and `app.topology`, `warren topology`
-        and
-        `warren asyncapi` include it.
+        Their topology is then declared at the start, not before the first message, and `app.topology`, `warren
+        topology` and `warren asyncapi` include it.
 
         :raises ConfigError: if a class has no address, or the App runs.
         """
@@ -252,8 +247,7 @@ class App:
         """Publish, and return when the broker has confirmed the message.
 
         `timeout` includes waiting for a connection, for room in the window, and for the confirm. If the connection is
-        lost, the
-        message is published again on the next one, with the same id and `warren-republished`.
+        lost, the message is published again on the next one, with the same id and `warren-republished`.
 
         :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
         :param timeout: seconds.
@@ -286,8 +280,7 @@ class App:
 
         :param messages: an iterable, or an async one.
         :param ordered: after a nack or a lost connection, write nothing new before the messages in flight have been
-            published
-            again, one after the other; if one of them fails again, publish nothing behind it.
+            published again, one after the other; if one of them fails again, publish nothing behind it.
         :param options: see `BatchOptions`.
         :raises BatchError: with the report, if a message was not confirmed and `on_error` is `raise`.
         """
@@ -328,8 +321,7 @@ class App:
         """Return a transaction: `async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`.
 
         The end of the block commits; an exception in it rolls back. Much slower than publisher confirms: only for
-        publishes and
-        acknowledgements that must take effect together.
+        publishes and acknowledgements that must take effect together.
 
         :param timeout: seconds to begin, and to commit.
         :raises TransactionFailed: nothing took effect.
@@ -355,8 +347,7 @@ class App:
         """Publish a received message to another address; return when the broker has confirmed it.
 
         Id, type, body, properties and headers are unchanged, except for the expiration, the user id, and the broker's
-        headers on
-        past dead-lettering. Acknowledge the delivery afterwards, so that nothing is lost in between.
+        headers on past dead-lettering. Acknowledge the delivery afterwards, so that nothing is lost in between.
 
         :param headers: further headers; None removes one.
         :param timeout: seconds.
@@ -398,9 +389,8 @@ class App:
     ) -> GatherCall[Answer]:
         """Send a request to all servers: `await` it for all replies, or use `async for` for each reply as it arrives.
 
-        It ends when the whole audience of the request has replied, after `replies` values, or at the deadline, whichever
-        comes
-        first; too few replies are not an error.
+        It ends when the whole audience of the request has replied, after `replies` values, or at the deadline,
+        whichever comes first; too few replies are not an error.
 
         :param replies: number of values after which it ends; error replies are passed on, but not counted.
         :param timeout: seconds; the request expires with them.

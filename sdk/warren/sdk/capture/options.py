@@ -22,9 +22,8 @@ class Capture:
     Events leave in batches, on a connection of their own, with confirms. The App never waits for them: events that do not
     fit into the buffer are dropped and counted, and readers of the stream see a gap.
 
-    :param stream: name of the stream. If it does not exist, it is declared with the two bounds below; an existing one is
-        used
-        unchanged. With `App(declare="never")` it must exist.
+    :param stream: name of the stream. If it does not exist, it is declared with the two bounds below; an existing one
+        is used unchanged. With `App(declare="never")` it must exist.
     :param max_age: older events may be removed from the stream; None keeps them.
     :param max_length_bytes: the oldest events beyond this size may be removed; None keeps them.
     :param batch: events of a message, 1 to 10,000.

@@ -131,10 +131,9 @@ class Planner:
     async def plan(self, items: Iterable[Declarable], listing: Listing | None = None) -> Plan:
         """Compare; change nothing.
 
-        An existing item is compared by declaring it again, to which the broker replies without a change. Only if someone
-        else
-        deletes it between the check and the comparison, it is created again. For a queue with `expires` this counts as a
-        use.
+        An existing item is compared by declaring it again, to which the broker replies without a change. Only if
+        someone else deletes it between the check and the comparison, it is created again. For a queue with `expires`
+        this counts as a use.
 
         :param items: compared together with the dead letter exchange and queues that they imply.
         :param listing: the listing of the broker; without it bindings and undeclared items are unknown.

@@ -29,8 +29,7 @@ class BatchOptions(TypedDict, total=False):
     """Options of bulk publishing.
 
     `timeout`: seconds for each attempt at a message, from its turn on; 30. `exchange`, `key`: as in `publish`.
-    `attempts`:
-    how often a message is published at most if it is nacked or not confirmed in time, with the same id and
+    `attempts`: how often a message is published at most if it is nacked or not confirmed in time, with the same id and
     `warren-republished`, after random waits of up to 3 s; 1.
     """
 

@@ -22,8 +22,7 @@ class Outgoing:
     :ivar headers: values, or fields as they were received (`warren.wire.field_tables.Field`).
     :ivar mandatory: the broker returns the message if no queue takes it.
     :ivar deadline: time of the event loop at which the caller stops waiting for a reply; each write sets the expiration
-        to
-        the remaining time. None for no expiration.
+        to the remaining time. None for no expiration.
     :ivar middlewares_applied: the publish middlewares have changed the message; a further attempt skips them.
     """
 

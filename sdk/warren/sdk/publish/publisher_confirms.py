@@ -73,8 +73,7 @@ class Publisher:
     """Publisher on one channel in confirm mode, for all tasks of an App.
 
     A returned message is matched by its message id; its return precedes its confirm. Only while two messages with the
-    same
-    id are in flight, the later one carries the private header `warren-token`.
+    same id are in flight, the later one carries the private header `warren-token`.
 
     If the broker closes the channel over a message without naming it, the messages in flight are published again one at a
     time, until the one that closes the channel is alone: it ends with the outcome `refused`, the others by their

@@ -32,9 +32,8 @@ class Telemetry:
 
     :param create_spans: create a span for each message of a bulk publish, in addition to the span of the batch.
     :param sizes: record the opt-in attributes `messaging.message.body.size` and `.envelope.size`.
-    :param template: function from exchange and routing key to `messaging.destination.template`, or None; for routing keys
-        that
-        contain an id, so that the number of span names and metric series stays bounded.
+    :param template: function from exchange and routing key to `messaging.destination.template`, or None; for routing
+        keys that contain an id, so that the number of span names and metric series stays bounded.
     """
 
     tracer_provider: TracerProvider | None = None

@@ -54,18 +54,37 @@ def _by_queue(part: str, field: str) -> Callable[[Statistics], Iterable[Measurem
 
 METRICS = (
     Metric(
-        "warren.publisher.unconfirmed", "{message}", "In the window now.", _of_publisher("unconfirmed"), True
+        "warren.publisher.unconfirmed",
+        "{message}",
+        "Published and not confirmed yet.",
+        _of_publisher("unconfirmed"),
+        True,
     ),
-    Metric("warren.publisher.confirmed", "{message}", "Taken by the broker.", _of_publisher("confirmed")),
-    Metric("warren.publisher.nacked", "{message}", "Refused by the broker.", _of_publisher("nacked")),
-    Metric("warren.publisher.returned", "{message}", "No queue matched.", _of_publisher("returned")),
+    Metric("warren.publisher.confirmed", "{message}", "Confirmed by the broker.", _of_publisher("confirmed")),
+    Metric("warren.publisher.nacked", "{message}", "Nacked by the broker.", _of_publisher("nacked")),
+    Metric(
+        "warren.publisher.returned",
+        "{message}",
+        "Returned because no queue matched.",
+        _of_publisher("returned"),
+    ),
     Metric("warren.publisher.timed_out", "{message}", "Not confirmed in time.", _of_publisher("timed_out")),
-    Metric("warren.publisher.republished", "{message}", "Sent again.", _of_publisher("republished")),
-    Metric("warren.publisher.blocked", "s", "The broker did not read.", _of_publisher("blocked_seconds")),
+    Metric(
+        "warren.publisher.republished",
+        "{message}",
+        "Published again after a lost connection or a nack.",
+        _of_publisher("republished"),
+    ),
+    Metric(
+        "warren.publisher.blocked",
+        "s",
+        "Time for which the broker blocked publishers.",
+        _of_publisher("blocked_seconds"),
+    ),
     Metric(
         "warren.connection.reconnects",
         "{connection}",
-        "Connections made anew.",
+        "Connections opened again after a loss.",
         lambda s: [(s.reconnects, None)],
     ),
     Metric(
@@ -76,31 +95,48 @@ METRICS = (
         True,
     ),
     Metric(
-        "warren.consumer.waiting", "{message}", "Prefetched.", _by_queue("subscriptions", "waiting"), True
+        "warren.consumer.waiting",
+        "{message}",
+        "Prefetched and waiting for a handler.",
+        _by_queue("subscriptions", "waiting"),
+        True,
     ),
     Metric(
         "warren.consumer.redelivered",
         "{message}",
-        "Not for the first time.",
+        "Delivered with the redelivered flag.",
         _by_queue("subscriptions", "redelivered"),
     ),
     Metric(
-        "warren.consumer.stale", "{message}", "Lost before they ended.", _by_queue("subscriptions", "stale")
+        "warren.consumer.stale",
+        "{message}",
+        "Handled on a connection that was lost before the acknowledgement.",
+        _by_queue("subscriptions", "stale"),
     ),
-    Metric("warren.handler.handled", "{message}", "Ended well.", _by_queue("handlers", "handled")),
+    Metric("warren.handler.handled", "{message}", "Handled successfully.", _by_queue("handlers", "handled")),
     Metric(
         "warren.handler.retries",
         "{attempt}",
-        "Tried again.",
+        "Further attempts in the process.",
         _by_queue("handlers", "retried"),
     ),
-    Metric("warren.handler.delayed", "{message}", "Put off.", _by_queue("handlers", "delayed")),
+    Metric(
+        "warren.handler.delayed",
+        "{message}",
+        "Delayed on the broker for another attempt.",
+        _by_queue("handlers", "delayed"),
+    ),
     Metric(
         "warren.handler.dead_lettered", "{message}", "Dead-lettered.", _by_queue("handlers", "dead_lettered")
     ),
-    Metric("warren.handler.dropped", "{message}", "Ended nowhere.", _by_queue("handlers", "dropped")),
-    Metric("warren.calls.in_flight", "{call}", "Calls that wait now.", _of_calls("in_flight"), True),
-    Metric("warren.calls.timed_out", "{call}", "No reply in time.", _of_calls("timed_out")),
+    Metric(
+        "warren.handler.dropped",
+        "{message}",
+        "Dropped without a dead letter.",
+        _by_queue("handlers", "dropped"),
+    ),
+    Metric("warren.calls.in_flight", "{call}", "Calls waiting for a reply.", _of_calls("in_flight"), True),
+    Metric("warren.calls.timed_out", "{call}", "Calls without a reply in time.", _of_calls("timed_out")),
     Metric(
         "warren.calls.discarded_replies",
         "{message}",

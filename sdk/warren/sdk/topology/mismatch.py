@@ -48,8 +48,7 @@ async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Dif
     """Return all differences. Check first that the item exists: this would declare it.
 
     :raises TopologyMismatch: if the broker refuses for another reason, or with a text that cannot be parsed (AMQP cuts
-        texts
-        off after 255 bytes).
+        texts off after 255 bytes).
     """
     own = Declaration.of(item)
     trial = own

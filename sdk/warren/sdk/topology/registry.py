@@ -78,8 +78,7 @@ class TopologyRegistry:
         the same.
 
         Registered items are declared on each later connection. An item that the broker refuses, or over which it closes
-        the
-        connection, must not break the next one, so it is registered last.
+        the connection, must not break the next one, so it is registered last.
 
         :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `SupervisedConnection.use`.
         """

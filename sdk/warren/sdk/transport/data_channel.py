@@ -243,8 +243,7 @@ class DataChannel:
         """Write one message whole, or nothing. The caller bounds how much may be buffered.
 
         :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). The broker
-            would
-            close the connection over such a frame, and the next connection over the republish.
+            would close the connection over such a frame, and the next connection over the republish.
         """
         header, body, number = content.header(), content.body, self.number
         size, room = len(body), self._frame_max - FRAME_OVERHEAD

@@ -106,10 +106,9 @@ class SupervisedConnection:
         """Do some work on the session; wait for one, and repeat the work on the next one if the session is lost
         meanwhile.
 
-        :raises TransportUnavailable: if the connection is closed for good; if the work raises it while the session lives;
-            or if
-            the broker closes sessions over a frame, which may be one of this work: at once if the error is not retryable,
-            otherwise the third time.
+        :raises TransportUnavailable: if the connection is closed for good; if the work raises it while the session
+            lives; or if the broker closes sessions over a frame, which may be one of this work: at once if the error is
+            not retryable, otherwise the third time.
         """
         refusals = 0
         while True:

@@ -6,9 +6,8 @@ the records. An index can be rebuilt from its segment at any time, so it is not 
 not used.
 
     header      magic, version, segment, its size, number of rows, entries, ranges, marks; CRC of header and directory
-    directory   rows: one a queue, priority and kind; acknowledged ranges; marks (delivery counts); a CRC for each page of
-                entries
-    entries     of each row, in order of their sequence
+    directory   rows: one a queue, priority and kind; acknowledged ranges; marks (delivery counts); a CRC for each page
+    of entries entries     of each row, in order of their sequence
 """
 
 from __future__ import annotations

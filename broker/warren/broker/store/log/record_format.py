@@ -9,16 +9,13 @@ written for this place in this log can pass for a header.
 A queue is named by its incarnation, a number that no other queue of the data folder has had or will have; a message by the
 incarnation and its sequence in the queue.
 
-    MESSAGE         incarnation, sequence; payload: the message, opaque
-    FAN_OUT         incarnation and sequence of the first target; payload: number of targets, (incarnation, sequence) of
-                    each, the message
-    ACK             incarnation, first sequence; payload: ranges (first, last)
-    DELIVERY_COUNT  incarnation, first sequence; payload: pairs (sequence, count)
-    GROUP           0, number of entries; payload: entries that count together: header without CRCs (`_ENTRY`), then its
-                    payload
-    SPILL           as MESSAGE, of a message that left memory and does not outlive the process
-    BUNDLE          incarnation, first sequence; payload: messages of one queue with successive sequences and the same
-                    head: their number, the size of the head, the head, the size of each content, the contents
+    MESSAGE         incarnation, sequence; payload: the message, opaque FAN_OUT         incarnation and sequence of the
+    first target; payload: number of targets, (incarnation, sequence) of each, the message ACK             incarnation,
+    first sequence; payload: ranges (first, last) DELIVERY_COUNT  incarnation, first sequence; payload: pairs (sequence,
+    count) GROUP           0, number of entries; payload: entries that count together: header without CRCs (`_ENTRY`),
+    then its payload SPILL           as MESSAGE, of a message that left memory and does not outlive the process BUNDLE
+    incarnation, first sequence; payload: messages of one queue with successive sequences and the same head: their
+    number, the size of the head, the head, the size of each content, the contents
 """
 
 from __future__ import annotations
