@@ -23,3 +23,12 @@ def test_every_example_is_on_a_page_and_in_a_test() -> None:
     for example in examples:
         assert f"{example.as_posix()}" in shown, f"{example} is on no page"
         assert example.stem in tests, f"no test runs {example}"
+
+
+def test_the_pages_for_contributors_name_only_files_and_folders_that_exist() -> None:
+    folder = re.compile(
+        r"`((?:benchmarks|broker|cli|core|docs|examples|patterns|pipeline|sdk|tests|wire)/[\w./-]*)`"
+    )
+    for page in (DOCS / "contributing").glob("*.md"):
+        missing = [name for name in folder.findall(page.read_text()) if not (ROOT / name).exists()]
+        assert not missing, f"{page.name}: {missing}"

@@ -1,1 +1,1 @@
-"""ConsumeTelemetry: subscriptions, workers, dispatch to handlers, dependencies, retries."""
+"""Consuming: subscriptions, workers, dispatch to handlers, dependencies, retries."""

@@ -187,7 +187,7 @@ class VirtualHost:
         has_stream = False
         dead_lettering = self.dead_lettering
         was_deferred = dead_lettering.busy
-        # A queue may dead-letter at once. Its dead dead_lettering come after the message in all other queues.
+        # A queue may dead-letter at once. Its dead letters come after the message in all other queues.
         dead_lettering.defer()
         for queue in queues:
             if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
