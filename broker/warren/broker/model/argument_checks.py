@@ -1,6 +1,6 @@
-"""Checks of single argument values, with RabbitMQ's texts for invalid ones.
+"""Checks of single values in the argument tables of declarations and basic.consume, with RabbitMQ's error texts.
 
-Each check takes a field, or None for an argument that is missing, and raises `InvalidValue`.
+Each check takes the field of one argument, or None if the argument is missing, and raises `InvalidValue`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRIES = ("disabled", "all", "failed", "returned")
 
 
 class Overflow(Enum):
-    """Overflow mode: the reaction of a full queue to a publish."""
+    """Values of x-overflow: the reaction of a full queue to a publish."""
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
@@ -28,13 +28,13 @@ class Overflow(Enum):
 
 
 class InvalidValue(Exception):
-    """The value of an argument is invalid. The text is RabbitMQ's."""
+    """The value of an argument is invalid. The text is the reason in RabbitMQ's words."""
 
 
 def argument_fields(raw: bytes) -> dict[str, Field]:
-    """Decode an argument table.
+    """Decode the encoded argument table of a method, such as queue.declare, to fields by name.
 
-    :raises AmqpError: 502 for a malformed one.
+    :raises AmqpError: 502 for a malformed table.
     """
     try:
         return decode_fields(raw)
@@ -43,12 +43,12 @@ def argument_fields(raw: bytes) -> dict[str, Field]:
 
 
 def format_value(field: Field) -> str:
-    """Format a value for an error text."""
+    """Format an argument's value as RabbitMQ's error texts show it."""
     return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
 
 
 def integer(field: Field) -> int:
-    """Return an integer of any width."""
+    """Return the value of an integer argument of any width; raise `InvalidValue` for another type."""
     if not field.is_integer:
         raise InvalidValue(f'"expected integer, got {field.type_name}"')
     assert isinstance(field.value, int)
@@ -56,7 +56,7 @@ def integer(field: Field) -> int:
 
 
 def non_negative(field: Field | None) -> int:
-    """Return an integer of at least 0; -1 if the argument is missing."""
+    """Return the value of an argument that has to be an integer of at least 0; -1 if the argument is missing."""
     if field is None:
         return -1
     value = integer(field)
@@ -66,7 +66,7 @@ def non_negative(field: Field | None) -> int:
 
 
 def positive(field: Field | None) -> int:
-    """Return an integer of at least 1; -1 if the argument is missing."""
+    """Return the value of an argument that has to be an integer of at least 1; -1 if the argument is missing."""
     value = non_negative(field)
     if value == 0:
         raise InvalidValue("{value_zero,0}")
@@ -74,7 +74,7 @@ def positive(field: Field | None) -> int:
 
 
 def boolean(field: Field | None) -> bool:
-    """Return a boolean; False if the argument is missing."""
+    """Return the value of a boolean argument; False if the argument is missing."""
     if field is None:
         return False
     if field.kind != "t":
@@ -83,7 +83,7 @@ def boolean(field: Field | None) -> bool:
 
 
 def string(field: Field | None) -> bytes | None:
-    """Return the bytes of a string; None if the argument is missing."""
+    """Return the bytes of a string argument; None if the argument is missing."""
     if field is None:
         return None
     if field.kind != "S":
@@ -92,9 +92,9 @@ def string(field: Field | None) -> bytes | None:
 
 
 def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
-    """Return one of these names; the first one if the argument is missing.
+    """Return the value of an argument that has to be one of `names`; the first of them if the argument is missing.
 
-    :param reason: the error text, with `{}` for the value.
+    :param reason: the error text for any other value, with `{}` in its place.
     """
     value = string(field)
     if value is None:
@@ -106,8 +106,10 @@ def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
 
 
 def exchange_name(field: Field | None, name: str, described: str) -> bytes | None:
-    """Return the name of an exchange; None if the argument is missing.
+    """Return the exchange that an argument such as x-dead-letter-exchange names; None if the argument is missing.
 
+    :param name: the name of the argument, for the error text.
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 if the value is no string.
     """
     if field is not None and field.kind != "S":
@@ -118,7 +120,7 @@ def exchange_name(field: Field | None, name: str, described: str) -> bytes | Non
 
 
 def duration_ms(field: Field | None) -> int:
-    """Return a duration in milliseconds, at most ten years; -1 if the argument is missing."""
+    """Return the milliseconds of an argument such as x-message-ttl, at most ten years; -1 if it is missing."""
     value = non_negative(field)
     if value > MAX_EXPIRY_MS:
         raise InvalidValue(f"{{value_too_large,{value}}}")
@@ -126,7 +128,7 @@ def duration_ms(field: Field | None) -> int:
 
 
 def max_priority(field: Field | None) -> int:
-    """Return the highest priority of a queue, from 0 to 255; -1 if the argument is missing."""
+    """Return x-max-priority, the highest priority of a queue, from 0 to 255; -1 if the argument is missing."""
     value = non_negative(field)
     if value > MAX_PRIORITY:
         raise InvalidValue(f"{{max_value_exceeded,{value}}}")
@@ -134,7 +136,10 @@ def max_priority(field: Field | None) -> int:
 
 
 def delivery_limit(field: Field | None, default: int) -> int:
-    """Return the number of requeues that a message may have; -1 is no limit."""
+    """Return x-delivery-limit, the number of times that a message may be requeued; -1 is no limit.
+
+    :param default: the limit if the argument is missing.
+    """
     if field is None:
         return default
     value = integer(field)
@@ -144,17 +149,17 @@ def delivery_limit(field: Field | None, default: int) -> int:
 
 
 def overflow(field: Field | None) -> Overflow:
-    """Return the overflow mode; `drop-head` if the argument is missing."""
+    """Return x-overflow; `drop-head` if the argument is missing."""
     return Overflow(one_of(field, tuple(mode.value for mode in Overflow), "invalid_overflow"))
 
 
 def dead_letter_strategy(field: Field | None) -> bool:
-    """Return True for the strategy at-least-once."""
+    """Return True if x-dead-letter-strategy is `at-least-once`; the default is `at-most-once`."""
     return one_of(field, ("at-most-once", "at-least-once"), "invalid_dlx_strategy") == "at-least-once"
 
 
 def queue_mode(field: Field | None) -> bool:
-    """Return True for the mode lazy."""
+    """Return True if x-queue-mode is `lazy`; the default is `default`."""
     return one_of(field, ("default", "lazy"), "\"unsupported queue mode '{}'\"") == "lazy"
 
 
@@ -166,10 +171,13 @@ def queue_version(field: Field | None) -> None:
 
 
 def leader_locator(field: Field | None) -> None:
-    """Check the leader locator, which has no effect on a single node."""
+    """Check x-queue-leader-locator, which has no effect on a single node."""
     one_of(field, LEADER_LOCATORS, "invalid_queue_locator_arg")
 
 
 def retry_type(field: Field | None) -> str:
-    """Return the requeued messages that are delayed: `disabled`, `all`, `failed` or `returned`."""
+    """Return x-delayed-retry-type: the kind of requeued messages that are delayed.
+
+    It is `disabled` (the default), `all`, `failed` (their channel ended) or `returned` (by a client).
+    """
     return one_of(field, RETRIES, "invalid_delayed_retry_type")

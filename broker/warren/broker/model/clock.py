@@ -1,4 +1,4 @@
-"""Clock of expiry and delays, which a test can replace by a virtual one."""
+"""Clock of message expiry, delays and timeouts. A test can replace it by a virtual one (`virtual_clock`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Time in seconds since 1970, and scheduled calls. Heartbeats and socket timeouts use real time instead."""
+    """Source of time, in seconds since 1970, and of scheduled calls.
+
+    Heartbeats and socket timeouts use real time instead.
+    """
 
     def now(self) -> float: ...
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Schedule one call on the broker's event loop for the time when `now()` reaches `when`."""
+        """Schedule one call on the event loop for the time `when`, in seconds since 1970."""
         ...
 
 
 class RealClock:
-    """The system clock."""
+    """Clock of the operating system."""
 
     def now(self) -> float:
         return time.time()

@@ -1,7 +1,7 @@
-"""Portability checks: use of features that RabbitMQ 4.3 does not have or denies by default.
+"""Portability checks: find uses of features that Warren has and RabbitMQ 4.3 does not have or denies by default.
 
-With `strict` such a use is refused as RabbitMQ refuses it; otherwise each feature is logged once. The rules were taken from
-the sources and release notes of RabbitMQ 4.3; they were not tested against one.
+With `strict` such a use is refused as RabbitMQ refuses it; otherwise each feature is logged once. The rules were taken
+from the sources and release notes of RabbitMQ 4.3; they were not tested against one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ FRAME_MIN = 8192
 
 @dataclass(frozen=True)
 class PortabilityRule:
-    """One feature that RabbitMQ 4.3 refuses or ignores."""
+    """One feature that RabbitMQ 4.3 refuses or ignores, and Warren supports."""
 
     operation: str
-    """The use of the feature, for the log."""
+    """Description of the use, such as `basic.qos with global=true`, for the log event."""
     code: Reply | None
-    """Reply code of RabbitMQ's refusal; None if RabbitMQ ignores the feature."""
+    """Reply code with which RabbitMQ refuses the use; None if RabbitMQ ignores the feature."""
     text: str
-    """RabbitMQ's reply text, with `{}` for the values of the case."""
+    """RabbitMQ's reply text. Each `{}` is replaced by a value of the use, such as the name of an argument."""
     source: str
-    """Source of the rule: a module or release notes of RabbitMQ."""
+    """Source of the rule: a module or the release notes of RabbitMQ."""
     advice: str
-    """Portable alternative, for the log."""
+    """Advice for a portable alternative, for the log event."""
 
 
 PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
@@ -127,26 +127,31 @@ PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
 
 
 class PortabilityChecks:
-    """The portability checks of one broker. They run after an operation is known to be valid here."""
+    """Portability checks of one broker. They run after an operation has passed the broker's own checks."""
 
     def __init__(self, strict: bool) -> None:
-        """:param strict: refuse what RabbitMQ 4.3 refuses, with its code and text"""
+        """:param strict: True to refuse what RabbitMQ 4.3 refuses, with its code and text; False to log it only."""
         self.strict = strict
         self._logged: set[str] = set()
 
     @classmethod
     def silent(cls) -> PortabilityChecks:
-        """Return checks that never log, and refuse nothing until `strict` is set: for a dry run on a copy."""
+        """Return checks that never log, for a dry run on a copy of the broker.
+
+        They refuse nothing until `strict` is set.
+        """
         portability = cls(strict=False)
         portability._logged.update(PORTABILITY_RULES)
         return portability
 
     def check(self, name: str, *values: object) -> bool:
-        """Check the use of a feature. Return True if the feature has to have the effect that it has in RabbitMQ.
+        """Check the use of a feature: log it once, and refuse it if `strict` is set and RabbitMQ refuses it.
+
+        Return True if `strict` is set: the feature must then have the effect that it has in RabbitMQ, often none.
 
         :param name: a key of `PORTABILITY_RULES`.
         :param values: values for the `{}` in the rule's text.
-        :raises AmqpError: if `strict` is set and RabbitMQ refuses the feature.
+        :raises AmqpError: with RabbitMQ's code and text, if the use is refused.
         """
         rule = PORTABILITY_RULES[name]
         if name not in self._logged:
@@ -164,9 +169,11 @@ class PortabilityChecks:
     def check_queue(
         self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
     ) -> None:
-        """Check a queue.declare that would make a queue.
+        """Check the portability of a queue.declare whose queue does not exist yet.
 
-        :raises AmqpError: see `check`.
+        :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+        :param raw: the encoded arguments, from which `arguments` were parsed.
+        :raises AmqpError: if the checks are strict and RabbitMQ refuses the declaration.
         """
         fields = argument_fields(raw)
         if not arguments.quorum and not arguments.stream:
@@ -185,9 +192,11 @@ class PortabilityChecks:
             self.check("deduplication")
 
     def check_exchange(self, kind: bytes, raw: bytes) -> None:
-        """Check an exchange.declare that would make an exchange.
+        """Check the portability of an exchange.declare whose exchange does not exist yet.
 
-        :raises AmqpError: see `check`.
+        :param kind: the exchange type.
+        :param raw: the encoded arguments.
+        :raises AmqpError: if the checks are strict and RabbitMQ refuses the declaration.
         """
         if kind in (DELAYED, DEDUPLICATING):
             self.check("plugin_exchange", kind.decode())

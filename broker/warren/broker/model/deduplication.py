@@ -1,8 +1,8 @@
-"""Deduplication by a window of keys: a message whose key is in the window is dropped.
+"""Deduplication: a message is dropped if one with the same key was accepted recently.
 
-Exchanges and queues can deduplicate. The key of a message is its header x-deduplication-header; the window holds the keys of
-the last x-cache-size messages, or those of the last x-cache-ttl milliseconds. An internal queue stores the keys, each as a
-small message: the queue's length limit and TTL are those of the window, and it is logged like any other queue.
+Exchanges and queues can deduplicate. The key of a message is its header x-deduplication-header. The recent keys are the
+window: those of the last x-cache-size messages, or of the last x-cache-ttl milliseconds. An internal queue stores the
+keys, each as a small message. Its length limit and TTL bound the window, and it is logged like any other queue.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LARGEST: Final = 1_000_000
 
 @dataclass(frozen=True)
 class DeduplicationRule:
-    """Deduplication of one exchange or queue.
+    """Settings of the deduplication by one exchange or queue.
 
     :param header: name of the header with the key; a message without it is never a duplicate.
-    :param size: number of keys in the window.
-    :param ttl: milliseconds that a key stays in the window; -1 is no limit.
+    :param size: number of keys to remember.
+    :param ttl: milliseconds for which a key is remembered; -1 is no limit.
     """
 
     header: str = HEADER
@@ -51,9 +51,9 @@ class DeduplicationRule:
 
 
 def deduplication_rule(fields: dict[str, Field], *, always: bool = False) -> DeduplicationRule | None:
-    """Return the rule in the arguments of a queue or an exchange; None if it does not deduplicate.
+    """Return the deduplication settings in the arguments of a queue or an exchange; None if it does not deduplicate.
 
-    :param always: the exchange type deduplicates without the argument x-message-deduplication.
+    :param always: True for an exchange type that deduplicates without the argument x-message-deduplication.
     :raises InvalidArgument: for an invalid value.
     """
     name = ARGUMENTS[0]
@@ -87,7 +87,7 @@ class InvalidArgument(Exception):
 
 
 class DeduplicationWindow:
-    """The keys of the last messages that an exchange or a queue accepted."""
+    """Keys of the last messages that one exchange or queue accepted, by which it recognises duplicates."""
 
     def __init__(self, rule: DeduplicationRule, queue: Queue) -> None:
         self.rule = rule
@@ -96,20 +96,20 @@ class DeduplicationWindow:
         self._keys: dict[bytes, bool] = {}
 
     def key_of(self, headers: dict[str, Field]) -> bytes | None:
-        """Return the key in a message's headers; None if it has none."""
+        """Return a message's deduplication key; None if its headers hold none."""
         field = headers.get(self.rule.header)
         return None if field is None else repr(comparison_key(field)).encode()
 
     def contains(self, headers: dict[str, Field]) -> bool:
-        """Return True if a message with these headers is a duplicate."""
+        """Return True if a message with these headers is a duplicate: its key is one of those remembered."""
         key = self.key_of(headers)
         return key is not None and key in self._keys
 
     def make_entry(self, message: Message) -> Message | None:
-        """Add a message's key to the window.
+        """Remember the key of an accepted message.
 
-        Return the entry that the caller publishes to the internal queue after the message itself is enqueued; None if the
-        message has no key or its key is in the window.
+        Return a small message that holds the key. The caller publishes it to the internal queue after it has enqueued
+        `message`. Return None if `message` has no key or its key is remembered already.
         """
         headers = decode(header_payload(message.content), "x-death").headers
         key = self.key_of(headers)
@@ -125,13 +125,13 @@ class DeduplicationWindow:
         return entry
 
     def remove(self, entry: Message) -> None:
-        """Remove the key of an entry that the internal queue has dropped or expired."""
+        """Forget the key in a message of the internal queue, because that message has expired or was dropped."""
         self._keys.pop(body_payload(entry.content), None)
 
     def restore(self, payloads: Iterable[bytes]) -> None:
-        """Add the keys that the log has kept, after a restart.
+        """Remember the keys that the broker's log has kept, after a restart.
 
-        :param payloads: the records of the internal queue.
+        :param payloads: the log's records of the messages in the internal queue.
         """
         for payload in payloads:
             entry = Message(b"", b"", b"", 0, 0)
@@ -140,17 +140,24 @@ class DeduplicationWindow:
 
 
 DUPLICATE: Final[list[Queue]] = []
-"""Route of a duplicate: no queue. Compared by identity, because a duplicate is not returned as unroutable. Read-only."""
+"""Routes of a message that was dropped as a duplicate: an empty list, which nobody changes.
+
+Callers compare it by identity: a duplicate is not returned as unroutable.
+"""
 
 
 def drop_duplicates(
     queues: list[Queue], passed: list[Queue], headers: dict[str, Field], seen: bool
 ) -> list[Queue]:
-    """Return the queues that do not have a message yet, followed by the internal queues that store its keys.
+    """Return the queues that a message is enqueued in, without those that have had one with the same key.
+
+    The internal queues that will store its key follow them. `DUPLICATE` is returned if no queue is left because of its
+    key.
 
     :param queues: the queues that the message is routed to.
     :param passed: the internal queues of the deduplicating exchanges on the way.
-    :param seen: one of the exchanges on the way dropped the message as a duplicate.
+    :param headers: the message's headers.
+    :param seen: True if an exchange on the way has dropped the message as a duplicate.
     """
     found: list[Queue] = []
     keepers = passed
@@ -169,7 +176,10 @@ def drop_duplicates(
 
 
 def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
-    """Filter the result of `drop_duplicates` again: a message of the same transaction may have had the same key."""
+    """Filter the result of `drop_duplicates` once more, when the message is enqueued.
+
+    In a transaction, routing precedes enqueueing: another message of the transaction may have had the same key.
+    """
     headers = decode(header_payload(message.content), "x-death").headers
     own = {queue.window.queue: queue for queue in queues if queue.window is not None}
     left = dict.fromkeys(queues)

@@ -1,7 +1,7 @@
 """Internal queues: queues that no client can name, for delayed messages and for deduplication keys.
 
-A delayed exchange keeps its messages in one until they are due; a deduplication window keeps its keys in one. Like any queue
-they are logged and recovered.
+A delayed exchange keeps its messages in one until they are due. A deduplicating exchange or queue keeps the keys of
+recent messages in one. Like any durable queue they are logged and recovered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIXES: Final = (DELAYED_PREFIX, EXCHANGE_KEYS_PREFIX, QUEUE_KEYS_PREFIX)
 
 
 def split_rows(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueRow]]:
-    """Return the stored queues that clients declared, and the internal ones by name."""
+    """Separate the stored queues at start: return those that clients declared, and the internal ones by name."""
     return (
         [row for row in rows if not row.name.startswith(PREFIXES)],
         {row.name: row for row in rows if row.name.startswith(PREFIXES)},
@@ -35,15 +35,18 @@ def split_rows(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueR
 
 
 class InternalQueues:
-    """The internal queues of one virtual host: made with the exchange or queue that owns them, and deleted with it."""
+    """Internal queues of one virtual host, each made with the exchange or queue that needs it and deleted with it."""
 
     def __init__(self, declarations: Declarations) -> None:
         self.declarations = declarations
         self.stored: dict[bytes, QueueRow] = {}
-        """Internal queues of before a restart whose owners have not been restored yet, by name."""
+        """Internal queues from before a restart whose exchange or queue is not restored yet, by name."""
 
     def add_for_exchange(self, exchange: Exchange, rule: DeduplicationRule | None) -> None:
-        """Make what an exchange needs: a queue for delayed messages, a deduplication window."""
+        """Make the internal queues that a new exchange needs: one for delayed messages, one for deduplication keys.
+
+        :param rule: its deduplication settings; None if it does not deduplicate.
+        """
         if exchange.is_delayed:
             name = DELAYED_PREFIX + exchange.name
             queue = self._make(name, exchange.durable, QueueArguments(message_ttl=0))
@@ -53,13 +56,13 @@ class InternalQueues:
             exchange.window = self._make_window(EXCHANGE_KEYS_PREFIX + exchange.name, exchange.durable, rule)
 
     def add_for_queue(self, queue: Queue) -> None:
-        """Make the deduplication window of a queue that has a rule for it."""
+        """Make the internal queue for the deduplication keys of a new queue, if the queue deduplicates."""
         rule = queue.declared_arguments.deduplication
         if rule is not None:
             queue.window = self._make_window(QUEUE_KEYS_PREFIX + queue.name, queue.durable, rule)
 
     def remove_for(self, owner: Exchange | Queue) -> None:
-        """Delete the internal queues of an exchange or a queue that is deleted."""
+        """Delete the internal queues of an exchange or a queue that is being deleted."""
         window = owner.window
         if window is not None:
             owner.window = None
@@ -70,7 +73,7 @@ class InternalQueues:
             owner.delay_queue = None
 
     def delete_orphans(self) -> None:
-        """Delete the stored internal queues that no restored exchange or queue owns."""
+        """Delete the stored internal queues whose exchange or queue was not restored."""
         definitions = self.declarations.definitions
         for name in self.stored:
             if definitions is not None:
@@ -85,7 +88,10 @@ class InternalQueues:
         return window
 
     def _make(self, name: bytes, durable: bool, arguments: QueueArguments) -> Queue:
-        """Make an internal queue, with the records of the stored one of this name, if there is one."""
+        """Make an internal queue.
+
+        If one of this name was stored before a restart, it takes over that queue's records.
+        """
         declarations = self.declarations
         vhost, definitions = declarations.vhost, declarations.definitions
         stored = durable and definitions is not None

@@ -1,7 +1,8 @@
-"""Memory budget of waiting messages: which queues page out, and how much.
+"""Memory budget of the messages in queues: decides which queues page contents out to disk, and how much.
 
-No queue pages out while all queues together are below the budget. Above it, each queue keeps the messages in memory that it
-will deliver in the next seconds at its current rate, and pages out the rest in slices. A lazy queue keeps nothing.
+No queue pages out while all queues together are below the budget. Above it, each queue keeps the messages in memory
+that it will deliver in the next seconds at its current rate, and pages out the rest in slices. A lazy queue keeps
+nothing.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from warren.broker.model.queue.queue import Queue
 TICK: Final = 0.1
 """Seconds between two checks of the budget."""
 AHEAD: Final = 2.0
-"""Seconds of deliveries that a queue keeps in memory."""
+"""Seconds ahead: a queue keeps in memory the messages that it will deliver in this time."""
 FLOOR: Final = 1024
-"""Messages that a queue keeps in memory in any case, as far as its share of the budget allows."""
+"""Messages that a queue keeps in memory however slowly it delivers, as far as its share of the budget allows."""
 UNACKED_TICK: Final = 1.0
 """Seconds between two checks of unacknowledged messages."""
 UNACKED_SLICE: Final = 50_000
-"""Unacknowledged messages of a queue that are paged out in one check."""
+"""Unacknowledged messages of one queue that are paged out in one check at most."""
 FEW: Final = 16
-"""Messages of a queue that do not go to the delta when memory is short."""
+"""Messages of a queue that keep their entries in memory when memory is short. Of the others nothing stays in memory."""
 SLICE: Final = 1000
-"""Messages that are paged out between two looks at the clock."""
+"""Messages that are paged out before the elapsed time is checked."""
 SLICE_SECONDS: Final = 0.005
-"""Seconds of paging after which other work gets its turn on the event loop."""
+"""Seconds of paging in a row, after which other work gets its turn on the event loop."""
 
 
 class ConsumptionRate:
@@ -44,7 +45,10 @@ class ConsumptionRate:
         self.rate: float = 0.0
 
     def measure(self, now: float) -> None:
-        """Update the rate. It rises at once and falls slowly, so that a queue keeps its share during a short pause."""
+        """Update the rate.
+
+        It rises at once and falls slowly, so that a queue keeps its share of memory in a short pause.
+        """
         queue = self.queue
         delivered: i64 = queue.next_sequence - queue.ready.count
         passed = now - self.at
@@ -58,39 +62,42 @@ class ConsumptionRate:
 
 
 class MemoryBudget:
-    """The memory that the waiting messages of all queues take.
+    """Guard of the memory that messages in queues take: pages contents out to disk, or blocks publishers.
 
-    :param budget: bytes that they may take together.
+    :param budget: bytes that the messages of all queues may take together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, budget: i64) -> None:
         self.loop = loop
         self.budget = budget
         self.on_overload: Callable[[bool], None] = _ignore
-        """Called with True when paging cannot keep up, so that publishers are blocked; with False when it can again."""
+        """Callback that blocks publishers (True) when paging cannot keep up with them, and unblocks them (False)."""
         self.overloaded = False
-        """Paging cannot keep up with the publishers."""
+        """True while publishers are blocked, because paging cannot keep up with them."""
         self.rates: dict[Queue, ConsumptionRate] = {}
-        """The queues in which messages wait, with their rates."""
+        """Queues with waiting messages, and the rates at which they deliver."""
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.next_slice: Optional[asyncio.Handle] = None  # noqa: UP045
         self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.queues: Callable[[], Iterable[Queue]] = _none
         self.process_limit: i64 = 0
-        """Bytes of memory that the process may take; 0 if the broker shares the process."""
+        """Bytes of memory that the process may take; 0 is no limit, for an embedded broker."""
         self.process_memory: Callable[[], int] = _nothing
-        """Returns the bytes of memory that the process takes."""
+        """Function that returns the bytes of memory that the process takes."""
         self.on_pressure: Callable[[], None] = _noop
-        """Called when messages have to go to the delta soon."""
+        """Callback that asks the log to index its newest segment, when memory is short.
+
+        Only messages in indexed segments can leave memory entirely.
+        """
 
     def track(self, queue: Queue) -> None:
-        """Watch a queue in which messages wait."""
+        """Begin to watch a queue in which messages wait. It is watched until it is empty."""
         self.rates[queue] = ConsumptionRate(queue, time.monotonic())
         if self.timer is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
-        """Start the checks of unacknowledged messages.
+        """Begin the regular checks of unacknowledged messages.
 
         :param queues: returns all queues of the node.
         """
@@ -98,7 +105,7 @@ class MemoryBudget:
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def stop(self) -> None:
-        """Cancel all checks."""
+        """Cancel all checks, because the broker stops."""
         for timer in (self.timer, self.next_slice, self.unacked_timer):
             if timer is not None:
                 timer.cancel()
@@ -112,7 +119,10 @@ class MemoryBudget:
         return total
 
     def check_unacknowledged(self) -> None:
-        """Page out unacknowledged messages if they take too much memory. A requeued one is read again for delivery."""
+        """Page out unacknowledged messages if they take too much memory, and schedule the next check.
+
+        If such a message is requeued, its content is read from disk for the next delivery.
+        """
         count: i64 = 0
         many: list[Queue] = []
         for queue in self.queues():
@@ -135,7 +145,7 @@ class MemoryBudget:
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def tick(self) -> None:
-        """Measure the rates, stop watching empty queues, and page out."""
+        """Check the budget: measure the delivery rates, stop watching empty queues, and page out."""
         self.timer = None
         now = time.monotonic()
         for rate in list(self.rates.values()):
@@ -151,7 +161,7 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def page(self) -> None:
-        """Page out for a few milliseconds. If that is not enough, continue in the next iteration of the event loop."""
+        """Page out for `SLICE_SECONDS`. If that is not enough, continue in the next iteration of the event loop."""
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
         more = False
@@ -191,7 +201,10 @@ class MemoryBudget:
             self.next_slice = self.loop.call_soon(self.page)
 
     def process_excess(self) -> i64:
-        """Return the bytes that the process should free: above 80 % of its limit, all that is above 70 %; otherwise 0."""
+        """Return the bytes by which the process should shrink.
+
+        Up to 80 % of its limit there are none; above that, all beyond 70 %.
+        """
         limit = self.process_limit
         if not limit:
             return 0
@@ -199,7 +212,7 @@ class MemoryBudget:
         return resident - limit * 7 // 10 if resident > limit * 8 // 10 else 0
 
     def messages_to_keep(self, rate: ConsumptionRate) -> i64:
-        """Return the number of messages that a queue keeps in memory: those delivered soon, within its share."""
+        """Return the number of messages that a queue keeps in memory: those it delivers soon, within its share."""
         waiting = rate.queue.ready
         wanted = i64(rate.rate * AHEAD)
         held: i64 = waiting.resident if waiting.resident > 0 else 1
@@ -208,7 +221,10 @@ class MemoryBudget:
         return max(min(wanted, share), min(FLOOR, share))
 
     def update_overload(self, used: i64) -> None:
-        """Block publishers above one and a half times the budget; unblock them below the budget."""
+        """Block publishers if messages take more than one and a half times the budget; unblock them below the budget.
+
+        :param used: bytes that messages take; 0 if no content can be paged out, so that blocking would not help.
+        """
         if not self.overloaded and used > self.budget + self.budget // 2:
             self.overloaded = True
             self.on_overload(True)

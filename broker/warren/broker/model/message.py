@@ -16,35 +16,36 @@ if TYPE_CHECKING:
 class Message:
     """One message in one queue. A fan-out makes one for each queue; they share the bytes of the content.
 
-    `content` holds the header frame and the body frame as received on `channel`, so that a delivery on a channel of the same
-    number copies nothing. It is empty while the content is paged out.
+    `content` holds the encoded header frame and body frame as the publisher's channel sent them. `channel` is that
+    channel's number: a delivery on a channel of the same number copies nothing. `content` is empty while it is paged
+    out to disk.
     """
 
     sequence: i64 = 0
-    """Position in the queue: the order of arrival. A requeue does not change it."""
+    """Position in the queue, in the order of arrival. A requeue does not change it."""
     expires: i64 = 0
     """Time of expiry in milliseconds since 1970; 0 is never. In a delayed exchange's queue, the time when it is due."""
     ttl: i64 = -1
     """The property `expiration` in milliseconds; -1 is none."""
     log_position: i64 = 0
-    """Position of its record in the log; 0 if it has none or the position is not known."""
+    """Position of its record in the broker's log; 0 if it has none or the position is not known."""
     tag: i64 = 0
-    """The delivery tag while it is unacknowledged."""
+    """Delivery tag while the message is unacknowledged."""
     delivery_count: i64 = 0
     """Number of times that it was requeued after a delivery (the header x-delivery-count)."""
     priority: i64 = 0
     persistent: bool = False
     redelivered: bool = False
     dead_lettered: bool = False
-    """The broker has dead-lettered it before: its x-death header was written by the broker, not by a client."""
+    """True if the broker has dead-lettered it before, so that the broker and no client wrote its x-death header."""
     has_bcc: bool = False
-    """The message has a BCC header, which is removed before delivery."""
+    """True if the message has a BCC header, which is removed before delivery."""
     paging_out: bool = False
-    """The content leaves memory as soon as the log has written it to disk."""
+    """True if the content is to leave memory as soon as the log has written it to disk."""
     stored: bool = False
-    """The message has a record in the log, so that the log has to record its settlement."""
+    """True if the message has a record in the broker's log, which then has to record its settlement as well."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)
-    """The consumer that holds it unacknowledged."""
+    """The consumer that holds the message unacknowledged; None if no consumer does."""
 
     def __init__(
         self, exchange: bytes, routing_key: bytes, content: bytes, body_size: i64, channel: i64
@@ -56,7 +57,7 @@ class Message:
         self.channel = channel
 
     def copy(self) -> Message:
-        """Return a message with the same content for another queue."""
+        """Return a message with the same content, to be put into another queue."""
         other = Message(self.exchange, self.routing_key, self.content, self.body_size, self.channel)
         other.ttl = self.ttl
         other.priority = self.priority

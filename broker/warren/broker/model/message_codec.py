@@ -1,4 +1,7 @@
-"""Encoding of messages in the log: a head with exchange, routing key, priority and expiry; then the content."""
+"""Encoding of messages in the broker's log: a head with exchange, routing key, priority and expiry; then the content.
+
+Beside the record, the log keeps one number for each message, its mark: see `message_mark`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ HAS_BCC = 2
 
 
 def message_head(message: Message) -> bytes:
-    """Encode version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
+    """Encode the head of a message's log record.
+
+    It holds version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key.
+    """
     flags = (DEAD_LETTERED if message.dead_lettered else 0) | (HAS_BCC if message.has_bcc else 0)
     return b"".join(
         (
@@ -35,22 +41,26 @@ def message_head(message: Message) -> bytes:
 
 
 def message_mark(message: Message, reason: int = 0) -> int:
-    """Return the mark that the log keeps of a message beside its record. The mark of a message only grows.
+    """Return a message's mark: redelivered flag, number of requeues and dead-letter reason in one number.
 
-    It holds the redelivered flag, the number of requeues, and the reason of a pending dead letter.
+    The log keeps the mark beside the record of the message. Of several marks the highest counts, since a mark only
+    grows.
 
-    :param reason: position in `death_history.REASONS`, counted from 1; 0 if it is no pending dead letter.
+    :param reason: for a pending dead letter, the position in `death_history.REASONS`, counted from 1; otherwise 0.
     """
     return reason << REASON_SHIFT | int(message.delivery_count) << 1 | message.redelivered
 
 
 def pending_dead_letter_reason(mark: int) -> int:
-    """Return the reason in a mark, counted from 1; 0 if the message is no pending dead letter."""
+    """Return the dead-letter reason in a message's mark; 0 if the message is no pending dead letter.
+
+    The reason is a position in `death_history.REASONS`, counted from 1.
+    """
     return mark >> REASON_SHIFT
 
 
 def fill_message(message: Message, payload: bytes) -> None:
-    """Set a message's fields from its record in the log, except for priority and expiry."""
+    """Set a message's names, content and flags from its record in the log. Priority and expiry stay as they are."""
     _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     start = key + key_size
@@ -64,21 +74,21 @@ def fill_message(message: Message, payload: bytes) -> None:
 
 
 def apply_mark(message: Message, mark: int) -> None:
-    """Set a message's delivery count and redelivered flag from its mark."""
+    """Set a message's delivery count and redelivered flag from its mark (see `message_mark`)."""
     message.delivery_count = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
     if mark & 1:
         message.redelivered = True
 
 
 def describe_payload(payload: bytes) -> tuple[int, int, int]:
-    """Return priority, expiry and body size of a message from its record in the log."""
+    """Return priority, expiry in milliseconds since 1970 and body size of a message, from its record in the log."""
     _, _, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     # The body size is in the content header, after the frame header, class id and weight.
     return priority, expires, _U64.unpack_from(payload, _HEAD.size + exchange_size + key_size + 11)[0]
 
 
 def read_message(sequence: int, payload: bytes, mark: int) -> Message:
-    """Return the message of a record in the log and its mark."""
+    """Return the message that a record in the log and its mark (see `message_mark`) describe."""
     priority, expires, body = describe_payload(payload)
     message = Message(b"", b"", b"", body, 0)
     fill_message(message, payload)

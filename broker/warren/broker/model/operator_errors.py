@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class OperationRefused(Exception):
-    """The operation was not carried out. The text is one line that names the object and the reason."""
+    """A management operation was refused. The text is one line that names the object and the reason."""
 
 
 class ObjectNotFound(OperationRefused):
-    """The object of the operation does not exist."""
+    """The object of a management operation does not exist."""
 
 
 class ObjectAlreadyExists(OperationRefused):
-    """The object that should be added exists already."""
+    """The object that a management operation should add exists already."""

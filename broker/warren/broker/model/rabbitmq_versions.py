@@ -1,4 +1,4 @@
-"""Differences between the RabbitMQ versions that the broker can follow: one field for each difference.
+"""Differences between the RabbitMQ versions that the broker can imitate: one field for each difference.
 
 All other behaviour is the same in these versions, or differs from both on purpose (docs/conformance.md).
 """
@@ -13,21 +13,27 @@ from warren.wire.reply_codes import Reply
 
 @dataclass(frozen=True)
 class VersionBehaviour:
-    """Behaviour of one RabbitMQ release series."""
+    """Behaviour of one RabbitMQ release series, where it differs from other series."""
 
     version: str
-    """Version in connection.start. Clients derive from it which features they may use."""
+    """Version that connection.start announces. Clients derive from it which features they may use."""
     unknown_exchange_type: tuple[Reply, str]
-    """Error of exchange.declare: since 4.0 it closes the channel only (rabbit_channel, rabbit_exchange:check_type)."""
+    """Error for exchange.declare with an unknown type: reply code, and text with `{}` for the type.
+
+    Since 4.0 it closes the channel only (rabbit_channel, rabbit_exchange:check_type).
+    """
     allows_redeclaring_generated_names: bool
-    """A queue with a server-generated name may be declared again by that name. Before 4.0, `amq.*` was always refused."""
+    """True if a queue with a server-generated name may be declared again by that name.
+
+    Before 4.0, names with the prefix `amq.` were always refused.
+    """
     sets_last_death_headers: bool
-    """Dead letters have the headers `x-last-death-*`, since 3.13, beside `x-first-death-*`."""
+    """True if dead letters get the headers `x-last-death-*` beside `x-first-death-*`, as since 3.13."""
     names_missing_permission: bool
-    """An access error names the missing permission: `read access to queue` in the place of `access to queue`."""
+    """True if an access error names the missing permission, as in `read access to queue`."""
 
     refuses_binding_to_reply_queues: bool
-    """Binding to a queue of direct reply-to is refused with a text of its own. Before 4.2 no such queue exists."""
+    """True if binding a direct reply-to queue is refused with a text of its own. Before 4.2 no such queue exists."""
 
 
 BEHAVIOUR_BY_VERSION: Mapping[str, VersionBehaviour] = {

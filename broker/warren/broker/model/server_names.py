@@ -31,9 +31,10 @@ def generated_name_prefix(raw: bytes) -> bytes:
 
 
 def refuse_default_exchange(*names: bytes) -> None:
-    """Refuse an operation on the default exchange, which is bound to every queue by name and to nothing else.
+    """Refuse an operation on the default exchange, whose bindings are fixed: every queue by its name.
 
-    :raises AmqpError: 403 if one of the names is the empty name of the default exchange.
+    :param names: names of the exchanges that the operation concerns.
+    :raises AmqpError: 403 if one of them is empty, which is the name of the default exchange.
     """
     if b"" in names:
         raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Probe: TypeAlias = Callable[[], str]
-"""Returns a description of work in progress; an empty text if there is none."""
+"""Function that names work in progress, for which `VirtualClock.advance` waits; an empty text if there is none."""
 
 QUIET_TURNS: Final = 12
-"""Idle iterations of the event loop in a row after which all work counts as done."""
+"""Iterations of the event loop without work in progress, in a row, after which all work counts as done."""
 SPINNING_TURNS: Final = 50
-"""Busy iterations after which a thread or a disk is probably at work, and the loop polls every millisecond."""
+"""Iterations with work in progress after which the loop polls every millisecond: a thread or a disk is at work."""
 
 
 class Unsettled(TimeoutError):
@@ -23,14 +23,14 @@ class Unsettled(TimeoutError):
 
 
 class VirtualTimer:
-    """A scheduled call of a virtual clock."""
+    """Scheduled call of a virtual clock."""
 
     def __init__(self, clock: VirtualClock, call: Callable[[], object]) -> None:
         self._clock = clock
         self._call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Prevent the call."""
+        """Cancel the call."""
         self._call = None
 
     def fire(self) -> None:
@@ -40,7 +40,7 @@ class VirtualTimer:
             call()
 
     def fire_soon(self) -> None:
-        """Make the call in the next iteration of the event loop: it was due when it was scheduled."""
+        """Schedule the call for the next iteration of the event loop, because its time is not in the future."""
         self._clock.soon += 1
         asyncio.get_running_loop().call_soon(self._fire_now)
 
@@ -67,7 +67,7 @@ class VirtualClock:
     def __init__(self, start: float = 1_000_000_000.0, *, patience: float = 5.0) -> None:
         self.patience = patience
         self.soon = 0
-        """Calls that are due and run in the next iteration of the event loop."""
+        """Number of calls that the next iteration of the event loop makes, because their time has come."""
         self._now = start
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._count = itertools.count()
@@ -75,11 +75,14 @@ class VirtualClock:
         self._advancing = False
 
     def now(self) -> float:
-        """Return the time in seconds since 1970."""
+        """Return the virtual time in seconds since 1970."""
         return self._now
 
     def call_at(self, when: float, call: Callable[[], object]) -> VirtualTimer:
-        """Schedule one call for the time `when`. One that is due already runs in the next loop iteration."""
+        """Schedule one call for the virtual time `when`.
+
+        If `when` is not in the future, the next loop iteration makes it.
+        """
         timer = VirtualTimer(self, call)
         if when <= self._now:
             timer.fire_soon()
@@ -88,7 +91,7 @@ class VirtualClock:
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until `advance` has moved the time by `seconds`."""
+        """Wait until `advance` has moved the virtual time by `seconds`."""
         done = asyncio.Event()
         timer = self.call_at(self._now + seconds, done.set)
         try:
@@ -98,11 +101,11 @@ class VirtualClock:
 
     @property
     def timers(self) -> int:
-        """Number of scheduled calls."""
+        """Number of calls that are scheduled and not cancelled."""
         return sum(timer.pending for _, _, timer in self._timers)
 
     def watch(self, probe: Probe) -> Callable[[], None]:
-        """Make `advance` wait while `probe()` names work in progress. Return a function that ends this."""
+        """Make `advance` wait while `probe` names work in progress. Return a function that removes the probe."""
         self._probes.append(probe)
         return lambda: self._probes.remove(probe)
 
@@ -132,7 +135,7 @@ class VirtualClock:
             self._advancing = False
 
     def jump(self, seconds: float) -> None:
-        """Move the time forward without firing timers, as on an event loop that is late."""
+        """Move the time forward without firing timers, to simulate an event loop that is late."""
         self._now += seconds
 
     async def settle(self) -> None:

@@ -1,4 +1,8 @@
-"""Encoded event prefixes of one consumer, so that a delivery encodes nothing but its message's id and size."""
+"""Encoded beginnings ("prefixes") of the life-cycle events of one consumer.
+
+An event is a prefix (its kind, exchange, routing key, queue, connection), then the message's id and size. The prefixes
+are cached, so that a delivery encodes nothing but the id and the size.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 CACHED_PREFIXES: Final = 1000
-"""Prefixes that each cache holds at most. Then it starts anew: the number of routing keys is not bounded."""
+"""Prefixes that each cache holds at most. A full cache is emptied: the number of routing keys is not bounded."""
 CHANNEL_CLOSED: Final = "channel closed"
 """Reason in the event of a message that is requeued because its channel ended."""
 
 
 class ConsumerEvents:
-    """Event prefixes of one consumer, or of one connection's basic.get from one queue.
+    """Encoded beginnings of the events of one consumer, or of one connection that fetches from one queue by basic.get.
 
     :param consumer: the consumer tag; None for basic.get.
     :param origin: the name of the connection.
@@ -35,12 +39,12 @@ class ConsumerEvents:
         self.requeued = self.prefix(e.REQUEUED, None)
         self.requeued_by_close = self.prefix(e.REQUEUED, CHANNEL_CLOSED)
         self.deliveries: dict[tuple[bytes, bytes], str] = {}
-        """Prefixes of first deliveries, by exchange and routing key."""
+        """Encoded beginnings of the events of first deliveries, by exchange and routing key."""
         self.redeliveries: dict[tuple[bytes, bytes], str] = {}
-        """Prefixes of redeliveries, by exchange and routing key."""
+        """Encoded beginnings of the events of redeliveries, by exchange and routing key."""
 
     def prefix(self, event: str, reason: str | None) -> str:
-        """Return the encoded beginning of an event of this consumer."""
+        """Return the encoded beginning of an event of this consumer that is no delivery, such as an acknowledgement."""
         return event_prefix(
             event,
             queue=self.queue,
@@ -51,7 +55,7 @@ class ConsumerEvents:
         )
 
     def delivered(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
-        """Return the encoded beginning of a delivery."""
+        """Return the encoded beginning of the event of a delivery to this consumer."""
         cache = self.redeliveries if redelivered else self.deliveries
         key = (exchange, routing_key)
         found = cache.get(key)

@@ -1,4 +1,4 @@
-"""Numbered batches of captured events: collect events, end a batch by count or time, hand it to a writer."""
+"""Collection of captured life-cycle events in numbered batches. A batch ends by count or time and goes to a writer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def decode_name(name: bytes) -> str:
 
 
 class EventBatcher:
-    """The events of one virtual host: one source whose events are numbered from 1.
+    """Collector of the life-cycle events of one virtual host, which it hands in batches to the writer of a stream.
 
-    A batch that cannot be written is dropped. Its numbers are not used again, so that a reader can count the loss.
+    The events are numbered from 1, under a source name that is new with each start of the broker. A batch that cannot
+    be written is dropped. Its numbers are not used again, so that a reader of the stream can count the lost events.
 
     :param stream: the name of the stream that the batches are written to.
     """
@@ -40,7 +41,7 @@ class EventBatcher:
         self.clock = clock
         self.loop = loop
         self.write: Optional[Callable[[EventBatch], bool]] = None  # noqa: UP045
-        """Writes a batch to the stream and returns False if that is not possible now."""
+        """Function that writes a batch to the stream. It returns False if it cannot, and the batch is dropped."""
         self.events: list[Event] = []
         self.next_sequence = 1
         self.dropped_events = 0
@@ -48,7 +49,7 @@ class EventBatcher:
         self.add_event(event_prefix(e.STARTED), "", -1)
 
     def add_event(self, prefix: str, identity: str, size: i64) -> None:
-        """Add an event that happens now.
+        """Add an event, with the current time.
 
         :param prefix: the encoded beginning of the event, from `event_prefix`.
         :param identity: the message's id; empty if there is none.
@@ -62,7 +63,7 @@ class EventBatcher:
             self.timer = self.loop.call_later(BATCH_SECONDS, self.end_batch)
 
     def end_batch(self) -> None:
-        """Write the events that have been added since the last batch."""
+        """Write the events that were added since the last batch as a new batch, unless there are none."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -78,13 +79,13 @@ class EventBatcher:
             self.dropped_events += len(events)
 
     def close(self) -> None:
-        """Write the last batch, which ends with the event that the broker stopped. Nothing is written after that."""
+        """Write a last batch, which ends with the event "the broker stopped". Later events are not written."""
         self.add_event(event_prefix(e.STOPPED), "", -1)
         self.end_batch()
         self.abort()
 
     def abort(self) -> None:
-        """Stop writing. Events that have not been written are lost."""
+        """Stop without writing: events that are not in the stream yet are lost."""
         self.write = None
         if self.timer is not None:
             self.timer.cancel()

@@ -1,4 +1,4 @@
-"""The stream that a virtual host's captured events are written to. It is declared when it is missing."""
+"""Writing of captured life-cycle events to a stream of their virtual host. The stream is declared if it is missing."""
 
 from __future__ import annotations
 
@@ -23,21 +23,27 @@ DISK_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
     "x-queue-type": "stream",
     "x-max-length-bytes": 1 << 30,
 }
-"""Arguments of the event stream on a broker with a data folder. To have others, declare the stream first."""
+"""Arguments with which the event stream is declared on a broker with a data folder.
+
+An operator who wants others declares the stream beforehand.
+"""
 MEMORY_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
     "x-queue-type": "stream",
     "x-max-length-bytes": 64 << 20,
     "x-stream-max-segment-size-bytes": 8 << 20,
 }
-"""Arguments of the event stream on a broker without a data folder."""
+"""Arguments with which the event stream is declared on a broker without a data folder."""
 
 
 class CaptureError(Exception):
-    """Events cannot be captured with the configured name of the event stream."""
+    """Events cannot be captured: the configured event stream is a queue of another type, or cannot be declared."""
 
 
 class EventStream:
-    """The event stream of one virtual host. It becomes the writer of the batcher that it is made for."""
+    """Writer of captured life-cycle events to the event stream of one virtual host.
+
+    Construction installs it as the `write` function of the batcher.
+    """
 
     def __init__(
         self, declarations: Declarations, batcher: EventBatcher, is_blocked: Callable[[], bool]
@@ -50,7 +56,7 @@ class EventStream:
         batcher.write = self.write
 
     def stream(self) -> Stream:
-        """Return the stream, declared if it is missing.
+        """Return the event stream; declare it if it is missing.
 
         :raises CaptureError: if a queue of its name exists and is no stream, or the stream cannot be declared.
         """
@@ -69,7 +75,10 @@ class EventStream:
         return queue
 
     def write(self, batch: EventBatch) -> bool:
-        """Append a batch to the stream. Return False if that is not possible; the first failure in a row is logged."""
+        """Append a batch of events to the stream. Return False if that is not possible, so that the batch is dropped.
+
+        Of several failures in a row the first is logged.
+        """
         reason = "publishers are blocked" if self._is_blocked() else ""
         if not reason:
             try:

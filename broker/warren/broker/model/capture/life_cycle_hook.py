@@ -1,7 +1,7 @@
-"""Event capture: one hook with a method for each step in the life of a message or a consumer.
+"""Capture of life-cycle events: a hook with one method for each step in the life of a message or a consumer.
 
-docs/pipeline/events.md describes the events. Without capture there is no hook: `Queue.capture` and `VirtualHost.capture` are
-None, and a caller pays one comparison.
+docs/pipeline/events.md describes the events. Queues and channels call the hook. If capture is off there is none:
+`Queue.capture` and `VirtualHost.capture` are None, and a step costs one comparison more.
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 HEADER_PAYLOAD_AT: Final = 7
-"""Offset in a content at which the payload of its header frame begins."""
+"""Offset in a message's content at which the payload of its header frame begins."""
 BATCH_TYPE: Final = e.MESSAGE_TYPE.encode()
 ENCODED_BATCH_TYPE: Final = b"\x0d" + BATCH_TYPE
-"""The property `type` of a batch of events, encoded. A content header that lacks these bytes is no batch."""
+"""The encoded property `type` of a message that holds a batch of events.
+
+A header without these bytes is of no batch.
+"""
 UNCAPTURED: Final = chr(0xD800)
-"""Id of a delivery that makes no events. A lone high surrogate: no message id is decoded to it."""
+"""Placeholder in the place of a message id: the delivery makes no events.
+
+It is a lone high surrogate, to which no message id is decoded.
+"""
 
 
 def is_event_batch(content: bytes) -> bool:
-    """Return True if a message is a batch of events, by its property `type`."""
+    """Return True if a message holds a batch of life-cycle events, by its property `type`."""
     header = header_payload(content)
     if ENCODED_BATCH_TYPE not in header:
         return False
@@ -44,31 +50,32 @@ def is_event_batch(content: bytes) -> bool:
 
 
 class LifeCycleHook(EventBatcher):
-    """The capture hook of one virtual host.
+    """Capture hook of one virtual host: turns the steps in the life of its messages and consumers into events.
 
-    The event stream itself has no hook. Batches of events that others publish (the SDK, another broker) make no events
-    either: a reader of events would make events without end.
+    The event stream itself has no hook. Messages that hold batches of events and are published by others (the SDK,
+    another broker) make no events either: otherwise reading events would make events without end.
     """
 
     publishing_batch: bool = False
-    """The publish in progress is a batch of events."""
+    """True while the message being published holds a batch of events, which is not captured."""
 
     def __init__(self, stream: bytes, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(stream, clock, loop)
         self.origin = ""
         """Name of the connection whose publish is in progress."""
         self.enqueued_prefixes: dict[tuple[bytes, bytes, bytes, str], str] = {}
-        """Prefixes of publishes, by exchange, routing key, queue and connection."""
+        """Encoded beginnings of the events of publishes, by exchange, routing key, queue and connection."""
         self.basic_get_events: dict[tuple[bytes, str], ConsumerEvents] = {}
-        """Prefixes for basic.get, by queue and connection."""
+        """Encoded beginnings of the events of basic.get, by queue and connection."""
         self.streams_ending_in_batch: set[bytes] = set()
-        """Streams whose newest message is a batch of events. Consumers of such a stream make no events."""
+        """Streams whose newest message holds a batch of events. The start and end of their consumers make no events."""
 
     # -- publishing
 
     def publish_started(self, origin: str, message: Message, unrouted_reason: str) -> None:
-        """Begin the events of a publish; end it with `publish_finished`.
+        """Begin to capture a publish. The calls for its queues follow, then `publish_finished`.
 
+        :param origin: the name of the publisher's connection.
         :param unrouted_reason: why the message reaches no queue; empty if it reaches one.
         """
         self.origin = origin
@@ -112,11 +119,11 @@ class LifeCycleHook(EventBatcher):
         self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), message.body_size)
 
     def publish_finished(self, message: Message, rejected: bool) -> str | None:
-        """End the publish that `publish_started` began.
+        """End the capture of the publish that `publish_started` began.
 
-        Return the message's id for `confirmed`; None if the message is a batch of events.
+        Return the message's id, for the later call of `confirmed`; None if the message holds a batch of events.
 
-        :param rejected: a queue that the message was routed to rejected it.
+        :param rejected: True if a queue that the message was routed to rejected it.
         """
         if self.publishing_batch:
             self.publishing_batch = False
@@ -127,7 +134,11 @@ class LifeCycleHook(EventBatcher):
         return decode_name(message_id(message.content, HEADER_PAYLOAD_AT))
 
     def returned(self, message: Message, origin: str, reason: bytes) -> None:
-        """Record a basic.return to the publisher of a mandatory or immediate message."""
+        """Record a basic.return to the publisher of a mandatory or immediate message.
+
+        :param origin: the name of the publisher's connection.
+        :param reason: the reply text of the basic.return.
+        """
         prefix = event_prefix(
             e.RETURNED,
             decode_name(message.exchange),
@@ -138,7 +149,12 @@ class LifeCycleHook(EventBatcher):
         self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), -1)
 
     def confirmed(self, exchange: bytes, identity: str, origin: str, ack: bool) -> None:
-        """Record a publisher confirm: basic.ack or basic.nack."""
+        """Record a publisher confirm.
+
+        :param identity: the message's id, as `publish_finished` returned it.
+        :param origin: the name of the publisher's connection.
+        :param ack: True for basic.ack, False for basic.nack.
+        """
         prefix = event_prefix(e.CONFIRMED if ack else e.NACKED, decode_name(exchange), connection=origin)
         self.add_event(prefix, identity, -1)
 
@@ -147,7 +163,8 @@ class LifeCycleHook(EventBatcher):
     def delivered(self, consumer: Consumer, message: Message, origin: str, no_ack: bool) -> str:
         """Record a delivery to a consumer, or by basic.get.
 
-        Return the message's id. The caller keeps it until the settlement, because the content may leave memory meanwhile.
+        Return the message's id for the call that records the settlement. The caller keeps it until then, because the
+        content of the message may leave memory meanwhile.
         """
         if consumer.queue.is_stream and is_event_batch(message.content):
             return UNCAPTURED
@@ -166,24 +183,25 @@ class LifeCycleHook(EventBatcher):
             self.add_event(self.consumer_events(consumer, origin, False).acknowledged, identity, -1)
 
     def rejected(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the rejection of a delivery without requeue."""
+        """Record the rejection of a delivery without requeue (basic.reject or basic.nack)."""
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).rejected, identity, -1)
 
     def requeued(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the rejection of a delivery with requeue."""
+        """Record the requeue of a delivery by its client (basic.reject, basic.nack or basic.recover)."""
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).requeued, identity, -1)
 
     def requeued_by_close(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the requeue of a delivery whose channel ended before the settlement."""
+        """Record the requeue of an unacknowledged delivery whose channel ended."""
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).requeued_by_close, identity, -1)
 
     def consumer_events(self, consumer: Consumer, origin: str, no_ack: bool) -> ConsumerEvents:
-        """Return the event prefixes of a consumer.
+        """Return the cached encoded beginnings of a consumer's events.
 
-        A queue's `basic_get_consumer` stands for many connections, so that its prefixes are kept by connection.
+        Those of basic.get are cached by queue and connection, because all connections share a queue's
+        `basic_get_consumer`.
         """
         found = consumer.capture_events
         if found is not None:
@@ -235,15 +253,15 @@ class LifeCycleHook(EventBatcher):
     # -- the end of messages
 
     def expired(self, queue: Queue, message: Message) -> None:
-        """Record a message whose TTL has passed. `dead_lettered` or `dropped` follows."""
+        """Record the expiry of a message, whose TTL has passed. A call of `dead_lettered` or `dropped` follows."""
         self._message_ended(e.EXPIRED, queue, message, None)
 
     def dead_lettered(self, queue: Queue, message: Message, reason: str) -> None:
-        """Record the transfer of a message to the queues that its dead letter exchange routes it to."""
+        """Record that a message is moved to the queues to which its dead letter exchange routes it."""
         self._message_ended(e.DEAD_LETTERED, queue, message, reason)
 
     def dropped(self, queue: Queue, message: Message, reason: str) -> None:
-        """Record the loss of a message that no dead letter exchange took."""
+        """Record the loss of a message: there is no dead letter exchange, or it routed the message nowhere."""
         self._message_ended(e.DROPPED, queue, message, reason)
 
     def purged(self, queue: Queue) -> None:

@@ -1,7 +1,8 @@
-"""Dead-lettering: move messages that a queue gives up to its dead letter exchange, with their history.
+"""Dead-lettering: publish messages that are rejected, expired or dropped by a queue to its dead letter exchange.
 
 Rules: https://www.rabbitmq.com/docs/dlx and, for the strategy at-least-once,
-https://www.rabbitmq.com/docs/quorum-queues#dead-lettering. The removal and all copies are one atomic record of the log.
+https://www.rabbitmq.com/docs/quorum-queues#dead-lettering. The removal from the queue and all copies in other queues
+are one atomic record of the broker's log.
 """
 
 from __future__ import annotations
@@ -30,38 +31,41 @@ RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts to publish the pending dead letters of a queue (strategy at-least-once)."""
 
 RETRY_SLICE: Final = 100
-"""Pending dead letters of one queue that are tried before other work gets its turn on the event loop: about 5 ms."""
+"""Pending dead letters of one queue that one retry tries to publish; about 5 ms, then the event loop gets its turn."""
 
 
 class DeadLettering:
-    """The dead-lettering of one virtual host.
+    """Dead-lettering of one virtual host.
 
-    Dead letters are worked off from a backlog and not recursively: a copy may overflow its target, whose own dead letter may
-    overflow the next queue.
+    Messages to dead-letter wait in a backlog and are handled in a loop, not by recursion: a dead letter may overflow
+    its target queue, whose oldest message may in turn overflow the next queue.
     """
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
         self.backlog: deque[tuple[Queue, list[Message], str]] = deque()
-        """Messages to dead-letter: their queue, the messages, the reason."""
+        """Work that waits: for each entry a queue, messages that have left it, and the reason."""
         self.busy = False
-        """The backlog is being worked off, or has to wait until `resume`."""
+        """True while `process` runs, or between `defer` and `resume`: new entries of the backlog wait."""
         self.queues_with_pending: dict[Queue, bool] = {}
-        """Queues that hold pending dead letters; a dict in the place of an ordered set."""
+        """Queues with pending dead letters (strategy at-least-once). The dict serves as an ordered set."""
         self.timer: Timer | None = None
         self.dropped = 0
-        """Messages lost since the start: no dead letter exchange, no route, a cycle, or a target that rejected the copy."""
+        """Number of messages lost since the start.
+
+        The causes: no dead letter exchange, no route, a cycle, a duplicate, or a target queue that rejected its copy.
+        """
 
     def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
-        """Dead-letter messages that have left a queue.
+        """Dead-letter messages that have left a queue; now, or after the dead-lettering that is in progress.
 
-        :param reason: one of `REASONS`.
+        :param reason: one of `death_history.REASONS`.
         """
         self.backlog.append((queue, messages, reason))
         self.process()
 
     def process(self) -> None:
-        """Work off the backlog, unless an outer call does so already or it is deferred."""
+        """Dead-letter all messages in the backlog, unless an outer call is doing so or `defer` was called."""
         if self.busy:
             return
         self.busy = True
@@ -74,16 +78,16 @@ class DeadLettering:
             self.busy = False
 
     def defer(self) -> None:
-        """Let the backlog wait until `resume`, because a record of the log is being put together."""
+        """Let the backlog wait until `resume`: a message reaches all its queues before any of them dead-letters."""
         self.busy = True
 
     def resume(self) -> None:
-        """Work off the backlog that has waited since `defer`."""
+        """End the wait that `defer` began, and dead-letter all messages in the backlog."""
         self.busy = False
         self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
-        """Transfer one message; an error drops this message and no other."""
+        """Dead-letter one message. After an error, this message is dropped and the others are not affected."""
         try:
             self.transfer(queue, message, reason)
         except Exception:
@@ -91,10 +95,10 @@ class DeadLettering:
             self.drop(queue, message, reason, "an internal error")
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
-        """Route one message to its targets, hold it as a pending dead letter, or drop it.
+        """Publish one message to the queue's dead letter exchange, or keep it as pending, or drop it.
 
-        In an internal queue the expiry of a message has another meaning: a delayed message is due, or a deduplication key
-        leaves its window.
+        In an internal queue, expiry has another meaning. A delayed exchange's message is due and is routed now; a
+        deduplication key leaves its window.
         """
         vhost = self.vhost
         arguments = queue.arguments
@@ -145,15 +149,19 @@ class DeadLettering:
             queue.capture.dead_lettered(queue, message, reason)
 
     def drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
-        """Drop a message that cannot be dead-lettered, and remove it from the log."""
+        """Drop a message that cannot be dead-lettered: record the loss, and remove the message from the broker's log.
+
+        :param cause: see `record_drop`.
+        """
         self.record_drop(queue, message, reason, cause)
         if message.stored:
             queue.remove_from_log(message)
 
     def record_drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
-        """Count, capture and log a dropped message.
+        """Count a dropped message, record it as a life-cycle event, and write a log line.
 
-        :param cause: why it could not be dead-lettered; empty if its queue has no dead letter exchange, which is not logged.
+        :param cause: why it could not be dead-lettered; empty if its queue has no dead letter exchange, which is not
+            logged.
         """
         self.dropped += 1
         if queue.capture is not None:
@@ -169,7 +177,7 @@ class DeadLettering:
     # -- strategy at-least-once: pending dead letters
 
     def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
-        """Keep a message as a pending dead letter of its queue, in the log as well, and try again later."""
+        """Keep a message as a pending dead letter of its queue, also across a restart, and schedule a retry."""
         if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
             queue.log.record_delivery_count(queue.queue_log, message.sequence, mark)
@@ -179,18 +187,18 @@ class DeadLettering:
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
-        """Schedule the next retry, unless one is scheduled."""
+        """Schedule the next retry of pending dead letters in `seconds`, unless one is scheduled."""
         if self.timer is None:
             self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
 
     def stop(self) -> None:
-        """Cancel the retries, because the broker stops."""
+        """Cancel the scheduled retry of pending dead letters, because the broker stops."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def retry(self) -> None:
-        """Dead-letter the oldest pending messages of each queue again, in turn."""
+        """Try again to dead-letter the oldest pending dead letters of each queue, at most `RETRY_SLICE` of each."""
         queues = [queue for queue in self.queues_with_pending if not queue.deleted]
         self.queues_with_pending.clear()
         delay = RETRY_SECONDS
@@ -211,7 +219,12 @@ class DeadLettering:
     # -- the dead letter
 
     def make_dead_letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
-        """Return the message that is published to the dead letter exchange: with x-death, and without an expiration."""
+        """Return the message that is published to the dead letter exchange: with x-death, and without an expiration.
+
+        :param message: the message that has left the queue.
+        :param reason: one of `death_history.REASONS`.
+        :param original: the decoded properties of `message`.
+        """
         properties = Properties(original)
         headers = dict(original.headers)
         override = queue.arguments.dead_letter_routing_key
@@ -247,7 +260,11 @@ class DeadLettering:
 
 
 def dead_letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
-    """Return the routing keys of a dead letter: the queue's own key, or all keys that the message was published with."""
+    """Return the routing keys under which a dead letter is published.
+
+    :param override: the queue's x-dead-letter-routing-key, which is then the only key; None to use the original keys.
+    :param original: the properties of the message, whose CC and BCC are used as well.
+    """
     if override is not None:
         return [override]
     return [

@@ -1,7 +1,7 @@
-"""The x-death history of dead letters (https://www.rabbitmq.com/docs/dlx#effects), and detection of dead-letter cycles.
+"""The x-death header of dead letters (https://www.rabbitmq.com/docs/dlx#effects), and detection of dead-letter cycles.
 
-The entries of x-death stay encoded: decoding them would make each death cost as much as all deaths before it. The broker
-writes every entry that it reads here, and each begins with its count, reason and queue, in this order.
+The entries of x-death stay encoded: decoding them would make each death cost as much as all deaths before it. The
+broker wrote every entry that it reads here. Each begins with the fields count, reason and queue, in this order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 COUNT_END: Final = len(field_tables.join({"count": field_tables.long_field(0)}))
-"""Offset in an encoded entry at which its count, a 64-bit integer, ends."""
+"""Offset in an encoded x-death entry at which its first field ends: the count, a 64-bit integer."""
 
 REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
-"""RabbitMQ's reasons for dead-lettering. The log stores their positions, counted from 1: append only."""
+"""RabbitMQ's reasons for dead-lettering. Append only: the broker's log stores their positions, counted from 1."""
 
 
 def record_death(
@@ -35,14 +35,19 @@ def record_death(
     expiration: bytes | None,
     sets_last_death: bool,
 ) -> None:
-    """Put a death at the head of x-death: one entry for each queue and reason, whose count is raised when it repeats.
+    """Record a dead-lettering in a message's headers, as the first entry of x-death.
+
+    There is one entry for each queue and reason. If the message was dead-lettered there for this reason before, the
+    count of the entry is raised.
 
     :param headers: the message's headers, which are changed.
-    :param trusts_history: x-death is the broker's own. One that a client published is replaced, as since RabbitMQ 4.0.
+    :param trusts_history: True if the broker wrote the x-death that is present. One that a client published is
+        replaced, as since RabbitMQ 4.0.
     :param time: seconds since 1970.
+    :param exchange: the exchange that the message was published to.
     :param keys: the routing key and the keys in CC.
-    :param expiration: the property `expiration`, which a dead letter no longer has.
-    :param sets_last_death: set the headers x-last-death-*, too.
+    :param expiration: the property `expiration` of the message, which the dead letter does not keep.
+    :param sets_last_death: True to set the headers x-last-death-*, too.
     """
     deaths: list[bytes] = []
     if trusts_history and "x-death" in headers:
@@ -74,9 +79,10 @@ def record_death(
 
 
 def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
-    """Return the targets that the dead letter does not reach for a second time without a rejection in between.
+    """Return the queues that a dead letter may enter: those that it has not been dead-lettered from before.
 
-    A cycle of expiry and overflow alone would never end (https://www.rabbitmq.com/docs/dlx#effects).
+    A queue is allowed again if a client has rejected the message since. A cycle of expiry and overflow alone would
+    never end (https://www.rabbitmq.com/docs/dlx#effects).
     """
     deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
     rejected = field_tables.join({"reason": field_tables.field_of("rejected")})
@@ -92,12 +98,12 @@ def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
 
 
 def death_key(queue: str, reason: str) -> bytes:
-    """Return the part of an encoded entry that identifies its reason and queue. It follows the count."""
+    """Return the encoded fields reason and queue, by which an entry of x-death is recognised. They follow the count."""
     return field_tables.join({"reason": field_tables.field_of(reason), "queue": field_tables.field_of(queue)})
 
 
 def split_deaths(field: field_tables.Field) -> list[bytes]:
-    """Return the encoded entries of x-death, the newest first."""
+    """Return the entries of an x-death header, each encoded, the newest first."""
     deaths: list[bytes] = []
     data, position = field.raw, 5
     while position < len(data):
@@ -108,7 +114,7 @@ def split_deaths(field: field_tables.Field) -> list[bytes]:
 
 
 def join_deaths(deaths: list[bytes]) -> field_tables.Field:
-    """Return the field x-death with these encoded entries."""
+    """Return the header x-death with these encoded entries."""
     items = b"".join(b"F" + len(death).to_bytes(4) + death for death in deaths)
     return field_tables.Field("A", None, b"A" + len(items).to_bytes(4) + items)
 
