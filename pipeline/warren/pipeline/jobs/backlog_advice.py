@@ -1,6 +1,6 @@
-"""Advice for a queue whose backlog grows or persists: the rules, each with its reason.
+"""Advice for a queue whose backlog grows or persists: rules that recommend measures, each with its reason.
 
-docs/pipeline/flow.md describes them for users. An unknown number is None, and a rule that needs it does not apply.
+docs/pipeline/flow.md describes the rules for users. An unknown number is None, and a rule that needs it does not apply.
 """
 
 from __future__ import annotations
@@ -21,33 +21,40 @@ Kind: TypeAlias = Literal[
 ]
 
 ACCEPTABLE_WAIT = 1.0
-"""Seconds of work: a smaller backlog that does not grow needs no measure."""
+"""Backlog that needs no measure unless it grows, in seconds that the consumers take to handle it."""
 HIGH_REDELIVERY_SHARE = 0.2
-"""Share of redeliveries from which repeated work uses a considerable part of the capacity."""
+"""Share of redeliveries among the deliveries from which on failing messages are worth a measure of their own, because
+handling them again takes much of the consumers' time."""
 HIGH_IDLE_SHARE = 0.1
-"""Share of time without a message, while messages are ready, from which consumers wait for the broker."""
+"""Share of its time without a message from which on a consumer counts as waiting for the broker, while the queue has
+ready messages."""
 LARGE_PREFETCH = 1000
-"""Prefetch from which a larger one does not help, because messages in transit are not what is missing."""
+"""Prefetch from which on a larger one is not recommended: with so many messages delivered ahead, a consumer that is
+idle does not wait for messages in transit."""
 SMALL_PREFETCH, USUAL_PREFETCH = 20, 100
-"""Prefetch below which a window that the broker sees as always full may be spent in transit. RabbitMQ advises 100 to 300
-("Consumer Acknowledgements and Publisher Confirms")."""
+"""Prefetch below which a larger one is recommended if the broker always sees it used up, because the unacknowledged
+messages may all be in transit; and the recommended value. RabbitMQ advises 100 to 300 ("Consumer Acknowledgements and
+Publisher Confirms")."""
 FULL_SHARE = 0.9
-"""Share of its time from which a window counts as always full."""
+"""Share of its time with all of its prefetch used up from which on a consumer's prefetch counts as always used up."""
 BUSY_SHARE = 0.5
-"""Share of the window in use from which handling the messages is the bottleneck."""
+"""Used share of the prefetch from which on handling the messages counts as the bottleneck."""
 CHEAP_HANDLING = 0.0005
-"""Seconds of handling per message below which single acknowledgements are a considerable part of the cost."""
+"""Seconds of handling per message below which acknowledging each message on its own is a considerable part of the cost.
+"""
 MULTIPLE_ACK = 1.5
-"""Average number of messages per acknowledgement below which acknowledgements count as single ones."""
+"""Average number of messages per `basic.ack` below which consumers count as acknowledging each message on its own."""
 MANY_CONSUMERS = 2.0
-"""Factor of additional consumers from which adding them takes long."""
+"""Factor by which the consumers would have to increase from which on slowing the publishers down is recommended as
+well, because adding so many takes long."""
 SOON_FULL = 600.0
-"""Seconds until the queue is full below which adding consumers would be too late."""
+"""Seconds until the queue is full below which slowing the publishers down comes first, because new consumers would be
+too late."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Recommended measure, with its reason."""
+    """Recommended measure against a backlog, as a sentence with its reason (`words`)."""
 
     kind: Kind
     words: str
@@ -55,16 +62,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class Load:
-    """Known facts about a queue; rates are per second over the observed time."""
+    """Known facts about a queue and its consumers, from which measures are chosen. Rates are messages per second."""
 
     ready: float
-    """Ready messages now."""
+    """Ready messages at the end of the observed time."""
     growth: tuple[float, float, float] | None
     """Growth of `ready` per second: slope, and the ends of its 95 % interval."""
     arriving: float
-    """Messages per second into the queue."""
+    """Rate of messages into the queue."""
     leaving: float
-    """Messages per second that consumers settled for good."""
+    """Rate of messages that consumers acknowledged, rejected, or received with automatic acknowledgement."""
     redelivered: float
     """Share of redeliveries among the deliveries."""
     consumers: int
@@ -73,19 +80,22 @@ class Load:
     window_used: float | None = None
     """Average number of unacknowledged messages of a consumer, as a share of its prefetch."""
     full: float | None = None
-    """Share of time with a full window."""
+    """Share of the consumers' time in which their unacknowledged messages used up the prefetch."""
     idle: float | None = None
-    """Share of time that a consumer has no message, as its own process sees it; a broker cannot see messages in transit."""
+    """Share of the consumers' time without a message, as seen by their own processes; None if only the broker captured
+    events, because a broker cannot see which messages are still in transit."""
     handling: float | None = None
-    """Seconds of a consumer's time for each message, while it has messages."""
+    """Seconds that a consumer takes for a message, not counting its time without messages."""
     acknowledged_together: float | None = None
-    """Messages settled by one acknowledgement."""
+    """Average number of messages per acknowledgement (`basic.ack`)."""
     fills_in: float | None = None
-    """Seconds until the queue reaches its limit."""
+    """Seconds until the queue reaches its limit, if it grows as before."""
 
 
 def measures(load: Load) -> tuple[Measure, ...]:
-    """Return the measures that help, the most urgent first; a single `nothing` if none is needed."""
+    """Return the recommended measures for a queue, the most urgent first; a single one of kind `nothing` if none is
+    needed.
+    """
     slope, low, high = load.growth or (0.0, 0.0, 0.0)
     grows = low > 0
     wait_seconds = load.ready / load.leaving if load.leaving else math.inf if load.ready else 0.0
@@ -98,7 +108,10 @@ def measures(load: Load) -> tuple[Measure, ...]:
 
 
 def needed_measures(load: Load, grows: bool) -> Iterator[Measure]:
-    """Yield the measures for a queue whose backlog does not shrink."""
+    """Yield the recommended measures, the most urgent first, for a queue whose backlog does not shrink.
+
+    :param grows: whether the backlog grows significantly
+    """
     if grows and load.fills_in is not None and load.fills_in < SOON_FULL:
         yield slow_publishers(
             load, f"The queue is full in {load.fills_in:,.0f} s" if load.fills_in else "The queue is full"
@@ -163,7 +176,10 @@ def needed_measures(load: Load, grows: bool) -> Iterator[Measure]:
 
 
 def slow_publishers(load: Load, why: str) -> Measure:
-    """Return the measure to slow down the publishers."""
+    """Return the recommendation to slow down the publishers.
+
+    :param why: reason, with which the sentence begins
+    """
     return Measure(
         "slow_the_publishers",
         f"{why}: publish at most {load.leaving:,.1f} messages per second (now {load.arriving:,.1f}), or let the queue "
@@ -172,18 +188,21 @@ def slow_publishers(load: Load, why: str) -> Measure:
 
 
 def required_consumers(load: Load) -> int:
-    """Return how many consumers of the same kind handle what arrives, and at least one more than now."""
+    """Return the number of consumers, of the same speed, that could handle all arriving messages; at least one more
+    than now.
+    """
     if not load.consumers or not load.leaving:
         return load.consumers + 1
     return max(math.ceil(load.consumers * load.arriving / load.leaving), load.consumers + 1)
 
 
 def required_prefetch(load: Load) -> int:
-    """Return the prefetch with which a window lasts while the next messages are in transit.
+    """Return the smallest prefetch with which a consumer does not run out of messages while the next ones are in
+    transit.
 
     With prefetch P a consumer handles P messages and then waits for the share `idle` of its time. The transit takes
-    idle / (1 - idle) times as long as the work, so the window must be larger by that factor; and at least twice as
-    large as now, so that the effect of one step is visible.
+    idle / (1 - idle) times as long as the handling, so the prefetch must be larger by the factor 1 / (1 - idle). The
+    result is at least twice the present one, so that the effect of one step is visible.
     """
     assert load.idle is not None
     assert load.prefetch
@@ -191,5 +210,5 @@ def required_prefetch(load: Load) -> int:
 
 
 def acknowledges_singly(load: Load) -> bool:
-    """Return whether consumers acknowledge single messages."""
+    """Return whether consumers acknowledge each message on its own (without `multiple`)."""
     return load.acknowledged_together is not None and load.acknowledged_together < MULTIPLE_ACK

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run_once(
     job: Job, spark: SparkSession, options: argparse.Namespace, progress: Callable[[str], None]
 ) -> Summary:
-    """Write `events/` and the job's tables, replacing those of an earlier run, and return the summary.
+    """Run a job once: write `events/` and the job's tables, replacing those of an earlier run, and return the summary.
 
     :param progress: called with a few words when a step begins
     :raises PySparkException: if the data source or Spark fails
@@ -39,19 +39,19 @@ def run_once(
 
 
 def source_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the data source's options for the command line's arguments."""
+    """Return the options of the data source `amqp` that the command-line arguments ask for."""
     named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue}
     return {"url": options.source, **named, "timeout": str(options.read_timeout)}
 
 
 def write_and_reload(frame: DataFrame, path: str) -> DataFrame:
-    """Write a frame, and return it as read from its files, so that the source is read only once."""
+    """Write a frame to Parquet files, and return a frame that reads these files, so that the broker is read only once."""
     frame.write.mode("overwrite").parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 
 def spark_path(out: Path) -> str:
-    """Return a folder as a URL for Spark.
+    """Return a folder's path as a `file:` URL, the form in which Spark reads and writes it.
 
     :raises UsageError: if the path has characters that Spark interprets as a pattern or a scheme
     """
@@ -62,13 +62,18 @@ def spark_path(out: Path) -> str:
 
 
 def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
-    """Write `summary.json` and `report.html`, each atomically."""
+    """Write `summary.json` and `report.html`, each atomically.
+
+    :param out: folder of the files
+    """
     replace_file(out / "summary.json", json.dumps(summary_as_json(summary, run), indent=2) + "\n")
     replace_file(out / "report.html", job.page(summary, run))
 
 
 def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
-    """Return the summary in the form that the command prints."""
+    """Return the summary and the description of the run as a JSON object, which the command prints and `summary.json`
+    holds.
+    """
     return {
         "job": run.job,
         "source": run.source,
@@ -81,7 +86,7 @@ def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically."""
+    """Write a file under another name and rename it, so that readers see the old or the new content."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

@@ -1,8 +1,10 @@
-"""Continuous run of a job: Structured Streaming from the source into Parquet, with a summary and page that are updated.
+"""Continuous run of a job: Structured Streaming from a queue or streams into Parquet, with a summary and page that are
+updated.
 
-One query writes the source to `events/`; one query for each of the job's tables reads from there. Each has its own
-checkpoint in the output folder, and Spark's file sink commits the files of a micro-batch atomically: a run that was
-stopped or killed continues exactly where it was. Readers that use Spark see only committed batches.
+One streaming query writes the messages' rows to `events/`; one more query for each of the job's tables reads from
+there. Each has its own checkpoint in the output folder, and Spark's file sink commits the files of a micro-batch
+atomically: a run that was stopped or killed continues exactly where it was. Readers that use Spark see only committed
+batches.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoint"
 SPOOL = "spool"
 RUN_FILE = "run.json"
-"""File that records the job and source of the checkpoints in a folder."""
+"""File in the output folder that records the job and the queue or streams to which the checkpoints there belong."""
 POLL_INTERVAL = 0.5
-"""Seconds between two checks of the queries."""
+"""Seconds between two checks of the streaming queries."""
 RECOUNT_FACTOR = 4
-"""Minimum pause before the next summary, as a multiple of the time that the last one took."""
+"""Minimum pause before the next summary, as a multiple of the time that computing the last one took."""
 
 IDLE_BATCHES = 2
-"""Consecutive micro-batches without an effect after which a query has nothing left to do."""
+"""Number of consecutive micro-batches without input or changed state after which a query counts as idle."""
 
 STATE_STORE = {
     # transformWithState needs it (Spark, "Structured Streaming Programming Guide", RocksDB state store).
@@ -49,8 +51,9 @@ STATE_STORE = {
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITION_DEFAULTS = {"200": "16"}
-"""Replacement of Spark's default: each partition of a stateful query is a store that every micro-batch opens and commits,
-so that with 200 of them an empty batch takes a minute. A value that the user chose is kept."""
+"""Values of `spark.sql.shuffle.partitions` that are replaced, which is only Spark's default. Every micro-batch opens
+and commits one state store for each partition, so that with 200 of them an empty batch takes a minute. A value that the
+user chose is kept."""
 
 
 def run_continuously(
@@ -60,7 +63,7 @@ def run_continuously(
     progress: Callable[[str], None],
     report: Callable[[Summary], None],
 ) -> Summary:
-    """Run until SIGINT or SIGTERM, or with `options.available_now` until all available messages are processed.
+    """Run a job until SIGINT or SIGTERM, or with `options.available_now` until all available messages are processed.
 
     :param progress: called with a few words about each step
     :param report: called with every new summary
@@ -113,7 +116,7 @@ def run_continuously(
 
 
 def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Return the stream of messages."""
+    """Return a streaming frame of the messages in the queue or streams that the options name."""
     given = source_options(options)
     if options.queue is not None:
         given["spoolDir"] = str(options.out.absolute() / SPOOL)
@@ -125,7 +128,10 @@ def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
 def wait_until_drained(
     queries: StreamingQueries, stopped: threading.Event, reporter: ProgressReporter
 ) -> None:
-    """Wait until each query has processed all available input."""
+    """Wait until each query has processed all available input, or until the run is stopped.
+
+    :param stopped: set when the run is to end
+    """
     while not stopped.wait(POLL_INTERVAL):
         queries.check()
         reporter.report_new_batches(queries.running)
@@ -135,7 +141,10 @@ def wait_until_drained(
 
 
 def is_idle(query: StreamingQuery) -> bool:
-    """Return whether a query has ended well, or would do nothing more: Spark never ends a query with timers by itself."""
+    """Return whether a query has ended without an error, or has no more input and no changes of state.
+
+    Spark never ends a query with timers by itself, so its last micro-batches are examined.
+    """
     if not query.isActive:
         return query.exception() is None
     last = query.recentProgress[-IDLE_BATCHES:]
@@ -143,14 +152,19 @@ def is_idle(query: StreamingQuery) -> bool:
 
 
 def changed_anything(batch: Any) -> bool:
-    """Return whether a micro-batch read rows or changed state; an expired timer does the latter."""
+    """Return whether a micro-batch read rows or changed state, as an expired timer does.
+
+    :param batch: progress of the micro-batch, as Spark reports it
+    """
     return input_rows(batch) > 0 or any(
         store["numRowsUpdated"] or store["numRowsRemoved"] for store in batch["stateOperators"]
     )
 
 
 def input_rows(batch: Any) -> int:
-    """Return the number of input rows. Spark Connect leaves out their sum."""
+    """Return the number of rows that a micro-batch read: the sum over its sources, because Spark Connect reports no
+    total.
+    """
     return sum(each["numInputRows"] or 0 for each in batch["sources"])
 
 
@@ -161,7 +175,12 @@ def summarise_until_stopped(
     count: Callable[[], Summary],
     every: float,
 ) -> None:
-    """Write a new summary whenever a micro-batch wrote something, until the run is stopped."""
+    """Write a new summary after micro-batches that wrote something, until the run is stopped.
+
+    :param stopped: set when the run is to end
+    :param count: computes and writes the summary
+    :param every: minimum number of seconds between two summaries
+    """
     next_count_at, changed = 0.0, True
     while not stopped.wait(POLL_INTERVAL):
         queries.check()
@@ -174,14 +193,14 @@ def summarise_until_stopped(
 
 
 class ProgressReporter:
-    """Reporter of the micro-batches of all queries, each once."""
+    """Reporter that describes each micro-batch of the streaming queries once, in a few words."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._last: dict[str, tuple[int, str]] = {}
 
     def report_new_batches(self, queries: Mapping[str, StreamingQuery]) -> bool:
-        """Report the new micro-batches; return whether one of them wrote something."""
+        """Report the micro-batches since the last call; return whether one of them wrote something."""
         changed = False
         for name, query in queries.items():
             last, former = query.lastProgress, self._last.get(name, (-1, ""))
@@ -204,25 +223,31 @@ class ProgressReporter:
 
 
 def batch_order(batch: Any) -> tuple[int, str]:
-    """Return the sort key of a micro-batch. Progress without data has the number of the next batch."""
+    """Return the sort key of a micro-batch's progress: batch number and time.
+
+    The time is needed because progress without data has the number of the next batch.
+    """
     return batch["batchId"], batch["timestamp"]
 
 
 def source_backlog(batch: Any) -> int:
-    """Return the number of messages that the source holds after the micro-batch."""
+    """Return the number of messages that were still unread in the queue or streams after a micro-batch."""
     latest, end = (parse_offsets(batch["sources"][0][name]) for name in ("latestOffset", "endOffset"))
     return sum(max(latest[name] - end.get(name, 0), 0) for name in latest)
 
 
 def parse_offsets(value: Any) -> dict[str, int]:
-    """Return the numbers in a source's offset."""
+    """Return the integers of an offset as Spark reports it, by stream; an offset is a JSON text or its parsed form."""
     found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Provide an event that SIGINT or SIGTERM sets; a second signal has its default effect."""
+    """Provide an event that SIGINT or SIGTERM sets. A second signal has its default effect.
+
+    In another thread than the main one, signals cannot be handled and the event is never set.
+    """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -244,7 +269,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def streaming_settings(spark: SparkSession) -> Iterator[None]:
-    """Apply the session settings that continuous queries need; restore them at the end."""
+    """Apply the Spark settings that continuous runs need, and restore the previous ones at the end."""
     before = {name: spark.conf.get(name) for name in (*STATE_STORE, SHUFFLE_PARTITIONS)}
     partitions = before[SHUFFLE_PARTITIONS] or ""
     try:
@@ -260,9 +285,10 @@ def streaming_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
-    """Check that the content of the output folder belongs to this run, and record the run there.
+    """Check that this run may use the output folder, and record a continuous run in `RUN_FILE`.
 
-    :raises UsageError: if it belongs to another job or source, or to runs of the other kind
+    :raises UsageError: if the folder holds a continuous run of another job, queue or stream, or if only one of this run
+        and the one in the folder is continuous
     """
     out: Path = options.out
     streams = None if options.stream is None else sorted(options.stream.split(","))

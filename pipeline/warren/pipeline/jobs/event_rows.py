@@ -14,20 +14,21 @@ SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
 
 
 REMEMBER = timedelta(days=1)
-"""Time for which a continuous run remembers a batch, to drop its repetition: capture sends a batch again if the connection
-was lost before the broker confirmed it."""
+"""Time for which a continuous run remembers a batch of events, to drop its repetition. Capture sends a batch again if
+the connection was lost before the broker confirmed it."""
 
 
 def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
-    """Return one row for each event, from the columns of the data source `amqp`.
+    """Return one row for each captured message event, from messages with the columns of the data source `amqp`.
 
-    `source` and `sequence` identify an event: a source numbers its events from 1 on, so a missing number is an event
-    that capture lost. The other columns are `by` (`sdk` or `broker`), `app`, `captured_at` (time of the first event of
-    the same batch), `at`, and the event's fields (`warren.core.capture_events.EVENT_KEYS`), null where it has none.
+    `source` and `sequence` identify an event. A source (an application or broker that captures events) numbers its
+    events from 1 on, so a missing number is an event that capture lost. `by` is `sdk` or `broker`, `app` the name of
+    the application, `captured_at` the time of the first event in the same batch, and `at` the event's own time. The
+    other columns are the event's fields (`warren.core.capture_events.EVENT_KEYS`), null where it has none.
 
-    A repeated batch counts once. Messages of other types, and batches that cannot be read, are left out; the numbers of
-    the latter are then missing. In a continuous run neither order nor age of the messages matters: no event is too
-    late.
+    A repeated batch counts once. Messages of other types are left out, and so are batches that cannot be read; the
+    numbers of their events are then missing. In a continuous run neither order nor age of the messages matters: no
+    event is too late.
 
     :param remember: for a continuous run, how long a batch is remembered; each needs a row of state
     """
@@ -49,7 +50,9 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
 
 
 def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
-    """Return one row for each batch, without repetitions: its source, the number of its first event, and its events."""
+    """Return one row for each batch of events, without repetitions: its source, the number of its first event, and its
+    events.
+    """
     from pyspark.sql import functions as F
 
     of_type = messages.where(F.col("type") == MESSAGE_TYPE)
@@ -74,12 +77,12 @@ def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
 
 
 def header(name: str) -> Column:
-    """Return a header as a column of the same name."""
+    """Return a column with the value of a message header, under the header's name."""
     from pyspark.sql import functions as F
 
     return F.col("headers")[name].alias(name)
 
 
 def fields() -> str:
-    """Return the keys of an event as columns of Spark SQL."""
+    """Return the fields of an event (`EVENT_KEYS`) as a column list of Spark SQL, with their types."""
     return ", ".join(f"{key} {SQL_TYPES[kind]}" for key, kind in EVENT_KEYS.items())

@@ -1,8 +1,9 @@
-"""Interface of a job: the functions that `warren pipeline` calls for batch and continuous runs.
+"""Interface of a job: the functions that `warren pipeline` calls in a batch run or a continuous run.
 
-The source is read once. `events`, the rows that a job makes of the messages, is written to Parquet, and everything else
-is derived from there: `tables` in one pass, or `streams` continuously. `summarise` reads only written tables, so that
-both kinds of run give the same numbers. No job uses SparkContext or RDDs, which Spark Connect does not have.
+The queue or streams are read once. `events` converts the messages to rows, which are written to Parquet as the table
+`events`. Everything else is derived from that table: by `tables` in a batch run, by `streams` as streaming queries in a
+continuous run. `summarise` reads only written tables, so both kinds of run give the same numbers. No job uses
+SparkContext or RDDs, which Spark Connect does not have.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ EVENTS = "events"
 
 
 class Summary(Protocol):
-    """All numbers of a job, as a frozen dataclass."""
+    """Result of a job: the numbers that its page shows, as a frozen dataclass."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers for JSON."""
+        """Return the numbers as nested dicts, for summary.json."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Origin of a job's numbers.
+    """Description of one run of a job, for its page and summary.json.
 
     :param source: URL of the broker, without its password
     :param streams: streams that were read; empty for a queue
@@ -45,14 +46,14 @@ class Run:
 
     @property
     def place(self) -> str:
-        """Name of the source: `stream orders.audit`, `streams a, b`, `queue orders.audit`."""
+        """The queue or streams that were read, as text: `stream orders.audit`, `streams a, b`, `queue orders.audit`."""
         if self.queue is not None:
             return f"queue {self.queue}"
         return f"stream{'s' if len(self.streams) > 1 else ''} {', '.join(self.streams)}"
 
     @property
     def foot(self) -> tuple[str, str]:
-        """Footer lines of a page: origin and run."""
+        """The two lines of a page's footer: the origin of the messages, and the command that created the page."""
         made = (
             f"Updated by warren pipeline {self.job} --continuous, {self.seconds:g} s after its start."
             if self.continuous
@@ -66,33 +67,49 @@ class Run:
 
 
 class Job(Protocol):
-    """Package of `warren.pipeline.jobs`. Importing it needs no pyspark: its functions import it."""
+    """Functions and constants of a job's package in `warren.pipeline.jobs`.
+
+    Importing such a package needs no pyspark: its functions import it.
+    """
 
     NAME: str
-    """Name on the command line: `order-timeouts`."""
+    """Name of the job on the command line, such as `order-timeouts`."""
     HELP: str
     DESCRIPTION: str
 
     def add_options(self, parser: argparse.ArgumentParser, /) -> None:
-        """Add the job's own options; `options` of the other methods holds them and those that all jobs share."""
+        """Add the job's own command-line options to its parser.
+
+        The other methods receive their values, and those of the options that all jobs share, as `options`.
+        """
 
     def events(self, messages: DataFrame, options: argparse.Namespace, /) -> DataFrame:
-        """Return the job's events, from the columns of the data source.
+        """Convert messages to the rows of the table `events`.
 
-        In a continuous run (`messages.isStreaming`) the result must be possible in append mode.
+        In a continuous run (`messages.isStreaming`) the result must support Spark's output mode `append`.
+
+        :param messages: messages with the columns of the data source `amqp`
         """
 
     def tables(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
-        """Return the tables derived from all events by name; each becomes a folder of Parquet files."""
+        """Derive the job's other tables, by name, from all rows of `events`. Each is written to a folder of Parquet
+        files.
+        """
 
     def streams(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
-        """Return the same tables as streaming frames in append mode. A later row may correct an earlier one of its key."""
+        """Derive the same tables as `tables` as streaming frames in output mode `append`, for a continuous run.
+
+        A later row may correct an earlier row with the same key.
+        """
 
     def summarise(self, tables: Mapping[str, DataFrame], options: argparse.Namespace, /) -> Summary:
-        """Return all numbers, from `events` and the tables as they are on disk."""
+        """Compute the job's summary.
+
+        :param tables: frames that read the written tables, `events` included, from their Parquet files
+        """
 
     def page(self, summary: Any, run: Run, /) -> str:
-        """Return one self-contained HTML page."""
+        """Return the job's report as one self-contained HTML page."""
 
     def show(self, summary: Any, console: Console, /) -> None:
-        """Print the most important numbers in a terminal."""
+        """Print the most important numbers of the summary to a terminal."""

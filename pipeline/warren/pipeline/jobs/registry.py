@@ -1,4 +1,4 @@
-"""Registry of the jobs of `warren pipeline` by name."""
+"""Registry of the jobs of `warren pipeline`: their packages by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming queries of a run: start, supervision, restart after a slow worker start, stop."""
+"""Streaming queries of a continuous run: start, supervision, restart after a slow start of a Python worker, stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 WORKER_TIMEOUT = "Python worker failed to connect back"
 """Text of Spark's error for a query whose Python worker did not start in time."""
 MAX_STARTS = 5
-"""Number of starts after which this error fails the run."""
+"""Number of starts of a query after which an error with `WORKER_TIMEOUT` fails the run."""
 
 
 class StreamingQueries:
-    """Queries of a run by name. Each has its checkpoint, so a restarted query continues where it was."""
+    """Streaming queries of a run, by name. Each has its checkpoint, so a restarted query continues where it was."""
 
     def __init__(self, stopped: threading.Event, progress: Callable[[str], None]) -> None:
         """
@@ -30,7 +30,7 @@ class StreamingQueries:
         self._stopped, self._progress = stopped, progress
 
     def start(self, name: str, start_query: Callable[[], StreamingQuery]) -> None:
-        """Start a query.
+        """Start a query under a name.
 
         :param start_query: starts the query; called again for a restart
         """

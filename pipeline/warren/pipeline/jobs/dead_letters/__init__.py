@@ -1,6 +1,6 @@
 """The job `dead-letters`: which messages died, where, why, how often, how long after publishing, and in which bursts.
 
-It reads a dead-letter queue, or streams that dead letters are routed to.
+It reads a dead-letter queue, or streams to which dead letters are routed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least_two(text: str) -> int:
-    """Parse the minimum size of a burst."""
+    """Parse the value of `--burst-least`: the number of deaths from which on they are a burst."""
     try:
         count = int(text)
     except ValueError:
@@ -61,12 +61,12 @@ def at_least_two(text: str) -> int:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each letter."""
+    """Return one row for each dead letter, with its queue, reason and times of death."""
     return letters_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return no tables: the letters are all there is."""
+    """Return no tables besides `events`: the summary is computed from the rows of the dead letters."""
     return {}
 
 
@@ -78,7 +78,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the places and the bursts."""
+    """Print the queues and reasons with the most deaths, and the largest bursts."""
     from rich.table import Table
 
     table = Table(title=f"{summary.deaths:,} deaths of {summary.messages:,} messages", title_justify="left")

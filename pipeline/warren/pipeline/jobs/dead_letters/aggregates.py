@@ -1,7 +1,7 @@
-"""Aggregation of dead letters by place and reason, frequency, delay, time and burst.
+"""Aggregation of dead letters: by queue and reason, number of deaths, delay, time, and burst.
 
-A letter that exists twice (two streams received a copy, or a dead letter was sent again) is one death: same message id,
-queue, reason, count and time.
+Two dead letters with the same message id, queue, reason, count and time report the same death, and count as one. They
+exist if two streams received a copy, or if a dead letter was sent again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,22 @@ EDGES = (0.1, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21_600, 86_400, 604_
 TIMES = (1, 2, 3, 5, 10)
 """Upper edges of the histogram of deaths per message; the last bucket is unbounded."""
 PLACES, GROUPS, BURSTS = 50, 20, 20
-"""Number of places, groups and bursts in the summary, those with the most deaths first."""
+"""Maximum numbers in the summary, each taking those with the most deaths: places (pairs of queue and reason), groups
+(such as message types), and bursts."""
 SLOTS = 60
-"""Maximum number of time steps."""
+"""Maximum number of time steps in the chart of deaths over time."""
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 """Possible widths of a time step in seconds; beyond them multiples of the last one."""
 REASONS = 5
-"""Number of reasons with a series of their own over time; the others are combined."""
+"""Number of reasons with a colour of their own in the chart of deaths over time; the others are combined."""
 
 
 def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
-    """Compute all numbers about the letters."""
+    """Compute the summary of the dead letters.
+
+    :param letters: result of `facts.letters_of`
+    :param bursts: definition of a burst
+    """
     from pyspark.sql import functions as F
 
     read = letters.agg(
@@ -90,7 +95,9 @@ def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
 
 
 def message_identity() -> Column:
-    """Return the column that identifies a message: its id, or else the letter's own position."""
+    """Return the column that identifies a message: its id or, without one, the position at which its dead letter was
+    read.
+    """
     from pyspark.sql import functions as F
 
     return F.coalesce(
@@ -100,7 +107,7 @@ def message_identity() -> Column:
 
 
 def totals(deaths: DataFrame) -> dict[str, Any]:
-    """Compute all numbers that one pass over the deaths can give."""
+    """Compute the numbers that need no grouping, in one pass over the deaths: counts, delays and their quantiles."""
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -128,7 +135,7 @@ def totals(deaths: DataFrame) -> dict[str, Any]:
 
 
 def after_of(total: dict[str, Any]) -> DeathDelay:
-    """Return the delays from publishing to death."""
+    """Convert the result of `totals` to the distribution of delays from publishing to death."""
     levels = zip(QUANTILES, total["quantiles"] or (), strict=False)
     return DeathDelay(
         known=total["known"],
@@ -149,7 +156,7 @@ def after_of(total: dict[str, Any]) -> DeathDelay:
 
 
 def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
-    """Return the places with the most deaths, and the number of the others."""
+    """Return the `PLACES` pairs of queue and reason with the most deaths, and the number of other pairs."""
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -178,27 +185,32 @@ def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
 
 
 def ranked(deaths: DataFrame, *columns: str, limit: int) -> list[Row]:
-    """Return the groups with the most deaths."""
+    """Return the `limit` most frequent combinations of values in the given columns, with their number of deaths
+    (`count`).
+    """
     from pyspark.sql import functions as F
 
     return deaths.groupBy(*columns).count().orderBy(F.desc("count"), *columns).limit(limit).collect()
 
 
 def groups(deaths: DataFrame, *columns: str) -> tuple[Group, ...]:
-    """Return the largest groups of deaths with the same values."""
+    """Return the most frequent combinations of values in the given columns as groups for the summary."""
     found = ranked(deaths, *columns, limit=GROUPS)
     return tuple(Group(tuple(row[column] for column in columns), row["count"]) for row in found)
 
 
 def exception_type() -> Column:
-    """Return the exception's type: `OSError` of `OSError: no route to host`."""
+    """Return the column with the type of the error that the SDK recorded: `OSError` of `OSError: no route to host`."""
     from pyspark.sql import functions as F
 
     return F.regexp_extract("error", r"^([^:\s]{1,100})", 1)
 
 
 def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
-    """Return the number of messages by how often they died, according to the latest of their letters."""
+    """Return a histogram: how many messages died once, twice, three times, four to five times, and so on.
+
+    The number of deaths is the one that the latest dead letter of a message records.
+    """
     from pyspark.sql import functions as F
 
     each = deaths.groupBy("who").agg(F.max("deaths").alias("times"))
@@ -211,7 +223,12 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
 def timeline_of(
     deaths: DataFrame, total: dict[str, Any], reasons: Sequence[str]
 ) -> tuple[int, tuple[TimelineStep, ...]]:
-    """Return the width of a time step in seconds, and the deaths in each step."""
+    """Return the width of a time step in seconds, and the deaths by reason in each step; steps without deaths are left
+    out.
+
+    :param total: result of `totals`
+    :param reasons: reasons that are counted separately; the others are combined
+    """
     from pyspark.sql import functions as F
 
     if total["first"] is None:
@@ -229,7 +246,7 @@ def timeline_of(
 
 
 def step_for(seconds: float) -> int:
-    """Return the smallest width with which a period has at most `SLOTS` steps."""
+    """Return the smallest width of a time step in seconds with which a period of `seconds` has at most `SLOTS` steps."""
     for step in STEPS:
         if seconds / step < SLOTS - 1:
             return step
@@ -237,11 +254,11 @@ def step_for(seconds: float) -> int:
 
 
 def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple[Burst, ...]]:
-    """Return the totals of all bursts, and the largest bursts.
+    """Find bursts of deaths; return their totals, and the largest ones.
 
-    A broker records the time of a message's first death in a queue for a reason, and keeps it. A message therefore
-    counts once for each queue and reason, at that time. One without an id counts only if it died there once, because
-    nothing distinguishes its copies.
+    A broker keeps only the time of a message's first death in a queue for a reason. A message therefore counts once for
+    each queue and reason, at that time. A message without an id counts only if it died there once, because its deaths
+    cannot be told apart from those of other messages.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -286,12 +303,15 @@ def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple
 
 
 def bucket_edges(edges: Sequence[float]) -> list[tuple[float | None, float | None]]:
-    """Return the lower and upper edge of each bucket."""
+    """Return the lower and upper edge of each bucket of a histogram; None is unbounded.
+
+    :param edges: ascending edges between the buckets
+    """
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
 def in_bucket(value: Column, above: float | None, up_to: float | None) -> Column:
-    """Return whether a value is over `above` and at most `up_to`."""
+    """Return the column "the value is over `above` and at most `up_to`"; None is unbounded."""
     from pyspark.sql import functions as F
 
     over = F.lit(True) if above is None else value > above

@@ -40,16 +40,16 @@ PUBLISHED_FROM = {
     "timestamp": "the property timestamp, in whole seconds",
     "first_death": "an earlier death, before which the message was published: a lower bound",
 }
-"""Origins of the publishing time; the most precise one is used."""
+"""Sources from which the time of publishing is taken, the most precise one first; the first that is present is used."""
 
 
 def letters_of(messages: DataFrame) -> DataFrame:
-    """Return one row for each message with what its headers record about its death; `reason` is null without such headers.
+    """Return one row for each message that was read, with what its headers record about its death.
 
-    `died_at` is the time of the death that moved the message here or, where a broker counted several deaths in one
-    queue for one reason (`deaths_here`), of the first of those: brokers keep no other time. `after_seconds` is the
-    delay from publishing to `died_at`, precise to `within_seconds` as far as the clocks agree; with `published_from`
-    `first_death` it is a lower bound.
+    `reason` is null for a message without such headers. `died_at` is the time of the death that moved the message here.
+    If the message died several times in one queue for one reason (`deaths_here`), it is the time of the first of these
+    deaths, because brokers keep no other. `after_seconds` is the delay from publishing to `died_at`; it is precise to
+    `within_seconds`, provided that the clocks agree. It is only a lower bound if `published_from` is `first_death`.
     """
     from pyspark.sql import functions as F
 
@@ -90,10 +90,11 @@ def letters_of(messages: DataFrame) -> DataFrame:
 
 
 def reported_by() -> Column:
-    """Return `broker`, `sdk`, or null.
+    """Return the column that tells whose headers describe the latest death: `broker` (`x-death`), `sdk`, or null for
+    none.
 
-    The SDK removes `x-death` from its letters, so a message with both died again after the SDK's death or before; the
-    later death counts.
+    When the SDK dead-letters a message it removes `x-death`. A message with both kinds of headers has therefore died
+    more than once, and the later of the two deaths counts.
     """
     from pyspark.sql import functions as F
 
@@ -105,10 +106,12 @@ def reported_by() -> Column:
 
 
 def latest_death(part: str) -> Column:
-    """Return the queue or the reason of the latest death.
+    """Return the column with the queue or the reason of the latest death that a broker recorded.
 
-    A stream of RabbitMQ 3.10 drops array headers, and with them `x-death`: there the headers of the last death count
-    or, as that version writes none, of the first.
+    A stream of RabbitMQ 3.10 drops headers that are arrays, and with them `x-death`. The headers `x-last-death-...` are
+    used instead or, because that version does not write them, `x-first-death-...`.
+
+    :param part: `queue` or `reason`
     """
     from pyspark.sql import functions as F
 
@@ -119,7 +122,9 @@ def latest_death(part: str) -> Column:
 
 
 def death_columns() -> list[Column]:
-    """Return the columns for queue, reason, number of deaths, and original address."""
+    """Return the columns with queue, reason and error of the death, the exchange and routing key of the original
+    publish, the numbers of deaths, and queue and reason of the first death.
+    """
     from pyspark.sql import functions as F
 
     headers, latest, history = F.col("headers"), F.col("latest"), F.col("history")
@@ -150,7 +155,9 @@ def death_columns() -> list[Column]:
 
 
 def time_columns() -> list[Column]:
-    """Return the columns for the times of the deaths and of publishing, and the origin of the latter."""
+    """Return the columns with the times of the latest and first death, the time of publishing, and the source of the
+    latter, a key of `PUBLISHED_FROM`.
+    """
     from pyspark.sql import functions as F
 
     broker = F.col("told_by") == "broker"
@@ -183,7 +190,10 @@ def time_columns() -> list[Column]:
 
 
 def with_age(letters: DataFrame) -> DataFrame:
-    """Add the delay from publishing to death. A negative delay within the precision counts as 0."""
+    """Add the delay from publishing to death in seconds (`after_seconds`), and its precision (`within_seconds`).
+
+    A negative delay that is smaller than the precision counts as 0.
+    """
     from pyspark.sql import functions as F
 
     coarse = (F.col("told_by") == "broker") | F.col("published_from").isin("timestamp", "first_death")
@@ -203,7 +213,7 @@ def parse_timestamp(text: Column) -> Column:
 
 
 def header_milliseconds(header: str) -> Column:
-    """Return the time in a header of the SDK: Unix time in milliseconds."""
+    """Return the column with the time that a header of the SDK states in Unix milliseconds; null without a valid one."""
     from pyspark.sql import functions as F
 
     return F.timestamp_millis(F.col("headers")[header].try_cast("long"))

@@ -57,7 +57,7 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """Return the page's title: the number of deaths and the most frequent place."""
+    """Return the page's title: the number of deaths, and the queue and reason with the most of them."""
     if not summary.places:
         return "No message died"
     first = summary.places[0]
@@ -67,7 +67,7 @@ def headline(summary: Summary) -> str:
 
 
 def lead(summary: Summary, run: Run) -> str:
-    """Return the introduction: source and period."""
+    """Return the introduction below the title: the queue or streams that were read, and the period of the deaths."""
     what = f"Dead letters in {run.place}"
     if summary.first is None or summary.last is None:
         return f"{what}."
@@ -75,7 +75,7 @@ def lead(summary: Summary, run: Run) -> str:
 
 
 def middle(summary: Summary) -> str:
-    """Return the median delay from publishing to death."""
+    """Return the median delay from publishing to death as text."""
     half = summary.after.quantiles.get("0.50")
     return "unknown" if half is None else brief(half)
 
@@ -294,7 +294,7 @@ def times(summary: Summary) -> str:
 
 
 def often(bucket: Bucket) -> str:
-    """Format a bucket of counts: `1`, `4 to 5`, `over 10`."""
+    """Format a range of numbers of deaths: `1`, `4 to 5`, `over 10`."""
     if bucket.up_to is None:
         return f"over {bucket.above:g}"
     first = 1 if bucket.above is None else bucket.above + 1
@@ -302,7 +302,7 @@ def often(bucket: Bucket) -> str:
 
 
 def grouped(summary: Summary) -> Iterable[str]:
-    """Yield the figures of what dead letters have in common."""
+    """Yield the HTML of bar charts of the deaths by original exchange and routing key, by message type, and by error."""
     for title, description, found, name in (
         (
             "Original exchange and routing key",
@@ -337,7 +337,7 @@ def grouped(summary: Summary) -> Iterable[str]:
 
 
 def group_name(group: Group) -> str:
-    """Return the label of a group."""
+    """Return the label of a group's bar: `exchange / routing key`, or the message type or error."""
     if len(group.words) == 2:
         exchange, key = group.words
         return f"{exchange or '(default exchange)'} / {key or '(no key)'}"

@@ -14,28 +14,33 @@ class BurstRule:
     gap: timedelta = timedelta(seconds=10)
     least: int = 10
     of: str = "queue"
-    """`queue`: deaths of one reason in one queue; `reason`: deaths of one reason in any queue."""
+    """Deaths that are counted together: `queue` for those of one reason in one queue, `reason` for those of one reason
+    in any queue."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Queue and reason."""
+    """Pair of queue and reason, with the numbers and times of the deaths there."""
 
     queue: str
     reason: str
     deaths: int
     messages: int
-    """Distinct messages; one without an id counts separately."""
+    """Number of distinct messages; each dead letter without a message id counts as one."""
     first: str | None
     last: str | None
     median_after: float | None
-    """Seconds from publishing to the death."""
+    """Median delay from publishing to death in seconds; None if it is unknown."""
     p90_after: float | None
 
 
 @dataclass(frozen=True)
 class Group:
-    """Letters with the same values in some columns; a value is null if the header is missing."""
+    """Number of deaths of messages that have the same values (`words`) in some columns, such as exchange and routing
+    key.
+
+    A value is None if the message has none.
+    """
 
     words: tuple[str | None, ...]
     deaths: int
@@ -43,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Values over `above` and at most `up_to`; None is unbounded."""
+    """Bucket of a histogram: the number of values over `above` and at most `up_to`; None is unbounded."""
 
     above: float | None
     up_to: float | None
@@ -52,44 +57,45 @@ class Bucket:
 
 @dataclass(frozen=True)
 class DeathDelay:
-    """Seconds from publishing to death, over the deaths for which both times are known."""
+    """Distribution of the delay from publishing to death in seconds, over the deaths for which both times are known."""
 
     known: int
     by_source: dict[str, int]
-    """Number of letters by the origin of their publishing time, a key of `facts.PUBLISHED_FROM`."""
+    """Number of deaths by the source of their publishing time, a key of `facts.PUBLISHED_FROM`."""
     within_a_second: int
     """Number of delays that are precise to a second; the others are precise to a millisecond."""
     least_only: int
-    """Number of letters of which only an earlier death is known, not the publishing time; not among the known ones."""
+    """Number of deaths for which, instead of the publishing time, only the time of an earlier death is known. They are
+    not part of `known` and of the distribution."""
     unknown: int
     before_publish: int
-    """Number of deaths dated before publishing, because two clocks disagree; among the known ones."""
+    """Number of deaths dated before publishing, because two clocks disagree. They are part of `known`."""
     minimum: float | None
     maximum: float | None
     mean: float | None
     quantiles: dict[str, float]
-    """By level ("0.50"), interpolated linearly between neighbours."""
+    """Quantiles in seconds; the keys are levels such as "0.50". Interpolated linearly between neighbours."""
     histogram: tuple[Bucket, ...]
 
 
 @dataclass(frozen=True)
 class Burst:
-    """Deaths of one reason close together."""
+    """Burst: many deaths of one reason at short intervals, as defined by `BurstRule`."""
 
     queue: str | None
-    """None if the burst covers several queues."""
+    """Queue of the deaths; None if deaths in any queue were counted together."""
     reason: str
     began: str
     ended: str
     seconds: float
     deaths: int
     type: str | None
-    """Most frequent message type in the burst."""
+    """Most frequent message type (property `type`) in the burst."""
 
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """Deaths by reason, from `at` until the next step."""
+    """Numbers of deaths by reason in one step of time, which begins at `at`."""
 
     at: str
     deaths: dict[str, int]
@@ -97,13 +103,13 @@ class TimelineStep:
 
 @dataclass(frozen=True)
 class Summary:
-    """Dead letters by place, reason, frequency, delay, time and burst."""
+    """Numbers of dead letters by queue and reason, number of deaths, delay, time and burst."""
 
     letters: int
     repeated: int
-    """Letters about a death that another letter reports too."""
+    """Number of dead letters about a death that another dead letter reports too."""
     unexplained: int
-    """Messages without headers about a death."""
+    """Number of messages that were read and have no headers about a death."""
     deaths: int
     messages: int
     first: str | None
@@ -111,29 +117,30 @@ class Summary:
     by_reason: dict[str, int]
     places: tuple[Place, ...]
     more_places: int
-    """Number of places beyond those listed."""
+    """Number of pairs of queue and reason beyond those in `places`."""
     origins: tuple[Group, ...]
-    """By exchange and routing key of the publish."""
+    """Deaths by the exchange and routing key to which the messages were originally published."""
     types: tuple[Group, ...]
     errors: tuple[Group, ...]
-    """By type of exception, where the SDK recorded it."""
+    """Deaths by type of exception, for those where the SDK recorded one."""
     times: tuple[Bucket, ...]
-    """Messages by how often they died."""
+    """Histogram: number of messages by how often they died."""
     after: DeathDelay
     step_seconds: int
     timeline: tuple[TimelineStep, ...]
-    """Steps without deaths are left out."""
+    """Deaths over time; steps without deaths are left out."""
     undated: int
-    """Deaths without a time."""
+    """Number of deaths whose time is not in the headers."""
     burst_gap_seconds: float
     burst_least: int
     burst_of: str
     bursts: int
     deaths_in_bursts: int
     deaths_beside_bursts: int
-    """Deaths that were examined for bursts and belong to none."""
+    """Number of deaths that were examined for bursts and belong to none."""
     deaths_left_out: int
-    """Deaths whose own time is unknown: a broker keeps only that of the first one in a queue for a reason."""
+    """Number of deaths that were not examined for bursts because their own time is unknown: a broker keeps only the
+    time of a message's first death in a queue for a reason."""
     largest_bursts: tuple[Burst, ...]
 
     def as_dict(self) -> dict[str, Any]:

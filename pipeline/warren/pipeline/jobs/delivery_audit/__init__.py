@@ -56,27 +56,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Split a list of names."""
+    """Split a comma-separated list of exchange and queue names: the value of `--unordered`."""
     return tuple(text.split(","))
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each event."""
+    """Return one row for each captured message event, without repetitions."""
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return `facts`, a row for each message and queue, and `capture`, a row for each part of a source's sequence."""
+    """Return the tables `facts` and `capture`.
+
+    `facts` has a row for each message and queue. `capture` has a row for each thousand consecutive events of a source:
+    an application or broker that captures events and numbers them.
+    """
     return {"facts": facts_of(events), "capture": capture_of(events)}
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return no tables: Spark would drop rows behind its watermark, and sources may be any time apart."""
+    """Return no tables, so a continuous run writes only the events continuously and derives the tables for each
+    summary.
+
+    A stateful streaming query would drop events behind its watermark, and two sources may be any time apart.
+    """
     return {}
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    """Write `messages` and `findings`, and in a continuous run the tables, and return the numbers computed from them."""
+    """Write the tables `messages` and `findings` and return the summary computed from them.
+
+    A continuous run has only the events, so `facts` and `capture` are written here as well.
+    """
     folder = spark_path(options.out)
     made = tables if "facts" in tables else made_of(tables, options, folder)
     rules = Rules(options.settle, options.late, options.unordered)
@@ -92,7 +103,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 def made_of(
     given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
 ) -> Mapping[str, DataFrame]:
-    """Write the job's tables from the events."""
+    """Derive the tables `facts` and `capture` from the events, write them to the output folder, and return them."""
     return {
         name: write_and_reload(frame, f"{folder}/{name}")
         for name, frame in tables(given["events"], options).items()
@@ -100,7 +111,7 @@ def made_of(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the findings, the backlogs and the latencies."""
+    """Print the numbers of lost, duplicated, reordered and late messages, and the backlogs and latencies of the queues."""
     from rich.table import Table
 
     numbers = summary.messages

@@ -1,4 +1,8 @@
-"""Gaps in capture: sequence numbers that are missing from the sources, and their times."""
+"""Gaps in capture: message events that were lost before they reached the stream.
+
+Each source (an application or broker that captures events) numbers its events from 1 on, so a missing number is a lost
+event.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PIECE = 1000
-"""Events of a source that are one row of the table; gaps are searched only where these rows are incomplete."""
+"""Consecutive numbers of a source whose events are counted in one row of the table `capture`. Single numbers are
+compared only in rows that have fewer events than numbers."""
 KEY = ("source", "by", "app", "piece")
 
 
 def capture_of(events: DataFrame) -> DataFrame:
-    """Return one row for each part of a source's sequence: the number of its events, and their times."""
+    """Return the table `capture`: one row for each source and each `PIECE` of its consecutive event numbers.
+
+    A row has the number of captured events, their first and last number, and their earliest and latest time.
+    """
     from pyspark.sql import functions as F
 
     return (
@@ -38,7 +46,11 @@ def capture_of(events: DataFrame) -> DataFrame:
 
 
 def incomplete_of(pieces: DataFrame) -> DataFrame:
-    """Return the parts in or before which events are missing, with the end of the part before."""
+    """Return the rows of the table `capture` in which, or between which and the row before, event numbers are missing.
+
+    :param pieces: result of `capture_of`
+    :return: the rows, each with the last event number and time of the row before it
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -54,10 +66,12 @@ def incomplete_of(pieces: DataFrame) -> DataFrame:
 
 
 def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
-    """Return one row for each gap: `missing` events of `source`, after `since` (null: from its beginning) and before
-    `until`.
+    """Return one row for each gap in the event numbers of a source.
 
-    The end of a source's sequence is not a gap, although the source may have had more events: see `stopped`.
+    `missing` is the number of lost events, `since` the time of the event before the gap (null if the gap is at the
+    source's beginning) and `until` the time of the event after it. Events lost at the end of a source are not found,
+    because no later number reveals them; the column `stopped` of the table `capture` tells whether the source reported
+    its end.
 
     :param events: all events; only those near a gap are read
     :param incomplete: result of `incomplete_of`
@@ -84,8 +98,11 @@ def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
 
 
 def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
-    """Return `queue`, `since` and `until`: times in which events are missing from a source that captures the queue.
+    """Return `queue`, `since` and `until`: the periods in which events of a queue may be missing.
 
+    These are the gaps of every source that captures events of the queue.
+
+    :param pieces: result of `capture_of`
     :param missing: result of `gaps_of`
     """
     from pyspark.sql import functions as F
@@ -95,7 +112,7 @@ def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
 
 
 def piece() -> Column:
-    """Return the number of the part that an event belongs to."""
+    """Return the column `piece`: the index of the `PIECE` consecutive numbers to which an event's number belongs."""
     from pyspark.sql import functions as F
 
     return F.floor((F.col("sequence") - 1) / PIECE).alias("piece")

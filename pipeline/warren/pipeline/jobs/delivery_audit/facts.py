@@ -1,5 +1,5 @@
-"""Facts about messages from their events: a row for each message and queue, and one with a null queue for its
-publication.
+"""Aggregation of message events to facts: one row for each message and queue, and one with a null queue for the
+publication of the message.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ if TYPE_CHECKING:
 KEY = ("message_id", "queue")
 SIDES = ("sdk", "broker")
 PLACE = ("at", "source", "sequence", "connection")
-"""Columns that identify an event and its place in the order of its source."""
+"""Columns with an event's time, its source and number there (which together identify it), and its connection."""
 
 
 Condition = Callable[[], "Column"]
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """Return the facts, from the columns of `events_of`; messages without an id share a row.
+    """Return one row of facts for each message id and queue.
 
-    `sent` and `taken` are the first publication as seen by the application and by the broker. The other columns are
-    counts, first times, and, for each of the two, what it saw of the deliveries.
+    The column `sent` describes the first publication as the application captured it, `taken` the first as the broker
+    did. The other columns are counts and earliest times of the message's events; for deliveries there is one set of
+    columns from the application's events (`..._sdk`) and one from the broker's (`..._broker`). All messages without an
+    id share a row.
+
+    :param events: result of `event_rows.events_of`
     """
     from pyspark.sql import functions as F
 
@@ -53,7 +57,10 @@ def facts_of(events: DataFrame) -> DataFrame:
 
 
 def deliveries(side: str) -> list[Column]:
-    """Return the columns for deliveries as seen by one side."""
+    """Return aggregate columns about a message's deliveries, acknowledgements and rejections.
+
+    :param side: whose events are used: `sdk` for those that applications captured, or `broker`
+    """
     from pyspark.sql import functions as F
 
     delivered = event_is(event.DELIVERED, side)
@@ -70,7 +77,10 @@ def deliveries(side: str) -> list[Column]:
 
 
 def event_is(kind: str, side: str | None = None) -> Condition:
-    """Return the condition that a row is an event of this kind, recorded by this side."""
+    """Return a function that makes the column "this row is an event of the given kind, captured by the given side".
+
+    :param side: `sdk` or `broker`; None for both
+    """
     from pyspark.sql import functions as F
 
     def condition() -> Column:
@@ -81,28 +91,34 @@ def event_is(kind: str, side: str | None = None) -> Condition:
 
 
 def count(name: str, condition: Condition) -> Column:
-    """Count the rows that fulfil the condition."""
+    """Return an aggregate column: the number of events that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.count_if(condition()).alias(name)
 
 
 def earliest(name: str, condition: Condition) -> Column:
-    """Return the earliest time of the rows that fulfil the condition."""
+    """Return an aggregate column: the earliest time of the events that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.col("at"))).alias(name)
 
 
 def first(name: str, condition: Condition, *known: str) -> Column:
-    """Return the earliest row that fulfils the condition: its place, and the named columns."""
+    """Return an aggregate column: the earliest event that fulfils the condition, as a struct of `PLACE` and `known`
+    columns.
+    """
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.struct(*PLACE, *known))).alias(name)
 
 
 def attempts() -> Column:
-    """Return the numbers of the delivered attempts: a retry that publishes a copy acknowledges each of them once."""
+    """Return an aggregate column: the set of attempt numbers with which the message was delivered.
+
+    A retry can publish a copy of the message with the next attempt number. Each attempt is then acknowledged once,
+    which is no duplicate.
+    """
     from pyspark.sql import functions as F
 
     number = F.coalesce("attempt", F.lit(1))
@@ -110,7 +126,9 @@ def attempts() -> Column:
 
 
 def reason() -> Column:
-    """Return a reason why the message left its queue or publisher without an acknowledgement."""
+    """Return an aggregate column: one of the reasons given by events that end a message without an acknowledgement
+    (expired, dead-lettered, dropped, rejected, returned, nacked).
+    """
     from pyspark.sql import functions as F
 
     ends = [event.EXPIRED, event.DEAD_LETTERED, event.DROPPED, event.REJECTED, event.RETURNED, event.NACKED]

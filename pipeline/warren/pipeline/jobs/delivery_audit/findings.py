@@ -1,4 +1,4 @@
-"""Findings: messages that are lost, duplicated, reordered, late, or unknown because of a gap in capture."""
+"""Findings of the audit: messages that were lost, duplicated, reordered or late, or whose fate a gap in capture hides."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ OPTIONAL_COLUMNS = {
     "times": "bigint",
     "seconds": "double",
 }
-"""Columns that only some kinds of findings fill."""
+"""Columns of the table `findings`, with their types, that only some kinds of findings fill; null in the others."""
 
 
 def findings_of(
     messages: DataFrame, unobserved: DataFrame | None, rules: Rules, horizon: Column, fates: Collection[str]
 ) -> DataFrame:
-    """Return one row for each finding: `finding` (a key of `KINDS`), message, queue, and details.
+    """Return the table `findings`: one row for each finding, with its kind (`finding`, a key of `KINDS`), message,
+    queue, and details.
 
     :param messages: result of `outcomes.outcomes_of`
     :param unobserved: `queue`, `since` and `until` of gaps in capture; None without gaps
-    :param horizon: latest time that is judged
-    :param fates: outcomes that occur among the messages
+    :param horizon: latest time that is judged; more events about later messages may still follow
+    :param fates: outcomes (keys of `outcomes.FATES`) that occur among the messages
     """
     losses = [classify_losses(part, unobserved) for part in losses_of(messages, rules, horizon, fates)]
     parts = [*losses, duplicates_of(messages), reordered_of(messages, rules), late_of(messages, rules)]
@@ -48,7 +49,7 @@ def findings_of(
 
 
 def with_all_columns(part: DataFrame) -> DataFrame:
-    """Add the columns that this kind of finding does not have, as null."""
+    """Bring the findings of one kind to the columns of the table `findings`, with null where the kind has no value."""
     from pyspark.sql import functions as F
 
     optional_columns = [
@@ -59,7 +60,9 @@ def with_all_columns(part: DataFrame) -> DataFrame:
 
 
 def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
-    """Name a loss `unknown` where capture has a gap, else `lost`."""
+    """Add the column `finding` to losses: `unknown` if events of the queue are missing at the time of the loss, else
+    `lost`.
+    """
     from pyspark.sql import functions as F
 
     if unobserved is None:
@@ -70,11 +73,17 @@ def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
 
 
 def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return message and queue of the losses at whose time capture of this queue has a gap."""
+    """Return message and queue of the losses during which events of the same queue are missing.
+
+    :param lost: losses with their times `since` and `until`
+    :param gaps: result of `capture_gaps.unobserved_of`
+    """
     from pyspark.sql import functions as F
 
     def minutes(rows: DataFrame) -> DataFrame:
-        """Return one row for each minute of the period, as a join key."""
+        """Repeat each row for every minute from `since` to `until`, so that overlapping periods can be found by an
+        equi-join.
+        """
         begin, end = (F.date_trunc("minute", F.col(name)) for name in ("since", "until"))
         return rows.withColumn("minute", F.explode(F.sequence(begin, end, F.expr("INTERVAL 1 MINUTE"))))
 
@@ -99,9 +108,11 @@ def ordered_times(spans: DataFrame) -> DataFrame:
 
 
 def duplicates_of(messages: DataFrame) -> DataFrame:
-    """Return messages acknowledged more often than their attempts and the SDK's dead-lettering explain; `times` in all.
+    """Return messages that were processed more than once in one queue; `times` is how often.
 
-    With automatic acknowledgement, deliveries count instead.
+    Expected acknowledgements are one for each attempt of a retry, and one for each dead-lettering by the SDK, which
+    publishes a copy and acknowledges the original. A message with more is a duplicate. With automatic acknowledgement,
+    deliveries are counted instead.
     """
     from pyspark.sql import functions as F
 
@@ -121,11 +132,12 @@ def duplicates_of(messages: DataFrame) -> DataFrame:
 
 
 def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
-    """Return messages whose first delivery followed that of a message published after them.
+    """Return messages that were delivered for the first time after a message that had been published after them.
 
-    Both messages have the same connection, exchange, routing key and queue. The order of deliveries is the one that one
-    broker reports for a queue, or one process for a consumer. Left out are redeliveries, messages that were published
-    again (after a lost connection, or for a retry), and dead letters.
+    Only messages of the same publishing connection, exchange, routing key and queue are compared. Their order of
+    delivery is taken from the events of one source: the broker for a queue, or the application's process for a
+    consumer. Left out are redeliveries, messages that were published again (after a lost connection, or for a retry),
+    and dead letters.
     """
     from pyspark.sql import functions as F
 
@@ -160,10 +172,11 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
 
 
 def late_of(messages: DataFrame, rules: Rules) -> DataFrame:
-    """Return messages that took longer than allowed from publication to acknowledgement; `seconds` is how long.
+    """Return messages that took longer than `rules.late` from publication to acknowledgement; `seconds` is the time
+    they took.
 
-    With automatic acknowledgement, the time of delivery counts. Dead letters are left out in the queue that they were
-    routed to.
+    With automatic acknowledgement, the time until delivery counts. A dead letter is not judged in the queue that it was
+    dead-lettered to.
     """
     from pyspark.sql import functions as F
 

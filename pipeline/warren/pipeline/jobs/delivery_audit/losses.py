@@ -1,20 +1,20 @@
-"""Lost messages: published, without a captured outcome, and overtaken by later messages on the same way.
+"""Detection of lost messages: published, without a captured outcome, and overtaken by later messages.
 
-A message that was not seen may still be waiting, so its absence proves nothing. The order proves it: between one
-publisher and one queue, over one exchange with one routing key, messages do not overtake each other. A message is lost
-to a queue
+A message that was not seen may still be waiting, so its absence proves nothing. The order of messages does: between one
+publisher and one queue, over one exchange with one routing key, no message overtakes another. A message is lost to a
+queue in five cases, each named by the place of the loss (a key of `PLACES`):
 
-- if the queue had received messages of the same exchange and routing key before it was published, and one that the same
-  connection published after it has arrived (`on the way`), or
-- if the broker reported that the queue accepted it, and the queue has delivered one that it accepted later (`in the
-  queue`), or
-- if the broker delivered it with automatic acknowledgement to a consumer that reports its deliveries, and the consumer
-  did not report this one (`to the consumer`), or
-- if such a consumer received it, reports when it has handled a message, and did not report this one (`at the
-  consumer`), or
-- if the broker reported that no queue accepted it, and it was not returned to its publisher (`no queue`).
+- `on the way`: the queue had received messages of the same exchange and routing key before this one was published, and
+  has received one that the same connection published later.
+- `in the queue`: the broker reported that the queue accepted the message, and the queue has delivered one that it
+  accepted later.
+- `to the consumer`: the broker delivered it with automatic acknowledgement, and the consumer, which reports its
+  deliveries, did not report this one.
+- `at the consumer`: such a consumer received it and did not report that it was handled, although it reports that for
+  other messages.
+- `no queue`: the broker reported that no queue accepted it, and it was not returned to its publisher.
 
-A stream loses nothing by not being read: a reader begins where it wants, and may skip messages.
+A message in a stream is never lost because nobody read it: a reader begins where it wants, and may skip messages.
 """
 
 from __future__ import annotations
@@ -63,11 +63,13 @@ class Rules:
 
 
 def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collection[str]) -> list[DataFrame]:
-    """Return frames with one row for each lost message and queue: `place`, and the times `since` and `until` of the loss.
+    """Return frames with one row for each lost message and queue: the place of the loss (a key of `PLACES`), and the
+    times `since` and `until` between which it happened.
 
-    :param horizon: latest time that is judged
-    :param fates: outcomes that occur; a check whose outcome does not occur is skipped, which saves most of the work
-        when all is well
+    :param messages: result of `outcomes.outcomes_of`
+    :param horizon: latest time that is judged; more events about later messages may still follow
+    :param fates: outcomes that occur among the messages; a check for an outcome that does not occur is skipped, which
+        saves most of the work when all is well
     """
     steps = []
     if "nowhere" in fates:
@@ -83,8 +85,11 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
 
 
 def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Return the steps from publishers to queues: messages not seen again, for each queue open to them, and messages that
-    arrived."""
+    """Return the rows from which `overtaken` finds messages lost between their publisher and a queue.
+
+    These are the messages not seen after their publication, one row for each queue that their exchange and routing key
+    had led to before, and the messages that arrived in a queue.
+    """
     from pyspark.sql import functions as F
 
     came = messages.where(
@@ -107,7 +112,11 @@ def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
 
 
 def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Return the steps through queues that the broker reports: messages accepted and not delivered, and delivered ones."""
+    """Return the rows from which `overtaken` finds messages lost in a queue.
+
+    These are the messages that the broker reported as accepted by a queue and that were not delivered, and the
+    delivered ones.
+    """
     from pyspark.sql import functions as F
 
     here = F.col("taken").isNotNull() & F.col("queue").isNotNull() & ~F.col("stream")
@@ -126,7 +135,7 @@ def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFram
 
 
 def in_order(rules: Rules) -> Column:
-    """Return whether messages of the row's exchange and queue keep their order."""
+    """Return the column "messages of this exchange and queue keep their order": neither is listed in `rules.unordered`."""
     from pyspark.sql import functions as F
 
     unordered = list(rules.unordered)
@@ -136,7 +145,18 @@ def in_order(rules: Rules) -> Column:
 def steps_of(
     asked: DataFrame, came: DataFrame, place: Column, way: Column, number: str, since: str
 ) -> DataFrame:
-    """Return the steps in reverse order: the one that began last on a way comes first."""
+    """Return missing and arrived messages as rows of one shape, for the comparison by `overtaken`.
+
+    Times of arrival (`came`) and positions (`step`) are negated, so a running maximum over the rows before one gives
+    the earliest arrival among the messages *after* it.
+
+    :param asked: messages that are missing (`asks` is true)
+    :param came: messages that arrived, with the time `came_at`
+    :param place: place of the possible loss, a key of `PLACES`
+    :param way: key within which messages keep their order, such as connection, exchange, routing key and queue
+    :param number: column with a message's position in that order
+    :param since: column with the time from which the message is missing
+    """
     from pyspark.sql import functions as F
 
     def steps(rows: DataFrame, *, asks: bool) -> DataFrame:
@@ -157,7 +177,10 @@ def steps_of(
 
 
 def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
-    """Return the steps in question that a step which began later on the same way has overtaken."""
+    """Return the missing messages that are lost: a message after them in the same order has arrived.
+
+    :param steps: result of `steps_of`
+    """
     from pyspark.sql import functions as F
 
     judged = with_maximum_before(steps, ["way"], "step", "came", "earliest")
@@ -168,8 +191,10 @@ def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
 
 
 def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Return messages delivered with automatic acknowledgement to a consumer that would have reported their arrival or
-    handling."""
+    """Return messages lost on the way to, or at, a consumer with automatic acknowledgement.
+
+    Only consumers that report deliveries, or the end of handling, for other messages are judged.
+    """
     from pyspark.sql import functions as F
 
     seen = F.col("deliveries_sdk") > 0
@@ -192,7 +217,7 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
 
 
 def without_queue(messages: DataFrame) -> DataFrame:
-    """Return messages that no queue accepted and that were not returned."""
+    """Return messages that no queue accepted and that the broker did not return to their publisher."""
     from pyspark.sql import functions as F
 
     at = F.col("published_at")

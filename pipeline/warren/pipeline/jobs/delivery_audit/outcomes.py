@@ -1,4 +1,4 @@
-"""Outcome of each message in each queue, from the facts about its publication and its stay there."""
+"""Outcome of each message in each queue, derived from the facts about its publication and its time in the queue."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ FATES = {
     "refused": "refused by the broker",
     "nowhere": "published, and not seen again",
 }
-"""Outcomes, the best first. `findings` decides which messages without an outcome are lost."""
+"""Outcomes with their descriptions, the best first. Messages that are `waiting` or `nowhere` may be lost; `losses`
+finds out."""
 
 
 def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
-    """Return one row for each message and queue, or one with a null `queue` for a message that reached none.
+    """Return the table `messages`: one row for each message and queue, with times, counts and outcome.
 
-    Times are the application's where both an application and the broker saw an event, because latency is measured
-    between applications.
+    A message that reached no queue has one row with a null `queue`. If both an application and the broker saw an event,
+    its time is the application's, because latency is measured between applications.
 
     :param facts: result of `facts_of`; messages without an id cannot be distinguished and must be left out
-    :param events: all events, for the purges of queues
+    :param events: all events, from which purges of queues are taken
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -101,7 +102,9 @@ COUNTS = (
 
 
 def larger_count(name: str) -> Column:
-    """Return the larger of both sides' counts: capture of the other side may have begun later."""
+    """Return the larger of the counts that the application's and the broker's events give; one of the two may have
+    begun to capture events later.
+    """
     from pyspark.sql import functions as F
 
     return F.coalesce(F.greatest(f"{name}_sdk", f"{name}_broker"), F.lit(0))
@@ -115,11 +118,11 @@ def is_stream() -> Column:
 
 
 def fate() -> Column:
-    """Return the outcome, a key of `FATES`.
+    """Return the column with the outcome of a message in a queue: a key of `FATES`.
 
-    A consumer that dead-letters with the SDK publishes a copy and acknowledges; that acknowledgement is not a success.
-    A message that the broker dead-lettered was not acknowledged; if it is acknowledged all the same, it was delivered
-    again.
+    Two kinds of acknowledgements need care. A consumer that dead-letters with the SDK publishes a copy and acknowledges
+    the original: that is not `acknowledged`. A message that the broker dead-lettered and that was acknowledged all the
+    same was delivered again: that is.
     """
     from pyspark.sql import functions as F
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warren.pipeline.jobs.job import Run
 
 SHOWN = 12
-"""Queues that a figure shows; summary.json has more."""
+"""Number of queues that a chart or list of the page shows; summary.json has more."""
 TONES = {
     "acknowledged": "good",
     "handed_over": "good",
@@ -75,7 +75,9 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """Return the page's title: every kind of finding, and whether events are missing."""
+    """Return the page's title: the number of findings of each kind, or that nothing was lost, and whether events are
+    missing.
+    """
     if not summary.capture.events:
         return "No events to audit"
     found = [(kind, count) for kind, count in summary.findings.items() if count and kind != "unknown"]
@@ -92,7 +94,10 @@ def headline(summary: Summary) -> str:
 
 
 def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
-    """Yield notices about gaps in capture and messages without an id."""
+    """Yield notices about gaps in capture, and about messages without an id.
+
+    :param unknown: number of messages that may be lost, but whose events may be missing instead
+    """
     if capture.missing:
         lines = [
             f"{capture.missing:,} events of {capture.sources:,} sources are missing. Messages that they concern are "
@@ -114,7 +119,9 @@ def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
 
 
 def finding_notices(summary: Summary) -> Iterable[str]:
-    """Yield a notice for each kind of finding."""
+    """Yield a notice for each kind of finding (lost, duplicated, reordered, late, unknown) that occurs, with message
+    ids.
+    """
     for kind, count in summary.findings.items():
         if not count:
             continue
@@ -129,7 +136,9 @@ def finding_notices(summary: Summary) -> Iterable[str]:
 
 
 def backlog_notice(summary: Summary) -> Iterable[str]:
-    """Yield the advice for queues with a backlog."""
+    """Yield one notice with the queues that have a backlog and the recommended measures; nothing if there is no
+    backlog.
+    """
     lines = [
         f"{backlog.queue}: {backlog.ready:,} ready. {' '.join(measure.words for measure in backlog.measures)}"
         for backlog in summary.backlogs[:SHOWN]
@@ -139,7 +148,9 @@ def backlog_notice(summary: Summary) -> Iterable[str]:
 
 
 def outcome_figure(summary: Summary) -> str:
-    """Return the figure of the outcomes."""
+    """Return the HTML of the bar chart "Outcomes of the messages": one bar for each outcome, as long as its number of
+    messages.
+    """
     there = {fate: count for fate, count in summary.stays.items() if count}
     streamed = there.get("streamed", 0)
     total = sum(there.values()) - streamed
@@ -174,7 +185,9 @@ def outcome_figure(summary: Summary) -> str:
 
 
 def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
-    """Yield the figures of the latencies."""
+    """Yield the HTML of two bar charts: the latencies from publication to delivery, and from delivery to
+    acknowledgement.
+    """
     for name, title, what in (
         ("to_delivery", "From publication to delivery", "published"),
         ("to_acknowledgement", "From delivery to acknowledgement", "delivered"),
@@ -185,7 +198,11 @@ def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
 
 
 def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
-    """Return the figure of one latency by queue."""
+    """Return a bar chart with one bar for each queue: its median, 90 % and 99 % latency.
+
+    :param timed: queues with their latencies
+    :param what: event from which the latency is measured, for the description: `published` or `delivered`
+    """
     slowest = max(timed, key=lambda each: each[1].quantiles["0.99"])
     rare = brief(slowest[1].quantiles["0.99"])
     rows = []
@@ -223,7 +240,7 @@ def format_time(instant: str | None) -> str:
 
 
 def format_latency(seconds: float) -> str:
-    """Format a latency in one unit with two or three digits, short enough for four columns."""
+    """Format a latency in one unit with two or three digits, short enough for a table with four such columns."""
     for unit, each in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if 0 < abs(seconds) < 999.5 * each:
             number = seconds / each
@@ -232,5 +249,5 @@ def format_latency(seconds: float) -> str:
 
 
 def shorten(name: str, longest: int = 18) -> str:
-    """Shorten a name at its end."""
+    """Shorten a queue's name at its end, so that it fits beside a bar."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -17,20 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backlog:
-    """Queue with a backlog, and measures against it."""
+    """Queue with a backlog, and the measures recommended against it."""
 
     queue: str
     ready: int
-    """Ready messages at the end. Messages that were lost on the way to the queue are included, unless its broker captures
-    events too."""
+    """Ready messages at the end of the captured time. If the queue's broker captures no events, messages that were lost
+    on the way to the queue are included."""
     measures: tuple[Measure, ...]
-    """The most urgent first."""
+    """Recommended measures, the most urgent first."""
 
 
 def backlogs_of(
     events: DataFrame, write_and_reload: Callable[[DataFrame, str], DataFrame]
 ) -> tuple[Backlog, ...]:
-    """Return the queues that need a measure, the largest backlog first."""
+    """Return the queues with ready messages for which a measure is recommended, the largest backlog first.
+
+    :param write_and_reload: writes a frame as a table of the given name, and returns it as read from disk
+    """
     tables = {
         "events": events,
         "steps": write_and_reload(steps_of(events), "steps"),
@@ -47,7 +50,7 @@ def backlogs_of(
 
 
 def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
-    """Return the streams among the queues: they keep all messages, so they have no backlog."""
+    """Return the given queues that are streams. A stream keeps all messages, so what it holds is no backlog."""
     from pyspark.sql import functions as F
 
     streams = events.where(F.col("stream") & F.col("queue").isin(queues)).select("queue").distinct()
@@ -55,7 +58,11 @@ def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
 
 
 def has_waiting_messages(messages: DataFrame, findings: DataFrame) -> bool:
-    """Return whether there is a message without an outcome that is not lost."""
+    """Return whether any message still waits in a queue: it has no outcome, and is not among the losses.
+
+    :param messages: result of `outcomes.outcomes_of`
+    :param findings: result of `findings.findings_of`
+    """
     from pyspark.sql import functions as F
 
     still = messages.where(F.col("fate").isin("waiting", "nowhere")).select("message_id")

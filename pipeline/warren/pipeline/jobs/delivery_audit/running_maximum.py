@@ -1,4 +1,7 @@
-"""Running maximum over long sequences, computed in chunks so that one sequence is spread over several tasks."""
+"""Running maximum over a long sequence of rows, computed in chunks so that several tasks share the work.
+
+A Spark window function sorts each partition in a single task, which is too slow if one queue has most of the messages.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHUNK_SIZE = 10_000
-"""Positions of a sequence that one task sorts."""
+"""Range of positions that one task sorts."""
 
 
 def with_maximum_before(
     rows: DataFrame, group: Sequence[str], place: str, value: str, name: str, chunk_size: int = CHUNK_SIZE
 ) -> DataFrame:
-    """Add a column with the largest value of all earlier rows of the sequence; null for the first row.
+    """Add a column with the largest value among all rows before a row in its sequence; null for the first row.
 
-    Each chunk of a sequence is sorted separately, and receives the largest value of all earlier chunks, of which there
-    is one row each. A queue that holds most messages is thereby spread over the tasks as well.
+    Each chunk of a sequence is sorted separately. The maximum of the chunks before it is then added, for which one row
+    per chunk suffices.
 
-    :param group: columns without nulls; each combination of values is a sequence
+    :param group: columns without nulls; rows with the same values form a sequence
     :param place: integer column with the position of a row in its sequence
     :param value: column of any ordered type; nulls are ignored
     :param name: name of the new column

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEVELS = (0.50, 0.90, 0.99)
 ACCURACY = 10_000
-"""Accuracy of approximate percentiles: the rank is off by at most one in this number."""
+"""Accuracy argument of `percentile_approx`: the rank of a percentile is off by at most 1/10,000 of the values."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLES = 20
 QUEUES = 100
@@ -27,25 +27,32 @@ GAPS = 20
 
 @dataclass(frozen=True)
 class Capture:
-    """Completeness of the captured events."""
+    """Number of captured events and sources, and completeness of the capture.
+
+    A source is an application or broker that captures events and numbers them from 1 on.
+    """
 
     events: int
     sources: int
     stopped: int
-    """Sources that reported their end. Of the others the last events before their end, if they ended, may be missing."""
+    """Number of sources that reported their end. If another source has ended, its last events may be missing unnoticed.
+    """
     missing: int
-    """Events that are missing from the sources' sequences."""
+    """Number of lost events: gaps in the numbers of the sources."""
     without_id: int
-    """Publications without a message id, which cannot be followed."""
+    """Number of publications without a message id. Such messages cannot be followed."""
     first_at: str | None
     last_at: str | None
     gaps: tuple[Gap, ...]
-    """The largest ones."""
+    """The gaps with the most missing events."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Missing events of a source, between its events at `since` (None: none before) and at `until`."""
+    """Gap in the captured events of one source.
+
+    It lies between the source's events at `since` (None if the gap is at its beginning) and at `until`.
+    """
 
     source: str
     app: str | None
@@ -56,10 +63,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages, each counted once, in however many queues it was.
+    """Numbers of messages by what happened to them. A message counts once, even if it was in several queues.
 
-    A message that was dead-lettered, expired or rejected counts as such whatever happened to it later; one message may
-    count as several.
+    A message that was dead-lettered, expired or rejected counts as such whatever happened to it later, so one message
+    may be in several of the numbers.
     """
 
     published: int
@@ -73,14 +80,16 @@ class Messages:
     refused: int
     redelivered: int
     under_way: int
-    """Without an outcome so far, and too recent to be judged."""
+    """Messages without an outcome so far that are too recent to be judged."""
     unpublished: int
-    """Seen without a captured publication."""
+    """Messages with captured events, but without a captured publication."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds, over `count` messages; quantiles by level ("0.50")."""
+    """Quantiles and maximum of a latency in seconds, over `count` messages. The quantiles' keys are levels such as
+    "0.50".
+    """
 
     count: int
     quantiles: dict[str, float]
@@ -93,38 +102,42 @@ class Queue:
 
     queue: str
     stream: bool
-    """True for a stream, for which nothing is timed: its readers read when they want."""
+    """True for a stream. Its latencies are empty, because its readers read when they want."""
     messages: int
     acknowledged: int
     redelivered: int
     findings: dict[str, int]
     to_delivery: Latency
-    """From publication to the first delivery."""
+    """Time from publication to the first delivery."""
     to_acknowledgement: Latency
-    """From the first delivery to the first acknowledgement."""
+    """Time from the first delivery to the first acknowledgement."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Result of the audit. A loss counts once for each queue it was lost to; `stays` adds up to all."""
+    """Result of the audit: findings, and outcomes and latencies by queue.
+
+    A message counts as lost once for each queue in which, or on the way to which, it was lost.
+    """
 
     settle_seconds: float
     late_seconds: float
     capture: Capture
     messages: Messages
     stays: dict[str, int]
-    """Number of outcomes for each message and queue; a message that reached no queue counts once."""
+    """Number of messages by outcome (a key of `FATES`). A message counts once for each queue that it was in, or once if
+    it reached none."""
     findings: dict[str, int]
     examples: dict[str, tuple[str, ...]]
-    """Message ids of each finding, in the order of their publication."""
+    """Some message ids for each kind of finding, in the order of their publication."""
     places: dict[str, int]
-    """Number of lost messages by the place of the loss."""
+    """Number of lost messages by the place of the loss, a key of `PLACES`."""
     lost_after_confirm: int
     queues: tuple[Queue, ...]
-    """Those with the most messages."""
+    """The queues with the most messages."""
     queues_in_all: int
     backlogs: tuple[Backlog, ...]
-    """Queues with a backlog and advice; computed if a message has no outcome and is not lost."""
+    """Queues with a backlog, and advice. Computed only if some message waits: it has no outcome, and is not lost."""
 
     @property
     def clean(self) -> bool:
@@ -136,13 +149,13 @@ class Summary:
 
 
 TableWriter = Callable[["DataFrame", str], "DataFrame"]
-"""Function that writes a table under a name, and returns it as read from disk."""
+"""Function that writes a frame as a table of the given name, and returns the frame as read from disk."""
 
 
 def summary_of(
     events: DataFrame, facts: DataFrame, capture: DataFrame, rules: Rules, write_and_reload: TableWriter
 ) -> Summary:
-    """Compute all numbers, and write `messages` and `findings` on the way.
+    """Compute the summary of the audit, and write the tables `messages` and `findings`.
 
     :param facts: result of `facts_of`
     :param capture: result of `capture_gaps.capture_of`
@@ -181,14 +194,14 @@ def summary_of(
 
 
 def last_of(rows: DataFrame) -> int:
-    """Return the time at which the newest batch was captured, in microseconds since 1970."""
+    """Return the latest `captured_at` in the table `capture`, in microseconds since 1970: the end of the captured time."""
     from pyspark.sql import functions as F
 
     return rows.agg(F.unix_micros(F.max("captured_at")).alias("last")).collect()[0]["last"] or 0
 
 
 def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
-    """Return the completeness of capture, and the gaps by queue; None without gaps."""
+    """Return how complete the captured events are, and the gaps by queue (see `unobserved_of`); None without gaps."""
     from pyspark.sql import functions as F
 
     of_sources = pieces.groupBy("source").agg(
@@ -228,7 +241,10 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
 
 
 def largest_of(every: DataFrame) -> tuple[Gap, ...]:
-    """Return the largest gaps."""
+    """Return the `GAPS` gaps with the most missing events.
+
+    :param every: result of `gaps_of`
+    """
     from pyspark.sql import functions as F
 
     times = [F.unix_micros(name).alias(name) for name in ("since", "until")]
@@ -244,7 +260,10 @@ def largest_of(every: DataFrame) -> tuple[Gap, ...]:
 
 
 def messages_of(messages: DataFrame, horizon: Column) -> Messages:
-    """Count each message once, with the union of the flags of its outcomes."""
+    """Count messages by what happened to them, each message once, whatever the number of queues that it was in.
+
+    :param horizon: latest time that is judged; messages without an outcome after it are under way
+    """
     from pyspark.sql import functions as F
 
     open_ends = F.col("fate").isin("in_hand", "waiting", "nowhere")
@@ -266,13 +285,16 @@ def messages_of(messages: DataFrame, horizon: Column) -> Messages:
 
 
 def stays_of(messages: DataFrame) -> dict[str, int]:
-    """Count the outcomes."""
+    """Count the rows of the table `messages` by outcome, a key of `FATES`."""
     counted = {row["fate"]: row["count"] for row in messages.groupBy("fate").count().collect()}
     return {fate: counted.get(fate, 0) for fate in FATES}
 
 
 def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the first messages of each kind of finding."""
+    """Return the ids of the `EXAMPLES` earliest messages of each kind of finding.
+
+    :param there: kinds of findings that occur; the others get no ids
+    """
     from pyspark.sql import functions as F
 
     found: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
@@ -290,7 +312,7 @@ def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[
 
 
 def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ...], int]:
-    """Return the queues with the most messages, and the number of all queues."""
+    """Return the `QUEUES` queues with the most messages, and the number of all queues."""
     from pyspark.sql import functions as F
 
     spans = {
@@ -328,7 +350,7 @@ def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ..
 
 
 def queue(row: dict[str, Any]) -> Queue:
-    """Return the numbers of one queue."""
+    """Convert a row with one queue's counts and quantiles to a `Queue`."""
 
     def latency(name: str) -> Latency:
         found: Sequence[float] = row[f"{name}_quantiles"] or ()
@@ -348,7 +370,7 @@ def queue(row: dict[str, Any]) -> Queue:
 
 
 def span(since: str, until: str) -> Column:
-    """Return the seconds between two times; null for a stream."""
+    """Return a column: the seconds between two times of a message; null in a stream."""
     from pyspark.sql import functions as F
 
     return F.when(~F.col("stream"), (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000)

@@ -1,6 +1,6 @@
-"""The job `flow`: rates, backlogs and their growth, use of prefetch windows, advice, and a forecast of full queues.
+"""The job `flow`: rates, backlogs and their growth, use of the prefetch, advice, and a forecast of full queues.
 
-It reads the streams that captured message events are published to.
+It reads the streams to which applications and brokers publish captured message events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> Limit:
-    """Parse the limit of a queue."""
+    """Parse the value of `--limit`: a queue's maximum length in messages or bytes, for the forecast."""
     found = re.fullmatch(rf"(\d+)({'|'.join(UNITS)})?", text)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(
@@ -67,12 +67,16 @@ def limit(text: str) -> Limit:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each event, without repetitions."""
+    """Return one row for each captured message event, without repetitions."""
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return `steps`, sums for each second, queue and consumer, and `routes`, the queues of each address. Rows add up."""
+    """Return the tables `steps` and `routes`.
+
+    `steps` has counts of events for each second, queue and consumer. `routes` has the queues that messages of an
+    exchange and routing key reached. In a continuous run several rows may have the same key; their counts add up.
+    """
     return {"steps": steps_of(events), "routes": routes_of(events)}
 
 
@@ -84,7 +88,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the queues and the advice."""
+    """Print the rates and backlogs of the queues, and the measures recommended against growing or persisting backlogs."""
     from rich.table import Table
 
     table = Table(title=f"{summary.events:,} events in {summary.seconds:,.0f} s", title_justify="left")

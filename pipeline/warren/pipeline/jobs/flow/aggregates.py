@@ -1,4 +1,4 @@
-"""Aggregation of rates, backlogs, growth and window use, and choice of the advice for each queue."""
+"""Aggregation of rates, backlogs, growth and use of the prefetch, and choice of the advice for each queue."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUEUES, CONSUMERS = 20, 50
-"""Numbers of queues and consumers in the summary: those with the most ready messages, and with the most deliveries."""
+"""Maximum number of queues (those with the most ready messages) and of consumers (those with the most deliveries) in
+the summary."""
 MIN_STEPS, MAX_STEPS = 10, 120
-"""Minimum number of time steps, where the period allows it, and maximum number."""
+"""Smallest and largest number of steps into which a queue's timeline is divided; a very short period has fewer."""
 SUMS = (
     "published",
     "published_bytes",
@@ -44,7 +45,7 @@ SUMS = (
 
 
 def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
-    """Compute all numbers, from the events and the tables `steps` and `routes`."""
+    """Compute the summary of the job from its tables `events`, `steps` and `routes`."""
     from pyspark.sql import functions as F
 
     captured = captured_of(tables[EVENTS])
@@ -96,7 +97,11 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
 
 
 def captured_of(events: DataFrame) -> dict[str, int]:
-    """Return the number of events, and the number missing from their sequences."""
+    """Return the numbers of sources and events, and how many events are missing, as fields of the summary.
+
+    A source numbers its events from 1 on. Missing numbers between its events are lost events (`missing`), those before
+    its first one were not read (`cut_off`).
+    """
     from pyspark.sql import functions as F
 
     sources = events.groupBy("source").agg(
@@ -112,7 +117,7 @@ def captured_of(events: DataFrame) -> dict[str, int]:
 
 
 def bounds(steps: DataFrame) -> tuple[int, int]:
-    """Return the first second with an event, and the second after the last one."""
+    """Return the period of the events: its first second, and the second after its last one, as Unix times."""
     from pyspark.sql import functions as F
 
     row = steps.agg(F.min("second").alias("first"), F.max("second").alias("last")).collect()[0]
@@ -120,14 +125,21 @@ def bounds(steps: DataFrame) -> tuple[int, int]:
 
 
 def step_seconds(seconds: int, every: float) -> int:
-    """Return the width of a time step: the wanted one, unless it gives too few steps for a trend or too many for a chart."""
+    """Return the width in seconds of a step of the timeline.
+
+    It is the wanted width `every`, unless a period of `seconds` would then have too few steps for a trend or too many
+    for a chart.
+    """
     if seconds < MIN_STEPS * every:
         return max(1, min(int(every), seconds // MIN_STEPS))
     return max(1, int(every) * math.ceil(seconds / (every * MAX_STEPS)))
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
-    """Return one row for each of the queues in the summary; the number of queues may be large because of reply queues."""
+    """Return one row of totals for each of the `QUEUES` queues with the most ready messages.
+
+    The others are left out, because there may be thousands of them, such as reply queues.
+    """
     from pyspark.sql import functions as F
 
     found = levels.groupBy("queue").agg(
@@ -146,7 +158,14 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
 def timelines_of(
     levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
 ) -> dict[str, list[TimelineStep]]:
-    """Return the steps of each queue without gaps: a level remains until an event changes it."""
+    """Return the timeline of each queue: rates and levels for every step of the period, with or without events.
+
+    A level (number of ready or unacknowledged messages) remains until an event changes it.
+
+    :param began: first second of the period
+    :param ended: second after the period
+    :param step: width of a step in seconds
+    """
     from pyspark.sql import functions as F
 
     number = F.floor((F.col("second") - began) / step).alias("number")
@@ -184,7 +203,11 @@ def timelines_of(
 
 
 def windows(times: DataFrame) -> DataFrame:
-    """Return how the consumers of each queue use their windows, together."""
+    """Return one row for each queue with averages over its consumers: use of the prefetch, time without messages, time
+    per message.
+
+    :param times: result of `consumer_times`
+    """
     from pyspark.sql import functions as F
 
     limited = F.col("prefetch") > 0
@@ -207,7 +230,10 @@ def windows(times: DataFrame) -> DataFrame:
 
 
 def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
-    """Return the consumers in the summary."""
+    """Return the `CONSUMERS` consumers with the most deliveries, with their averages over time.
+
+    :param times: result of `consumer_times`
+    """
     from pyspark.sql import functions as F
 
     order = (F.desc("delivered"), "queue", "connection", "consumer")
@@ -239,7 +265,14 @@ def queue_of(
     step: int,
     options: Options,
 ) -> Queue:
-    """Return a queue's numbers, forecast and measures."""
+    """Compute the summary of one queue: rates, levels, growth, forecast and recommended measures.
+
+    :param row: the queue's totals from `totals_of`
+    :param used: the queue's row from `windows`; None if it has no consumer
+    :param began: first second of the period
+    :param ended: second after the period
+    :param step: width of a step of the timeline in seconds
+    """
     seconds = ended - began
     whole = timeline[: seconds // step]
     recent_with_start = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
@@ -310,7 +343,12 @@ def queue_of(
 
 
 def forecast_of(ready: int, size: float | None, grows: Growth | None, limit: Limit | None) -> Forecast | None:
-    """Return the forecast; None without a limit, or without known sizes for a limit in bytes."""
+    """Return when the queue reaches its limit; None without a limit, or for a limit in bytes if message sizes are
+    unknown.
+
+    :param size: average size of a message in bytes, if known
+    :param grows: growth of the ready messages
+    """
     if limit is None:
         return None
     if limit.unit == "messages":

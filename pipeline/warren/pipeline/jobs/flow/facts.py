@@ -1,8 +1,8 @@
-"""Sums of message events for each second: partial rows that add up in any order.
+"""Counts of message events for each second: partial rows that add up in any order.
 
-Every number of the job is derived from sums: counts, and for holding times the sum of the rest of the second at each
-event. A continuous run therefore needs no state and no watermark: each micro-batch becomes partial sums, rows with the
-same key add up, and no event is too late.
+All numbers of the job `flow` are derived from sums over the events of a second. Most are counts. The time for which
+messages are unacknowledged is derived from sums as well, see `steps_of`. A continuous run therefore needs no state and
+no watermark: each micro-batch is written as partial sums, rows with the same key add up, and no event is too late.
 """
 
 from __future__ import annotations
@@ -37,25 +37,29 @@ COUNTS = (
 )
 MAXIMA = ("prefetch", "stream")
 MAX_HELD_ROWS = 50_000
-"""Rows of partial sums that a task holds before it returns them."""
+"""Number of rows of partial sums that a task collects before it emits them."""
 
 ROUTE_KEYS = ("by", "exchange", "routing_key", "queue")
 ROUTE_COUNTS = ("delivered",)
 
 
 def steps_of(events: DataFrame) -> DataFrame:
-    """Return sums by second, recording side and queue; for publishes without a queue by address, for consumers by
-    consumer.
+    """Return the table `steps`: counts of events by second, by the side that captured them (`sdk` or `broker`), and by
+    queue.
 
-    `held_micros` is the rest of the second at each delivery minus the same at each settlement. Together with the number
-    of messages held at the beginning of the second it gives the time for which messages were held.
+    Publishes whose queue is unknown are counted by exchange and routing key instead, and events of a consumer
+    separately for each consumer. `held_micros` adds, for each delivery, the microseconds until the end of the second,
+    and subtracts the same for each acknowledgement or rejection. Together with the number of unacknowledged messages at
+    the beginning of the second it gives the total time for which messages were unacknowledged.
     """
     return summed(event_shares(events), KEYS, COUNTS, MAXIMA)
 
 
 def routes_of(events: DataFrame) -> DataFrame:
-    """Return the queues that an exchange and routing key led to, from deliveries; an SDK cannot see the queue of a
-    publish."""
+    """Return the table `routes`: the queues from which messages of an exchange and routing key were delivered.
+
+    It reveals the queues of publishes that an SDK captured, which the SDK itself cannot see.
+    """
     from pyspark.sql import functions as F
 
     delivered = events.where((F.col("event") == "delivered") & F.col("queue").isNotNull())
@@ -63,7 +67,7 @@ def routes_of(events: DataFrame) -> DataFrame:
 
 
 def event_shares(events: DataFrame) -> DataFrame:
-    """Return one row for each event with its share in each sum."""
+    """Return one row for each event with its contribution to each sum of `steps`: mostly 0 or 1."""
     from pyspark.sql import functions as F
 
     at = F.unix_micros("at")
@@ -137,10 +141,11 @@ COUNTED_EVENTS = (
 
 
 def dropped() -> Column:
-    """Return the condition that a message left the queue without another event.
+    """Return the column "the broker dead-lettered or dropped the message, and no other event reports that it left the
+    queue".
 
-    A rejected or expired message has an event of its own before it is dead-lettered or dropped, and the SDK
-    acknowledges what it has dead-lettered.
+    Rejected and expired messages are excluded, because they have an event for that as well. Dead-lettering by the SDK
+    is excluded because the SDK acknowledges the message.
     """
     from pyspark.sql import functions as F
 
@@ -151,7 +156,10 @@ def dropped() -> Column:
 def summed(
     rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], maxima: tuple[str, ...]
 ) -> DataFrame:
-    """Return the sums of the counts for each key; in a continuous run partial sums, which add up."""
+    """Return the sums of the counts, and the largest values of the maxima, for each key.
+
+    In a continuous run several rows may have the same key; they are partial sums, which add up.
+    """
     from pyspark.sql import functions as F
 
     if not rows.isStreaming:
@@ -179,7 +187,9 @@ def partial_sums(
     counts: tuple[str, ...],
     maxima: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Sum each batch, and the sums of several batches, up to `MAX_HELD_ROWS` rows."""
+    """Yield batches of rows with the sums of the given batches: one row for each key, unless there are more than
+    `MAX_HELD_ROWS` keys.
+    """
     import pyarrow as pa
 
     names = [*keys, *counts, *maxima]

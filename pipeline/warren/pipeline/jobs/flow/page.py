@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warren.pipeline.jobs.job import Run
 
 DRAWN, LISTED = 4, 12
-"""Queues with charts of their own, and rows of a list."""
+"""Number of queues with charts of their own, and of rows in a list or table."""
 
 
 def page(summary: Summary, run: Run) -> str:
@@ -49,7 +49,11 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary, needy: list[Queue]) -> str:
-    """Return the page's title: the fastest growing queue, or the largest backlog."""
+    """Return the page's title, which names the fastest growing queue or, if none grows, the one with the largest
+    backlog.
+
+    :param needy: queues for which a measure is recommended
+    """
     if not summary.queues:
         return "No events of a queue"
     growing = [queue for queue in summary.queues if queue.growth is not None and queue.growth.low > 0]
@@ -64,7 +68,7 @@ def headline(summary: Summary, needy: list[Queue]) -> str:
 
 
 def lead(summary: Summary, run: Run) -> str:
-    """Return the introduction: source, queues and period."""
+    """Return the introduction below the title: what was read, the number of queues, and the period."""
     if summary.began is None or summary.ended is None:
         return f"There are no events of a queue in {run.place}."
     return (
@@ -95,7 +99,7 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
 
 
 def uncertainty_notice(summary: Summary) -> Iterable[str]:
-    """Yield a notice about missing information in the events."""
+    """Yield one notice about numbers that missing or unread events make uncertain; nothing if there are none."""
     lines = []
     if summary.missing:
         lines.append(f"Capture lost {summary.missing:,} events. Backlogs may be wrong by as many.")
@@ -291,17 +295,17 @@ def labels(timeline: tuple[TimelineStep, ...], step: int, *, end: bool = False) 
 
 
 def needs_help(queue: Queue) -> bool:
-    """Return whether a measure is recommended for the queue."""
+    """Return whether a measure is recommended against the queue's backlog."""
     return any(each.kind != "nothing" for each in queue.measures)
 
 
 def rate(value: float) -> str:
-    """Format a rate."""
+    """Format a rate in messages per second."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 
 def trend_words(growth: Growth | None) -> str:
-    """Format growth with its 95 % interval: `+12.3 ± 2.2`."""
+    """Format the growth of a backlog in messages per second, with its 95 % interval: `+12.3 ± 2.2`."""
     if growth is None:
         return "unknown"
     return f"{growth.slope:+,.1f} ± {growth.high - growth.slope:,.1f}"

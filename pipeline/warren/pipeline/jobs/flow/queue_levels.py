@@ -1,4 +1,6 @@
-"""Levels of queues and consumers second by second, computed from the sums in Spark."""
+"""Levels of queues and consumers (numbers of ready and unacknowledged messages) second by second, computed in Spark
+from the counts in the table `steps`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def merge_partial_sums(steps: DataFrame) -> DataFrame:
-    """Add the partial sums of each key."""
+    """Add up the rows of the table `steps` that have the same key."""
     from pyspark.sql import functions as F
 
     sums = [F.sum(name).alias(name) for name in COUNTS]
@@ -19,9 +21,10 @@ def merge_partial_sums(steps: DataFrame) -> DataFrame:
 
 
 def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return the sums by queue. Publishes that an SDK recorded count for every queue that their address has led to.
+    """Return the rows of the table `steps` by queue, from one side only for each queue.
 
-    Where a broker captured a queue's events, those of the SDKs are left out, because they concern the same messages.
+    A publish that an SDK captured without its queue counts for every queue that its exchange and routing key led to. If
+    a broker captured a queue's events, those of the SDKs are left out, because they concern the same messages.
     """
     from pyspark.sql import functions as F
 
@@ -35,9 +38,11 @@ def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
 
 
 def observed_consumers(steps: DataFrame) -> DataFrame:
-    """Return the sums of consumers, as their SDK saw them where it captured events.
+    """Return the rows of the table `steps` about consumers, from one side only for each consumer: its SDK's if it
+    captured events, else the broker's.
 
-    For a broker a message in transit is already unacknowledged: it cannot see a consumer wait for the next one.
+    The SDK's are preferred because for a broker a message in transit is already unacknowledged, so that it cannot see a
+    consumer wait for the next one.
     """
     from pyspark.sql import functions as F
 
@@ -51,18 +56,23 @@ def observed_consumers(steps: DataFrame) -> DataFrame:
 
 
 def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return the publishes whose queue is unknown."""
+    """Return the rows of the table `steps` with publishes whose queue is unknown: no delivery had their exchange and
+    routing key.
+    """
     address = [name for name in ROUTE_KEYS if name != "queue"]
     return steps.where("queue IS NULL AND exchange IS NOT NULL").join(routes, address, "left_anti")
 
 
 def queue_levels(rows: DataFrame) -> DataFrame:
-    """Return one row for each queue and second with events: the sums, and the levels at the end of the second.
+    """Return one row for each queue and second with events: the counts, and the levels at the end of the second.
 
-    The level before the first event is unknown; it is taken as the smallest with which no level is below 0. The number
-    of messages that a purge or a deletion removed is unknown too: the level is 0 at the end of its second.
+    Levels are the numbers of ready and of unacknowledged messages. The level before the first event is unknown; the
+    smallest one is assumed with which no later level is negative. The number of messages that a purge or a deletion
+    removed is unknown too: the level is set to 0 at the end of its second.
 
     A stream keeps what is read: its `stream` is true, and its levels are null.
+
+    :param rows: result of `by_queue`
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -75,7 +85,12 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
     def level(change: Column, emptied: str, since: str) -> Column:
-        """Sum the changes since the queue was emptied last, or since the beginning."""
+        """Return the column with the sum of the changes since the queue was last emptied, or since the first event.
+
+        :param change: change of the level in a second
+        :param emptied: condition that the queue was emptied in the second
+        :param since: column with the number of times that the queue was emptied before
+        """
         whole = Window.partitionBy("queue", since)
         after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
         return F.sum(F.when(F.expr(emptied), 0).otherwise(change)).over(after)
@@ -100,31 +115,36 @@ def queue_levels(rows: DataFrame) -> DataFrame:
 
 
 def initial_level(name: str, whole: WindowSpec) -> Column:
-    """Return the smallest initial level with which no level is below 0."""
+    """Return the column with the smallest initial level with which no level is negative.
+
+    :param name: column with the levels, computed from an initial level of 0
+    :param whole: all rows that share the initial level
+    """
     from pyspark.sql import functions as F
 
     return F.greatest(-F.min(name).over(whole), F.lit(0))
 
 
 def unacked_change() -> Column:
-    """Return the change of the unacknowledged messages in a second."""
+    """Return the column with the change of the number of unacknowledged messages in a second."""
     from pyspark.sql import functions as F
 
     return F.expr("delivered - auto_acked - acked - rejected - requeued")
 
 
 def ready_change() -> Column:
-    """Return the change of the ready messages in a second."""
+    """Return the column with the change of the number of ready messages in a second."""
     from pyspark.sql import functions as F
 
     return F.expr("published - returned - expired - dropped - delivered + requeued")
 
 
 def consumer_times(rows: DataFrame, end: int) -> DataFrame:
-    """Return one row for each consumer: its time, and the parts of it with a full window or without messages.
+    """Return one row for each consumer: its seconds in total, with its prefetch used up, and without messages; and its
+    counts.
 
     :param rows: result of `observed_consumers`
-    :param end: the second at which observation ended
+    :param end: Unix time at which the captured period ends, for consumers that still exist
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -12,7 +12,7 @@ from warren.pipeline.jobs.flow.trend import Forecast, Growth
 
 @dataclass(frozen=True)
 class Limit:
-    """Limit of a queue, in ready messages or their bytes."""
+    """Maximum length of a queue, in ready messages or their bytes, for the forecast."""
 
     value: float
     unit: str
@@ -20,7 +20,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the job."""
+    """Options of the job `flow`: width of a step of the timelines, period over which the growth is computed, and a
+    limit of the queues for the forecast.
+    """
 
     step: timedelta = timedelta(minutes=1)
     trend: timedelta = timedelta(hours=1)
@@ -29,52 +31,54 @@ class Options:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """Rates of a queue from `at` until the next step, and its levels at the end of the step."""
+    """Counts of a queue's messages from `at` until the next step, and its levels at the end of the step."""
 
     at: str
     published: int
     delivered: int
     redelivered: int
     settled: int
-    """Acknowledged or rejected messages, and deliveries with automatic acknowledgement."""
+    """Messages that were acknowledged, rejected, or delivered with automatic acknowledgement."""
     ready: int | None
-    """None for a stream, like `unacked`."""
+    """Ready messages at the end of the step. This and `unacked` are None for a stream."""
     unacked: int | None
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """Consumer of a queue."""
+    """Consumer of a queue: its prefetch and use of it, from the events between its start and end."""
 
     queue: str
     connection: str | None
     consumer: str
     by: str
-    """Side whose events are used: the SDK's if it captured any, because a broker counts messages in transit as
-    unacknowledged."""
+    """Side whose events are used, `sdk` or `broker`. The SDK's are preferred, because a broker counts messages in
+    transit as unacknowledged."""
     prefetch: int | None
-    """0 is no limit; None if the consumer started before capture."""
+    """Limit of unacknowledged messages; 0 is no limit. None if the consumer started before the first captured event."""
     seconds: float
-    """Time from its start to its end, as far as both were captured."""
+    """Seconds from the consumer's start to its end, as far as they lie in the captured period."""
     delivered: int
     settled: int
     held: float
     """Average number of unacknowledged messages."""
     window_used: float | None
-    """`held` as a share of `prefetch`."""
+    """Average number of unacknowledged messages as a share of the prefetch; None without a limit."""
     idle: float | None
-    """Share of its time without a message, at a resolution of one second."""
+    """Share of `seconds` without an unacknowledged message, at a resolution of one second."""
     full: float | None
-    """Share of its time with a full window."""
+    """Share of `seconds` with as many unacknowledged messages as the prefetch allows; None without a limit."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Rates and levels of a queue. Rates are messages per second."""
+    """Counts, rates and levels of a queue, with growth, forecast and recommended measures. Rates are messages per
+    second.
+    """
 
     queue: str
     by: str
-    """Side whose events are used: the broker's if it captured any of this queue, else the SDK's."""
+    """Side whose events are used: `broker` if the broker captured any about this queue, else `sdk`."""
     stream: bool
     """True for a stream, which has rates but no levels, growth, forecast or measures."""
     published: int
@@ -85,7 +89,8 @@ class Queue:
     requeued: int
     expired: int
     dropped: int
-    """Dead-lettered without a rejection or expiry: because of a length limit or a delivery limit."""
+    """Messages dead-lettered or dropped by the broker for another reason than a rejection or expiry: a length limit or
+    a delivery limit."""
     auto_acked: int
     published_a_second: float
     delivered_a_second: float
@@ -93,7 +98,7 @@ class Queue:
     redelivered_share: float
     bytes_a_message: float | None
     began_with: int | None
-    """Minimum number of messages before the first event, because more left the queue than had arrived."""
+    """Minimum number of messages in the queue before the first event: at times more had left it than had arrived."""
     ready: int | None
     """Ready messages at the end; None for a stream, like all levels."""
     unacked: int | None
@@ -102,15 +107,15 @@ class Queue:
     growth: Growth | None
     """Growth of the ready messages; None if the period is too short, and for a stream."""
     consumers: int
-    """Number of consumers at the end."""
+    """Number of consumers at the end of the period."""
     prefetch: int | None
     window_used: float | None
     idle: float | None
     full: float | None
     handling_seconds: float | None
-    """A consumer's time with messages, for each message that it settled."""
+    """Seconds that consumers take for a message, not counting their time without messages."""
     acknowledged_together: float | None
-    """Messages settled by one acknowledgement."""
+    """Average number of messages per acknowledgement (`basic.ack`)."""
     forecast: Forecast | None
     measures: tuple[Measure, ...]
     timeline: tuple[TimelineStep, ...]
@@ -118,21 +123,22 @@ class Queue:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rates, backlogs and advice."""
+    """Rates and backlogs of queues, use of the prefetch by consumers, and advice."""
 
     events: int
     sources: int
     missing: int
-    """Events that capture lost, from gaps in the sequences of the sources. Levels may be wrong by as many."""
+    """Number of events that capture lost: gaps in the numbers that each source gives its events. Levels may be wrong by
+    as many messages."""
     cut_off: int
-    """Events of the same sources before the first one that was read."""
+    """Number of earlier events that the same sources captured, before the first ones that were read."""
     began: str | None
     ended: str | None
     seconds: float
     step_seconds: int
     trend_seconds: float
     unrouted: int
-    """Publishes whose queue no delivery reveals."""
+    """Number of publishes whose queue is unknown: no delivery had their exchange and routing key."""
     queues: tuple[Queue, ...]
     more_queues: int
     consumers: tuple[Consumer, ...]

@@ -15,14 +15,14 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
-"""Confidence level of the intervals."""
+"""Confidence level of the intervals of the growth."""
 MIN_CHANGES = 4
-"""Number of changes below which no growth is computed."""
+"""Number of changes between steps below which no growth is computed."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Messages per second, with the ends of the 95 % interval."""
+    """Growth of a backlog in messages per second (`slope`), with the ends of its 95 % interval."""
 
     slope: float
     low: float
@@ -31,18 +31,19 @@ class Growth:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds until a queue reaches its limit, if its growth continues."""
+    """Forecast of when a queue reaches its limit, if its growth continues; times are in seconds from the last level on."""
 
     limit: float
     unit: str
-    """`messages` or `bytes`."""
+    """Unit of the limit and the level: `messages` or `bytes`."""
     level: float
-    """Current level, in that unit."""
+    """Current number of ready messages or of their bytes."""
     full_in: float | None
-    """None if the queue does not grow significantly."""
+    """Seconds until the limit is reached; None if the queue does not grow significantly."""
     earliest: float | None
     latest: float | None
-    """Times with the ends of the growth's interval; None if the limit is not reached."""
+    """Seconds until the limit is reached with the slowest growth in the interval, as `earliest` is with the fastest;
+    None if it is not reached with that growth."""
 
 
 def growth(levels: Sequence[float], step: float) -> Growth | None:
@@ -64,15 +65,22 @@ def growth(levels: Sequence[float], step: float) -> Growth | None:
 
 
 def autocorrelation(changes: Sequence[float], mean: float) -> float:
-    """Return the correlation of neighbouring changes, limited to 0 to 0.9."""
+    """Return the correlation of neighbouring changes, limited to the range 0 to 0.9.
+
+    :param mean: mean of the changes
+    """
     total = sum((change - mean) ** 2 for change in changes)
     pairs = pairwise(changes)
     return min(max(sum((one - mean) * (next_ - mean) for one, next_ in pairs) / total, 0.0), 0.9)
 
 
 def student_t_quantile(degrees: float) -> float:
-    """Return the two-sided 95 % quantile of Student's t (Abramowitz and Stegun 26.7.5; within 1 % from 3 degrees of
-    freedom on)."""
+    """Return the two-sided 95 % quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
+
+    It is within 1 % from 3 degrees of freedom on.
+
+    :param degrees: degrees of freedom
+    """
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     if degrees < 3:
         # The expansion fails here: interpolate between the exact values for 1, 2 and 3 degrees.
@@ -89,9 +97,11 @@ def student_t_quantile(degrees: float) -> float:
 
 
 def forecast(level: float, limit: float, unit: str, growing: Growth | None, size: float = 1.0) -> Forecast:
-    """Return when a queue reaches its limit.
+    """Return the forecast of when a queue reaches its limit.
 
-    :param size: size of a message in that unit: its bytes, or 1
+    :param level: current number of ready messages or of their bytes
+    :param unit: unit of level and limit: `messages` or `bytes`
+    :param size: average size of a message in that unit: its bytes, or 1
     """
 
     def reached(slope: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The job `order-timeouts`: orders paid in time, late or never, and the effect of other timeouts.
+"""The job `order-timeouts`: orders that were paid in time, late or never, and the effect of other payment timeouts.
 
 It reads a stream or a queue that receives a copy of every message about an order.
 """
@@ -59,12 +59,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def duration_list(text: str) -> tuple[timedelta, ...]:
-    """Parse a list of durations."""
+    """Parse a comma-separated list of durations: the value of `--recount`."""
     return tuple(durations.duration_argument(word) for word in text.split(","))
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each message, with the fact that it states about an order."""
+    """Return one row for each message, with the fact that it states about an order: placed, paid, cancelled or
+    refunded.
+    """
     return events_of(messages)
 
 
@@ -79,7 +81,11 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return `orders`: a row for each order when it is settled, and again when more messages about it arrive."""
+    """Return `orders` as a streaming frame.
+
+    It has a row for each order when no new message about the order has arrived for some time, and one more row whenever
+    later messages change the order.
+    """
     from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 
     rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
@@ -91,7 +97,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the outcomes under each timeout, and the orders in doubt."""
+    """Print the numbers of orders paid in time, late and never, under each timeout, and the contradictory orders."""
     from rich.table import Table
 
     table = Table(

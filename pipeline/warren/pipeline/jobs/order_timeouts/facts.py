@@ -1,8 +1,9 @@
-"""Facts about orders in messages, and the rules that derive an order's outcome from them.
+"""Facts about orders in messages (placed, paid, cancelled, refunded), and the rules that derive an order's outcome from
+them.
 
-Facts are delivered at least once and in any order. Merging them is idempotent and commutative (the earliest of two
-times, a logical or), so that a repeated message changes nothing, and partial rows of an order merge to the same result
-in any order.
+Facts are delivered at least once and in any order. Merging the facts of an order is idempotent and commutative (the
+earliest of two times, a logical or). A repeated message therefore changes nothing, and the order of the messages does
+not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KINDS = {
     "cancel_order": "cancelled",
     "order_refunded": "refunded",
 }
-"""Kind of fact by the property `type`. Messages of other types are counted and ignored."""
+"""Fact that a message states, by its property `type`. Messages of other types are counted and ignored."""
 
 FIELDS = "order_id STRING, placed_at STRING, paid_at STRING"
 """Fields that are read from a message's JSON body. Each message about an order has `order_id`; `order_placed` has
@@ -37,11 +38,11 @@ CONTRADICTIONS = {
     "refunded_not_paid": "refunded, but never paid",
     "not_placed": "paid, cancelled or refunded, but never placed",
 }
-"""States that no order may have once everything has settled."""
+"""States in which no order may remain after all messages about it have been processed, with their descriptions."""
 
 
 def events_of(messages: DataFrame) -> DataFrame:
-    """Return one row for each message, with the fact that it states about an order."""
+    """Return one row for each message, with the fact that it states about an order; null for messages of other types."""
     from pyspark.sql import functions as F
 
     body = F.from_json(F.col("body").cast("string"), FIELDS)
@@ -64,7 +65,7 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """Return one row for each fact: the order, and what the message states."""
+    """Return one row for each message that states a fact, with the order's id, times, and a flag for each kind of fact."""
     from pyspark.sql import functions as F
 
     known = events.where(F.col("kind").isNotNull() & F.col("order_id").isNotNull())
@@ -72,7 +73,7 @@ def facts_of(events: DataFrame) -> DataFrame:
 
 
 def unreadable() -> Column:
-    """Return whether a message lacks what its type requires: the order, and the time of the event."""
+    """Return the column "the message has a known type, and lacks the order id or the time that this type requires"."""
     from pyspark.sql import functions as F
 
     timeless = [(F.col("kind") == kind) & F.col(f"{kind}_at").isNull() for kind in ("placed", "paid")]
@@ -80,7 +81,7 @@ def unreadable() -> Column:
 
 
 def merged_facts(facts: DataFrame) -> DataFrame:
-    """Return one row for each order with all its facts."""
+    """Merge the facts of each order: return one row for each order, with its earliest times and all flags."""
     from pyspark.sql import functions as F
 
     return facts.groupBy("order_id").agg(
@@ -89,7 +90,11 @@ def merged_facts(facts: DataFrame) -> DataFrame:
 
 
 def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
-    """Add `delay_seconds`, `outcome`, and whether the times in the order imply another outcome."""
+    """Add the columns `delay_seconds` (from placing to payment), `outcome`, and `decided_otherwise`.
+
+    `decided_otherwise` is true for a paid order whose times imply the other of the two outcomes paid in time and paid
+    late.
+    """
     from pyspark.sql import functions as F
 
     delay = (F.unix_micros("paid_at") - F.unix_micros("placed_at")) / 1_000_000
@@ -105,7 +110,9 @@ def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
 
 
 def outcome() -> Column:
-    """Return the outcome that an order's facts imply: one of `OUTCOMES`, or of `CONTRADICTIONS`."""
+    """Return the column with the outcome that the flags of an order imply: one of `OUTCOMES`, or a key of
+    `CONTRADICTIONS`.
+    """
     from pyspark.sql import functions as F
 
     placed, paid, cancelled, refunded = (F.col(flag) for flag in FLAGS)

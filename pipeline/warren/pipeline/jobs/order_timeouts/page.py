@@ -84,7 +84,9 @@ def outcome_figure(summary: Summary) -> str:
 
 
 def doubt_notices(summary: Summary) -> Iterable[str]:
-    """Yield notices about contradictory orders; none if all is well."""
+    """Yield notices about orders with contradictory messages, without times, or with an outcome that differs from their
+    times.
+    """
     lines = [
         f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {example_ids(summary, name, count)}"
         for name, count in summary.contradictions.items()
@@ -199,12 +201,16 @@ def recount_figure(summary: Summary) -> str:
 
 
 def in_doubt(summary: Summary) -> int:
-    """Return the number of contradictory orders."""
+    """Return the number of orders whose messages contradict each other."""
     return sum(summary.contradictions.values())
 
 
 def example_ids(summary: Summary, name: str, count: int) -> str:
-    """Return some order ids, with an ellipsis if there are more."""
+    """Return some order ids as text, with an ellipsis if there are more.
+
+    :param name: a contradiction (key of `facts.CONTRADICTIONS`), or `decided_otherwise`
+    :param count: number of such orders
+    """
     ids = summary.examples.get(name, ())
     return ", ".join(ids) + (", …" if count > len(ids) else "")
 

@@ -1,8 +1,10 @@
-"""Outcomes of orders as a stream: a row when an order has settled, and another one when more messages about it arrive.
+"""Outcomes of orders as a stream: a row when no new message about an order has arrived for some time, and another one
+when later messages change the order.
 
-The state of an order is its merged facts and what was emitted. Time is that of the micro-batch, which is part of
-Spark's log: a batch that is repeated after a crash has the same result. Event time is unsuitable for two reasons: a
-watermark does not advance without messages, so the last orders would never be emitted, and rows behind it are dropped.
+Spark keeps a state for each order: its merged facts, and the number of rows emitted. Timers use the time of the
+micro-batch, which is part of Spark's log, so a batch that is repeated after a crash has the same result. Event time is
+unsuitable for two reasons. A watermark does not advance without messages, so the last orders would never be emitted;
+and rows behind the watermark are dropped.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ if TYPE_CHECKING:
 FACTS = ", ".join([*(f"{time} LONG" for time in TIMES), *(f"{flag} BOOLEAN" for flag in FLAGS)])
 STATE = f"{FACTS}, revision INT, due LONG"
 OUTPUT_SCHEMA = f"order_id STRING, {FACTS}, revision INT, settled_at LONG"
-"""Times are microseconds since 1970: a Python worker would convert a timestamp to its machine's zone."""
+"""Columns of the emitted rows. Times are microseconds since 1970, because a Python worker would convert a timestamp to
+its machine's zone."""
 
 
 def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: timedelta) -> DataFrame:
-    """Return rows of orders, each with all facts about the order so far.
+    """Return a streaming frame of orders, each row with all facts about the order so far.
 
-    :param timeout: a placed order is emitted as open after this time plus `settle`
-    :param settle: time without a new fact after which a decided order is emitted
+    An order's row is emitted when no new fact has arrived for some time. Later facts lead to another row of the order.
+
+    :param timeout: payment timeout; an order that is only placed is emitted as open after this time plus `settle`
+    :param settle: time without a new fact after which a paid, cancelled or refunded order is emitted
     :param remember: time for which an emitted order is kept for corrections
     """
     numbers = facts.select("order_id", *[F.unix_micros(time).alias(time) for time in TIMES], *FLAGS)
@@ -59,10 +64,10 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
 
 @dataclass(frozen=True)
 class OrderState:
-    """Facts about an order, and what was emitted.
+    """State of one order in Spark's state store: its merged facts, and when its next row is due.
 
-    :param revision: number of emitted rows
-    :param due: time of the next row in milliseconds since 1970; 0 without one
+    :param revision: number of rows emitted so far
+    :param due: time at which the next row is to be emitted, in milliseconds since 1970; 0 if none is due
     """
 
     placed_at: int | None = None
@@ -75,7 +80,7 @@ class OrderState:
     due: int = 0
 
     def with_fact(self, row: Row) -> OrderState:
-        """Return the state with one more fact."""
+        """Return the state merged with one more fact."""
         return replace(
             self,
             placed_at=earliest(self.placed_at, row.placed_at),
@@ -92,17 +97,23 @@ class OrderState:
         return self.paid or self.cancelled or self.refunded
 
     def row(self, order_id: str, now: int) -> Row:
-        """Return the row to emit."""
+        """Return the row of the order to emit.
+
+        :param now: time of the row, in milliseconds since 1970
+        """
         emitted = {name: getattr(self, name) for name in (*TIMES, *FLAGS, "revision")}
         return Row(order_id=order_id, **emitted, settled_at=now)
 
     def as_state(self) -> tuple[Any, ...]:
-        """Return the values for Spark's state store."""
+        """Return the fields as a tuple for Spark's state store."""
         return tuple(vars(self).values())
 
 
 class OutcomeProcessor(StatefulProcessor):
-    """Stateful processor that emits an order when it has settled. Spark pickles it to the executors: plain values only."""
+    """Stateful processor that emits the row of an order when no new fact has arrived for some time.
+
+    Spark pickles it to the executors, so it has only plain values.
+    """
 
     def __init__(self, timeout: int, settle: int, remember: int) -> None:
         self._timeout = timeout
@@ -139,7 +150,7 @@ class OutcomeProcessor(StatefulProcessor):
             yield self._emit(key, state, timerValues.getCurrentProcessingTimeInMs())
 
     def _emit(self, key: Any, state: OrderState, now: int) -> Row:
-        """Store the state as emitted, and return its row."""
+        """Store that the row of an order was emitted, and return the row."""
         emitted = replace(state, revision=state.revision + 1, due=0)
         self._store(emitted)
         return emitted.row(key[0], now)
@@ -153,7 +164,7 @@ class OutcomeProcessor(StatefulProcessor):
 
 
 def earliest(one: int | None, other: int | None) -> int | None:
-    """Return the earlier of two times that may be unknown."""
+    """Return the earlier of two times; None is an unknown time."""
     return other if one is None else one if other is None else min(one, other)
 
 

@@ -23,33 +23,37 @@ QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
 EDGES = tuple(
     60 * minutes for minutes in (1, 5, 10, 15, 20, 30, 45, 60, 120, 240, 720, 1440, 2880, 4320, 10_080)
 )
-"""Upper edges of the histogram's buckets, in seconds; the timeout is added, and the last bucket is unbounded."""
+"""Edges between the buckets of the histogram of payment delays, in seconds; the timeout is added as one more edge."""
 
 EXAMPLES = 10
 TYPES = 20
-"""Number of message types in the summary: publishers choose them, possibly a new one for each message."""
+"""Number of message types that the summary lists. It is limited because publishers choose the types, possibly a new one
+for each message."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that were read."""
+    """Numbers of messages that were read, by type and readability."""
 
     read: int
     duplicates: int
-    """Messages with an id that occurred before."""
+    """Number of messages whose message id had occurred before."""
     unreadable: int
-    """Messages of a known type without an order id in a JSON body, or without the time that the type requires."""
+    """Number of messages of a known type without an order id in a JSON body, or without the time that the type
+    requires."""
     of_other_types: int
-    """Messages of other types, those without a type included."""
+    """Number of messages that state nothing about an order: their type is unknown or missing."""
     without_type: int
     by_type: dict[str, int]
-    """The most frequent types."""
+    """Number of messages of each of the most frequent types."""
     more_types: int
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Payments later than `above` seconds after the order and at most `up_to`; None is unbounded."""
+    """Bucket of the histogram: number of payments later than `above` seconds after the order and at most `up_to`; None
+    is unbounded.
+    """
 
     above: int | None
     up_to: int | None
@@ -58,9 +62,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Recount:
-    """Outcomes that the times in the orders imply under a timeout; a payment exactly at the timeout is in time.
+    """Numbers of orders by the outcome that their times imply under a given timeout; they add up to all orders.
 
-    The counts add up to the orders.
+    A payment exactly at the timeout is in time.
     """
 
     timeout_seconds: int
@@ -68,41 +72,42 @@ class Recount:
     paid_late: int
     never_paid: int
     without_times: int
-    """Never placed; or paid, and one of the two times is missing or unreadable."""
+    """Number of orders without a usable time: never placed, or paid with one of the two times missing or unreadable."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """Seconds from order to payment, over the orders that have both times."""
+    """Distribution of the time from order to payment in seconds, over the orders that have both times."""
 
     payments: int
     before_order: int
-    """Payments dated before their order."""
+    """Number of payments dated before their order."""
     minimum: float | None
     maximum: float | None
     mean: float | None
     quantiles: dict[str, float]
-    """By level ("0.50"), interpolated linearly between neighbours."""
+    """Quantiles in seconds; the keys are levels such as "0.50". Interpolated linearly between neighbours."""
     histogram: tuple[Bucket, ...]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Outcomes of the orders. Outcomes and contradictions add up to `orders`."""
+    """Numbers of orders by outcome. Outcomes and contradictions add up to `orders`."""
 
     timeout_seconds: int
     messages: Messages
     orders: int
     paid_in_time: int
     paid_late: int
-    """Cancelled, then paid, then refunded."""
+    """Number of orders that were cancelled, and whose payment was refunded because it came too late."""
     cancelled: int
-    """Cancelled, and never paid."""
+    """Number of orders that were cancelled and never paid."""
     contradictions: dict[str, int]
     undecided: int
-    """Orders without a row yet, in a continuous run; not among `orders`."""
+    """Number of orders that messages mention and that a continuous run has not written to the table `orders` yet; not
+    part of `orders`."""
     decided_otherwise: int
-    """Paid orders whose outcome is not the one that their times imply under the timeout."""
+    """Number of paid orders whose outcome differs from the one that their times imply under the timeout."""
     examples: dict[str, tuple[str, ...]]
     """Some order ids for each contradiction, and for `decided_otherwise`."""
     delay: Delay
@@ -115,9 +120,12 @@ class Summary:
 def summary_of(
     events: DataFrame, rows: DataFrame, timeout: timedelta, other_timeouts: Sequence[timedelta]
 ) -> Summary:
-    """Compute all numbers from the written tables.
+    """Compute the summary from the written tables.
 
-    :param rows: rows of orders; an order may have several, whose facts are merged
+    :param events: the table `events`, one row for each message
+    :param rows: the table `orders`; an order may have several rows, whose facts are merged
+    :param timeout: payment timeout that was in effect
+    :param other_timeouts: timeouts under which the outcomes are counted again
     """
     orders = with_outcome(merged_facts(rows), timeout)
     timeouts = sorted({timeout, *other_timeouts})
@@ -160,7 +168,7 @@ def summary_of(
 
 
 def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelta]) -> dict[str, Any]:
-    """Compute all numbers about the orders in one pass."""
+    """Compute all numbers about the orders in one pass: outcomes, delays, and the recount under each timeout."""
     from pyspark.sql import functions as F
 
     delay = F.col("delay_seconds")
@@ -194,13 +202,16 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
 
 
 def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
-    """Return the histogram's edges; the timeout is one of them, so that each bucket is on one side of it."""
+    """Return the lower and upper edges of the histogram's buckets.
+
+    The timeout is one of the edges, so each bucket has only payments in time or only late ones.
+    """
     edges = sorted({*EDGES, int(timeout.total_seconds())})
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
 def messages_of(events: DataFrame) -> Messages:
-    """Count the messages."""
+    """Count the messages that were read, by type and readability."""
     from pyspark.sql import functions as F
 
     ids, types = F.col("message_id"), F.col("type")
@@ -222,12 +233,12 @@ def messages_of(events: DataFrame) -> Messages:
 
 
 def has_oddities(counted: dict[str, Any]) -> bool:
-    """Return whether there are orders to show as examples."""
+    """Return whether any order is contradictory, or has an outcome that differs from its times."""
     return any(counted[name] for name in (*CONTRADICTIONS, "decided_otherwise"))
 
 
 def examples_of(orders: DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the first ids, alphabetically, of each contradiction and of the orders decided otherwise."""
+    """Return the alphabetically first order ids of each contradiction, and of the orders decided otherwise."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
