@@ -67,12 +67,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkAw
 
 @pytest.fixture(scope="session")
 def starts_processes() -> None:
-    """Requested by each fixture that starts a process, so that its tests are not in tier `check`."""
+    """Mark tests as starting a process: each fixture that does requests this one. They are not in tier `check`."""
 
 
 @pytest.fixture(scope="session")
 def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the broker under test: `--amqp-url`, else that of a `warren broker` of this session."""
+    """Return the URL of the broker under test: `--amqp-url`, else that of a `warren broker` of this session."""
     given: str | None = request.config.getoption("--amqp-url")
     if given is not None:
         yield request.getfixturevalue("rabbitmq").url if given == "rabbitmq" else given
@@ -83,28 +83,28 @@ def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def warren(warren: Warren) -> Warren:
-    """As everybody has it, but more patient: the machine may be busy with other tests."""
+    """Return the plugin's fixture with a longer patience, as the machine may be busy with other tests."""
     warren.patience = 60.0
     return warren
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A `warren broker` of one test, which may kill it and start it again."""
+    """Run a `warren broker` for one test, which may kill it and start it again."""
     with BrokerProcess(tmp_path / "broker", *PATIENT) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a private, empty redis-server that lives as long as the session."""
+    """Return the URL of a private, empty redis-server that lives as long as the session."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The URL of a private PostgreSQL that lives as long as the session."""
+    """Return the URL of a private PostgreSQL that lives as long as the session."""
     with postgres_server() as server:
         yield server.url
 

@@ -35,7 +35,7 @@ def stop_time(inprocess: InProcessBroker) -> None:
 
 @pytest.fixture
 def connect(amqp_url: str) -> Iterator[Connect]:
-    """Opens a connection to the broker under test."""
+    """Return a function that opens connections to the broker under test."""
     opened: list[Connection] = []
 
     def connect() -> Connection:
@@ -52,39 +52,39 @@ def connect(amqp_url: str) -> Iterator[Connect]:
 
 @pytest.fixture
 def channel(connect: Connect) -> Channel:
-    """A channel of a connection of its own."""
+    """Return a channel of a connection of its own."""
     return connect().channel()
 
 
 @pytest.fixture
 def grave(channel: Channel) -> str:
-    """The queue to which dead letters go."""
+    """Return the name of a new queue for dead letters."""
     return channel.declare(exclusive=True)
 
 
 @pytest.fixture
 def name() -> str:
-    """Of a queue or exchange that nothing else uses."""
+    """Return a name for a queue or exchange that nothing else uses."""
     return f"test-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def inprocess() -> Iterator[InProcessBroker]:
-    """A broker in this process, in memory, whose clock the test moves."""
+    """Run a broker in this process, in memory, with a clock that the test moves."""
     with InProcessBroker() as broker:
         yield broker
 
 
 @pytest.fixture
 def timed(inprocess: InProcessBroker) -> Iterator[Channel]:
-    """A channel to the broker whose clock the test moves."""
+    """Return a channel to the broker with the clock that the test moves."""
     with Connection(inprocess.url) as connection:
         yield connection.channel()
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[RestartableSession]:
-    """A channel to a broker in this process on a data folder, which the test stops or crashes."""
+    """Return a channel to a broker in this process on a data folder; the test stops or crashes that broker."""
     with InProcessBroker(tmp_path / "data") as broker:
         session = RestartableSession(broker)
         yield session
@@ -93,7 +93,7 @@ def session(tmp_path: Path) -> Iterator[RestartableSession]:
 
 @pytest.fixture
 def talk(amqp_url: str) -> Iterator[Talk]:
-    """Opens a socket to the broker under test, over which nothing has been said yet."""
+    """Return a function that opens raw sockets to the broker under test; the handshake is left to the test."""
     opened: list[RawClient] = []
 
     def talk() -> RawClient:
@@ -107,13 +107,13 @@ def talk(amqp_url: str) -> Iterator[Talk]:
 
 @pytest.fixture
 def peer(talk: Talk) -> RawClient:
-    """A connection that may break rules, with channel 1 open."""
+    """Return a connection that may break the protocol's rules, with channel 1 open."""
     return talk().connect().open()
 
 
 @pytest.fixture(scope="session")
 def server(amqp_url: str) -> Behaviour:
-    """What the broker under test does where brokers differ on purpose."""
+    """Return the behaviour of the broker under test where brokers differ on purpose."""
     with RawClient(amqp_url) as peer:
         peer.greet()
         return behaviour(peer.server)

@@ -1,4 +1,4 @@
-"""What becomes of a delivered message: acknowledged, or back in its place and marked redelivered."""
+"""Acknowledging and requeueing: a requeued message returns to its place, marked redelivered."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_requeued_from_several_channels_returns_to_its_place(connect: Connect) -
 
 
 def test_order_through_partly_taken_returns(channel: Channel, queue: str) -> None:
-    """What came back, was taken again and came back once more is still in its place."""
+    """Requeue messages twice, of which some were fetched again in between: they keep their places."""
     fill(channel, queue, "abcdef")
     tags = {}
     for letter in "abcd":

@@ -62,7 +62,7 @@ def test_what_is_alike_and_what_is_not(amqp_url: str) -> None:
 
 
 def interleaved(found: Sequence[Content], one: Sequence[Content], other: Sequence[Content]) -> bool:
-    """Whether it is both, each in its order: between two channels there is none."""
+    """Return whether `found` merges `one` and `other`, each in its order: two channels have no order between them."""
     taken = {0}
     """How many of `one` may have been found so far."""
     for place, content in enumerate(found):

@@ -202,7 +202,7 @@ class BackingMachine(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, 5))
     def page_all(self, keep: int) -> None:
-        """As far as it goes: what is on the disk has an index soon."""
+        """Page out until no more can be paged: messages on the disk have an index by then."""
         self.at.log.request_indexes()
         for _ in range(3):
             while self.waiting.page_out(keep, 1000):
@@ -256,7 +256,7 @@ class BackingMachine(RuleBasedStateMachine):
         self.after(self.at.close(), batch, clean=True)
 
     def after(self, disk: Disk, synced: int, *, clean: bool) -> None:
-        """What the next process finds is what it has to; from there on it is what the model holds."""
+        """Compare the messages that the next process recovers with the model, and go on with them."""
         known = {entry.sequence: entry for entry in [*self.ready, *(e for _, e in self.held), *self.ended]}
         self.open(disk)
         self.noise = max(self.noise, int(self.at.recovery.queues[OTHER].last_sequence))

@@ -1,4 +1,4 @@
-"""Who of several consumers is served: by priority, or one alone until it goes."""
+"""Several consumers of one queue: priorities and single active consumer."""
 
 from __future__ import annotations
 

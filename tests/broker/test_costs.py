@@ -1,4 +1,4 @@
-"""What a client can make the broker spend: time and memory that stay in proportion to what it sends."""
+"""Cost of hostile input: time and memory stay in proportion to the bytes that a client sends."""
 
 from __future__ import annotations
 

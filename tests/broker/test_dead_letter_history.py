@@ -206,7 +206,7 @@ def test_a_repeated_death_is_counted_and_moves_to_the_front(
 
 
 def test_x_death_of_a_client_is_replaced(timed: Channel) -> None:
-    """As since RabbitMQ 4.0. Up to 3.13 the client's history was continued."""
+    """Replace a client's x-death as RabbitMQ does since 4.0; up to 3.13 it continued the client's history."""
     grave = timed.declare(exclusive=True)
     queue = dying(timed, grave)
     forged = [{"queue": queue, "reason": "rejected", "count": 41}]

@@ -18,7 +18,7 @@ FROZEN = Path(__file__).parent / "frozen"
 
 @pytest.fixture(params=[True, False], ids=["clean", "crashed"])
 def clean(request: pytest.FixtureRequest) -> bool:
-    """True if the broker that wrote the folder was stopped cleanly."""
+    """Return whether the broker that wrote the folder was stopped cleanly."""
     return bool(request.param)
 
 

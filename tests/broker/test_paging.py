@@ -205,7 +205,7 @@ def test_a_missing_segment_costs_its_messages_only(broker: InProcessBroker, fill
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
 def test_delayed_messages_are_paged_out(broker: InProcessBroker, durable: bool) -> None:
-    """They arrive in the order of their due times, also after a restart."""
+    """Delay more messages than memory may hold: they arrive in the order of their due times, also after a restart."""
 
     def resident() -> int:
         assert broker.broker is not None

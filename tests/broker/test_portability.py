@@ -38,7 +38,7 @@ ASKED: dict[str, tuple[base.Frame, tuple[object, ...]]] = {
         ("x-delayed-message",),
     ),
 }
-"""What a client asks for, and what the refusal says of it; `small_frames` is asked for in the handshake."""
+"""Requests of a client, and the words that their refusal contains; `small_frames` belongs to the handshake."""
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_names_may_have_any_characters(peer: RawClient, name: str) -> None:
 
 
 def test_line_ends_are_removed_from_names(peer: RawClient, name: str) -> None:
-    """As RabbitMQ does for queues and exchanges where they are declared, bound and deleted, and nowhere else."""
+    """Remove line ends as RabbitMQ does: on declare, bind and delete of queues and exchanges, nowhere else."""
     assert peer.declare(f"{name}\r\n", exclusive=True) == name
     peer.declare_exchange(f"\n{name}", "fanout", auto_delete=True)
     peer.bind(f"\r{name}", f"{name}\n")

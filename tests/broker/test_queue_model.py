@@ -144,7 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
         return found
 
     def drop(self, tag: str, held: Held) -> None:
-        """It is held no longer; its consumer may have room again."""
+        """Remove an unacknowledged message; its consumer may be below its prefetch limit again."""
         if not tag:
             self.held.remove(held)
             return

@@ -99,7 +99,7 @@ def test_a_torn_tail_is_not_reported(broker: BrokerProcess) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder whose log has several segments of large messages, with indexes."""
+    """Return a data folder whose log has several segments of large messages, with indexes."""
     with BrokerProcess(tmp_path_factory.mktemp("whole") / "data") as broker:
         publish(broker.url, 1, 90, LARGE)
         broker.kill()
@@ -112,7 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def segmented(whole: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker on a copy of that folder, not started yet."""
+    """Return a broker on a copy of that folder, not started yet."""
     shutil.copytree(whole, tmp_path / "data")
     broker = BrokerProcess(tmp_path / "data")
     yield broker

@@ -383,7 +383,7 @@ def test_consumers_follow_a_faster_publisher(channel: Channel, connect: Connect,
         consume(reader, ten, place, prefetch=200)
 
     def take(number: int, most: int) -> None:
-        """The next ones of a reader, which are those that follow."""
+        """Receive the next messages of a reader and check that their offsets follow the previous ones."""
         messages = readers[number].deliveries(min(most, count - places[number]))
         for message in messages:
             assert offset_of(message) == places[number]

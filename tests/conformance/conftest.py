@@ -12,6 +12,6 @@ from warren.broker import BrokerConfig
 
 @pytest.fixture(scope="session")
 def warren() -> Iterator[InProcessBroker]:
-    """A Warren broker that behaves like RabbitMQ 3.10."""
+    """Run a Warren broker that behaves like RabbitMQ 3.10."""
     with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
         yield broker

@@ -34,7 +34,7 @@ def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["redis", "sqlite", "postgres"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
-    """Opens the test's own store; called again it opens the same one, as another process would."""
+    """Return a function that opens the test's own store; each call opens the same one, as another process would."""
     opened: list[ListingStore] = []
     if request.param == "redis":
         url: str = request.getfixturevalue("redis_url")
@@ -75,13 +75,13 @@ def store(open_store: OpenStore) -> ListingStore:
 
 @pytest.fixture
 def name() -> str:
-    """A prefix of the test's own for all that it declares, so that a broker that is shared does not matter."""
+    """Return a prefix for all that the test declares, so that tests may share a broker."""
     return f"t{uuid4().hex[:12]}"
 
 
 @pytest.fixture
 async def new_app(amqp_url: str, name: str) -> AsyncIterator[NewApp]:
-    """Makes Apps on the broker under test, or on the URL that is given; what they declared is deleted afterwards."""
+    """Return a function that makes Apps on the broker under test or on another URL; delete their topology afterwards."""
     apps: list[App] = []
 
     def new(url: str = amqp_url) -> App:
@@ -100,7 +100,7 @@ def _mortal_postgres() -> Iterator[PostgreSQL]:
 
 @pytest.fixture
 def mortal_postgres(_mortal_postgres: PostgreSQL) -> Iterator[PostgreSQL]:
-    """A PostgreSQL that tests share and each may stop or crash; it runs again when a test has ended."""
+    """Return a PostgreSQL that tests share and each may stop or crash; restart it after the test if needed."""
     yield _mortal_postgres
     if not _mortal_postgres.running:
         _mortal_postgres.start()

@@ -13,7 +13,7 @@ Sessions = async_sessionmaker[AsyncSession]
 
 
 def driven(url: str) -> str:
-    """The URL as SQLAlchemy takes it."""
+    """Return the URL as SQLAlchemy takes it."""
     return url.replace("postgresql://", "postgresql+asyncpg://")
 
 

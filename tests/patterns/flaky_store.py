@@ -45,10 +45,10 @@ class FlakyStore:
             yield entry
 
     async def before(self, change: int) -> None:
-        """Hook of a test: called before this change is asked for."""
+        """Run before this change is sent to the store; tests override this."""
 
     async def after(self, change: int) -> None:
-        """And after it is made."""
+        """Run after the change is made; tests override this."""
 
     async def close(self) -> None:
         await self._store.close()

@@ -42,7 +42,7 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture(params=["folder", "s3"])
 async def open_blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
-    """Opens the test's own place; called again, the same one, as another process would."""
+    """Return a function that opens the test's own blob store; each call opens the same one, as another process would."""
     opened: list[BlobStore] = []
     prefix = f"{uuid4().hex}/"
 

@@ -52,7 +52,7 @@ PROMISED = {
 
 @pytest.fixture
 async def apps(amqp_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[App]]:
-    """The Apps that a program makes, on the broker under test; what they declared is deleted afterwards."""
+    """Return the Apps that a program makes on the broker under test; delete their topology afterwards."""
     made: list[App] = []
 
     class Noted(App):

@@ -84,5 +84,5 @@ def test_a_store_that_does_not_answer_is_status_74(capsys: Capture) -> None:
 
 
 async def in_thread(command: Call, words: list[str]) -> int:
-    """A command has an event loop of its own."""
+    """Run a command in a thread: it has an event loop of its own."""
     return await asyncio.to_thread(command, words)

@@ -40,7 +40,7 @@ class Press:
             self.at_once -= 1
 
     async def before(self) -> None:
-        """Hook of a test: awaited before a page is done."""
+        """Run before a page is done; tests override this."""
 
     async def put(self, urgency: int, count: int) -> None:
         await asyncio.gather(

@@ -82,10 +82,10 @@ class Trip:
         await self.after(what)
 
     async def before(self, what: str) -> None:
-        """Hook of a test: called before a step's effect."""
+        """Run before a step's effect; tests override this."""
 
     async def after(self, what: str) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def start(self, slip_id: str | None = None) -> str:
         steps: list[Command] = [self.flight(to="Rome"), self.hotel(town="Rome"), self.car()]

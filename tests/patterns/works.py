@@ -54,10 +54,10 @@ class Works:
         app.include(self.partitions)
 
     async def before(self, number: int) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self, number: int) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def publish(self, count: int, keys: int) -> None:
         async def one_key(key: int) -> None:

@@ -42,7 +42,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def name() -> str:
-    """A prefix for all that a test declares, so that tests may share a broker."""
+    """Return a prefix for all that a test declares, so that tests may share a broker."""
     return f"t{uuid4().hex[:12]}"
 
 
@@ -54,7 +54,7 @@ async def amqp_client(amqp_url: str) -> AsyncIterator[AsyncClient]:
 
 @pytest.fixture
 async def proxy(amqp_url: str) -> AsyncIterator[Proxy]:
-    """The broker under test behind a proxy that can cut, hold and refuse."""
+    """Return a proxy in front of the broker under test that can cut, hold and refuse connections."""
     async with Proxy(amqp_url) as between:
         yield between
 

@@ -127,7 +127,7 @@ async def _live(app: App, name: str) -> None:
 
 
 async def _live_fully(app: App, name: str) -> None:
-    """A call, a dead letter, a message that is handled at the second time, a return, a single message, a transaction."""
+    """Use a call, a dead letter, a requeue, a returned message, a fetched message and a transaction."""
 
     class Happened(Event, exchange=name, key="happened"):
         number: int

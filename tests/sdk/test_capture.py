@@ -37,7 +37,7 @@ def stream(amqp_url: str, name: str) -> Iterator[str]:
 
 @pytest.fixture
 def reading(amqp_url: str, stream: str) -> Iterator[list[CaptureReader]]:
-    """Closes what a test has opened by `read`."""
+    """Close the captures that a test has opened by `read`."""
     opened: list[CaptureReader] = []
     yield opened
     for one in opened:

@@ -83,7 +83,7 @@ async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead
 
     @app.handle(Poison)
     async def crash(message: Poison) -> None:
-        """The process dies: all that the broker sees of it is the end of its connection."""
+        """Cut the connection, as the death of the process does."""
         runs.append(message.number)
         proxy.cut()
         await until(lambda: not app.ready, "the connection is lost")

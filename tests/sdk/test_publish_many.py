@@ -27,7 +27,7 @@ from warren.sdk.publish.outgoing import Outgoing
 
 
 def full(name: str, length: int) -> Queue:
-    """A queue that refuses further messages when it is full."""
+    """Declare a queue that refuses further messages when it is full."""
     return Queue(
         name, type="classic", dead_letter_exchange=None, max_length=length, overflow="reject-publish"
     )

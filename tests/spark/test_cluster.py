@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 def changing_python(folder: Path) -> Path:
-    """The interpreter that executors start, wherever they are: another one if MACHINE says so, as on another machine.
+    """Return the interpreter that executors start; the variable MACHINE selects another one, as on another machine.
 
     Drivers and the Connect server start it too, to plan; SPARK_EXECUTOR_DIRS is set where an executor starts it.
     """

@@ -163,7 +163,7 @@ async def played(url: str, names: Names) -> Planted:
 
 
 async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
-    """A consumer with automatic acknowledgement is killed with everything delivered to it; the next one takes what comes
+    """Kill a consumer with automatic acknowledgement when everything is delivered to it; the next one takes what comes
     later. Returns what nobody handled."""
 
     async def publish(first: int, count: int) -> None:

@@ -62,7 +62,7 @@ def numbers(spark: SparkSession, count: int, partitions: int = 1) -> DataFrame:
 
 @pytest.fixture
 def slow(spark: SparkSession, small_batches: None) -> Callable[[int], DataFrame]:
-    """Makes numbers that come one a millisecond: time enough to stop the broker among them.
+    """Return numbers that come one a millisecond: time enough to stop the broker among them.
 
     They are wide, because Spark hands on what it has for Python's processes in pieces of 64 KiB.
     """

@@ -120,7 +120,7 @@ def postgres_server(*settings: str) -> Iterator[PostgreSQL]:
 
 
 def _programs() -> Path | None:
-    """The newest version's folder: Debian keeps several side by side, outside the path."""
+    """Return the newest version's folder: Debian keeps several side by side, outside the path."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if found:
         return max(found, key=lambda path: float(path.parent.name))

@@ -51,7 +51,7 @@ class RabbitMQ:
         return Path(self._environment["HOME"])
 
     def command(self) -> list[str]:
-        """The words before those of `rabbitmqctl`, for a shell."""
+        """Return the shell command that runs `rabbitmqctl`."""
         return ["env", *(f"{k}={v}" for k, v in self._environment.items()), *_unprivileged([str(CTL)])]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -165,7 +165,7 @@ def _listens(port: int) -> bool:
 
 
 def _speaks(port: int) -> bool:
-    """The port opens before the server answers; ready is who answers the protocol header with a method."""
+    """Return whether the server answers a protocol header with a method: its port opens earlier."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01")

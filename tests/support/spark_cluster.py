@@ -128,11 +128,11 @@ class SparkCluster:
         return f"sc://127.0.0.1:{port}"
 
     def said(self) -> list[str]:
-        """Logs of master, workers and Connect server so far."""
+        """Return the logs of master, workers and Connect server so far."""
         return [child.errors for child in self._children]
 
     def executors(self) -> list[int]:
-        """The process ids of all executors, of whichever application."""
+        """Return the process ids of all executors, of whichever application."""
         return [
             pid
             for worker in self._workers
@@ -150,7 +150,7 @@ class SparkCluster:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started and that live (Linux)."""
+    """Return the living processes that this one has started (Linux)."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except FileNotFoundError:

@@ -50,15 +50,15 @@ class Component(Protocol):
     """
 
     def register(self, app: App) -> None:
-        """Called once, by `app.include`: declare topology (`app.declare`), add handlers (`app.handle`)."""
+        """Declare topology (`app.declare`) and add handlers (`app.handle`); `app.include` calls this once."""
         ...
 
     async def on_start(self) -> None:
-        """Called when the topology is declared and publishing works, before any handler runs; must not block."""
+        """Start background work, without blocking: the topology is declared, publishing works, no handler runs yet."""
         ...
 
     async def on_stop(self) -> None:
-        """Called after the last handler has ended, while publishing still works; also if `on_start` failed."""
+        """Stop background work: the last handler has ended, publishing still works. Also called if `on_start` failed."""
         ...
 
 
@@ -96,7 +96,7 @@ class Once(Protocol):
     """
 
     def register(self, app: App) -> None:
-        """Called by `app.handle`, before anything runs: take the time from `app.clock`."""
+        """Take the time from `app.clock`; `app.handle` calls this before anything runs."""
         ...
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -110,8 +110,8 @@ class Once(Protocol):
         ...
 
     async def on_stop(self) -> None:
-        """Called for every handler with this object, after the last handler has ended: close the store. It may start
-        again.
+        """Close the store, after the last handler has ended. Called once for each handler with this object; the object
+        may start again.
         """
         ...
 

@@ -42,7 +42,7 @@ def at_this_address(target: Target) -> Mapping[str, str]:
 
 
 def with_our_certificates(folder: Path, target: Target) -> None:
-    """The suite brings a client's certificates, but not its server's."""
+    """Copy the target's certificates into the suite, whose own ones do not match the server's."""
     certificates = folder / "t/certs"
     shutil.copy(target.authority, certificates / "ca_certificate.pem")
     for name, end in (("client", ""), ("stranger", "_broken")):

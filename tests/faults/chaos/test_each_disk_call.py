@@ -94,7 +94,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The session on a disk without faults."""
+    """Run the session on a disk without faults."""
     return Case(tmp_path_factory.mktemp("whole") / "data", FaultyDisk(Disk()), FaultyDatabase()).run()
 
 

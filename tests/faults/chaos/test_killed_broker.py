@@ -21,7 +21,7 @@ Plant = Callable[[History, Random], FaultKind]
 
 @pytest.fixture(scope="module")
 def recorded(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The history of two kills and the final drain, in which no fault was found."""
+    """Record the history of two kills and the final drain, without faults."""
     folder = tmp_path_factory.mktemp("chaos")
     broker = KilledBroker(folder / "data", Random(6), longest=1.5, stops=0.0)
     asyncio.run(run(broker, Random(5), 2, folder, keep=True, min_events=500))

@@ -207,7 +207,10 @@ def _unfinished(clock: HandlerClock, *apps: App) -> str:
 
 
 def judge(story: Story) -> list[str]:
-    """:raises AssertionError: an order has no outcome, two, or, outages excepted, another than its times say, or late"""
+    """Check the outcome of every order.
+
+    :raises AssertionError: an order has no outcome, two, or, outages excepted, another than its times say, or late
+    """
     won = {order for order, outcomes in story.outcomes.items() if DeadlineOutcome.WON in outcomes}
     lost = set(story.cancelled)
     twice = [order for order, times in story.cancelled.items() if len(times) > 1]

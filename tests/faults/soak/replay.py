@@ -35,7 +35,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
 
 
 async def replaying(voice: WorkerChannel, url: str) -> None:
-    """A worker that replays all that is there."""
+    """Replay all parked messages, in a worker process."""
     async with ParkingLot(url, PARKED) as lot, App(url, declare="never") as app:
         voice.say("replaying")
         settled = await replay(lot, app)

@@ -27,7 +27,7 @@ def host() -> Iterator[Path]:
 
 @pytest.fixture
 async def workers(host: Path) -> AsyncIterator[Workers]:
-    """Starts functions of the test module in processes of their own and hears what they say; kills what is left."""
+    """Run functions of the test module in worker processes and read their reports; kill the rest afterwards."""
     async with Workers(host) as workers:
         yield workers
 
@@ -40,7 +40,7 @@ def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
 
 @pytest.fixture
 def mortal_broker(_mortal_broker: BrokerProcess) -> Iterator[BrokerProcess]:
-    """A `warren broker` that all matrices share and each may kill and start again; it runs again when a test has ended."""
+    """Return a `warren broker` that all matrices share and each may kill; restart it after the test if needed."""
     yield _mortal_broker
     if _mortal_broker.child is None:
         _mortal_broker.start()

@@ -52,7 +52,7 @@ class Matrix:
         self.answers: dict[Fault, list[str]] = {}
 
     def shows(self, fault: Fault, what_happens: str) -> Callable[[Test], Test]:
-        """The decorated test shows that this happens. Several tests of one fault become several sentences."""
+        """Record `what_happens` as shown by the decorated test. Several tests of one fault become several sentences."""
 
         def state(test: Test) -> Test:
             assert test.__name__.startswith("test_"), f"{test.__name__} is no test"
@@ -62,7 +62,7 @@ class Matrix:
         return state
 
     def spared(self, fault: Fault, why: str) -> None:
-        """This fault cannot touch the pattern, because..."""
+        """Record why this fault cannot affect the pattern."""
         assert fault not in self.answers, f"{self.name}: a test shows {fault.name} already"
         self.answers[fault] = [why]
 
@@ -74,7 +74,7 @@ class Matrix:
         return "\n".join(["| When | Then |", "|---|---|", *rows])
 
     def page_with_table(self) -> str:
-        """The page's text as it should be.
+        """Return the page's text with the current table.
 
         :raises AssertionError: the page has no place for the table
         """

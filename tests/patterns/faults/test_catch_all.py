@@ -33,10 +33,10 @@ class Watch:
         await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def publish(self, key: str) -> None:
         await self.app.publish(b"", exchange=self.exchange, key=key)

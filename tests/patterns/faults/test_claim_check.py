@@ -67,17 +67,17 @@ class Post:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def has_taken(self, *numbers: int) -> None:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
 
 
 async def sender(voice: WorkerChannel, url: str, name: str, folder: str) -> None:
-    """A worker that stands still between putting a body and publishing its message."""
+    """Publish in a worker that stops between storing a body and publishing its message."""
     post = Post(App(url), name, Path(folder))
     post.blobs.stand = voice
     async with post.app as app:
@@ -101,7 +101,7 @@ async def test_a_publisher_dies_between_body_and_message(
 
 
 async def taker(voice: WorkerChannel, url: str, name: str, folder: str, stop: str) -> None:
-    """A worker that stands still before or after it took a letter."""
+    """Handle letters in a worker that stops before or after the effect."""
     post = Post(App(url), name, Path(folder))
 
     async def stand_still() -> None:
@@ -113,7 +113,7 @@ async def taker(voice: WorkerChannel, url: str, name: str, folder: str, stop: st
 
 
 async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
-    """A worker dies that has claimed a body; who takes over claims it again."""
+    """Kill a worker that has fetched a body; check that the next one fetches it again."""
     doomed = await workers.start(taker, url=url, name=name, folder=str(folder), stop=stop)
     await workers.hear("ready")
     post = Post(new_app(), name, folder)

@@ -24,7 +24,7 @@ IDS = [f"m{number}" for number in range(COUNT)]
 
 
 def parking(app: App, name: str) -> App:
-    """Declares a queue and its parking lot."""
+    """Declare a queue and its parking lot."""
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
     return app
 
@@ -46,7 +46,7 @@ async def replayed(url: str, name: str) -> None:
 
 
 async def replayer(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
-    """A worker that replays, and stands still before the third publish or after it."""
+    """Replay in a worker that stops before or after the third publish."""
     async with ParkingLot(url, f"{queue}.dead") as lot, App(url) as app:
 
         def stand(what: str) -> None:

@@ -55,10 +55,10 @@ class Watched:
         self._store = store
 
     async def before(self, record: bytes) -> None:
-        """Hook of a test: called before the record is written."""
+        """Run before the record is written; tests override this."""
 
     async def after(self, record: bytes) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
@@ -121,7 +121,7 @@ class Shop:
         return self._cancel(order_id=key)
 
     def on_signal(self) -> None:
-        """Hook of a test: called before a signal is published."""
+        """Run before a signal is published; tests override this."""
 
     async def cancels(self, *order_ids: str) -> None:
         await eventually(lambda: sorted(self.cancelled) == sorted(order_ids), f"{order_ids} are cancelled")
@@ -132,7 +132,7 @@ class Shop:
 
 
 async def clerk(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
-    """A worker that handles what is due, and stands still before or after it publishes the signal."""
+    """Handle due deadlines in a worker that stops before or after it publishes the signal."""
     shop = Shop(App(url), name, redis, cancels=False)
 
     def on_signal() -> None:
@@ -365,7 +365,7 @@ async def test_who_starts_is_an_hour_behind_and_its_store_slow(
 async def started_elsewhere(
     amqp_url: str, redis_url: str, name: str, right: Shop, skew: float, *, store: float = 0
 ) -> float:
-    """A machine with another clock starts a deadline; the seconds until `right` has cancelled what it is for.
+    """Start a deadline on a machine with another clock; return the seconds until `right` has cancelled the order.
 
     :param store: the seconds that pass by that clock while the store is asked.
     """
@@ -387,5 +387,5 @@ async def started_elsewhere(
 
 
 async def _never(*_: object) -> None:
-    """A middleware through which nothing gets."""
+    """Block every message, as a middleware."""
     await asyncio.Event().wait()

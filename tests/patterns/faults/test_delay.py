@@ -69,7 +69,7 @@ class Bell:
 
 
 async def gate(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str) -> None:
-    """A worker that passes on what is due, and stands still before it does or when it has."""
+    """Forward due messages in a worker that stops before or after a publish."""
     bell = Bell(App(url), queue, redis)
     forward = bell.app.forward
 

@@ -41,10 +41,10 @@ class House:
                 await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
 
 async def house(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:

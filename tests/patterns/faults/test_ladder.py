@@ -50,10 +50,10 @@ class Stairs:
         await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def put(self, number: int, step: str = SOON) -> None:
         await self.ladder.publish(Remind(number=number), step, message_id=f"m{number}")
@@ -69,13 +69,13 @@ class Stairs:
 
 
 def times_waited(delivery: Delivery) -> int:
-    """Number of times that it has left a waiting queue because its time was over (the broker's own count)."""
+    """Return how often the message has expired in a waiting queue, by the broker's own count."""
     deaths: Any = delivery.headers.get("x-death", [])
     return sum(int(death["count"]) for death in deaths if death["reason"] == "expired")
 
 
 async def waits(url: str, name: str) -> str | None:
-    """The id of the first message that waits on the longest step."""
+    """Return the id of the first message that waits on the longest step."""
     return (await take_one(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
 
 

@@ -73,14 +73,14 @@ class Till:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
 
 async def till(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str = "") -> None:
-    """A worker that says what it charges, and stands still before or after it."""
+    """Charge in a worker that reports each charge, and stops before or after it."""
     its = Till(App(url), queue, redis, lease=SHORT)
 
     async def before() -> None:

@@ -67,7 +67,7 @@ async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> 
 
 
 async def relay(voice: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
-    """A worker with an outbox: it relays, and writes a note that it commits, or does not."""
+    """Relay the outbox in a worker that also writes a note, committed or not."""
     async with sessions_of(database, queue) as sessions:
         outbox = Outbox(sessions, lease=LEASE)
         app = App(url)

@@ -19,7 +19,7 @@ MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
 
 
 async def hand(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
-    """A worker that stands still before or after the effect of number 1."""
+    """Handle orders in a worker that stops before or after the effect of number 1."""
     works = Works(App(url), name, count=1)
 
     async def before(number: int) -> None:
@@ -37,7 +37,7 @@ async def hand(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
 
 
 async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> list[int]:
-    """A worker dies at number 1; what the one that takes over did."""
+    """Kill a worker at number 1; return the numbers that the next one handled."""
     doomed = await workers.start(hand, url=url, name=name, stop=stop)
     await workers.hear("ready")
     works = Works(new_app(), name, count=1)

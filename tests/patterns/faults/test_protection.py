@@ -52,10 +52,10 @@ class Vault:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
 
 def protected(app: App) -> App:
@@ -65,7 +65,7 @@ def protected(app: App) -> App:
 
 
 async def payer(voice: WorkerChannel, url: str, name: str, secret: str, stop: str) -> None:
-    """A worker that stands still before or after it took a payment."""
+    """Take payments in a worker that stops before or after the effect."""
     vault = Vault(App(url), name, secret=bytes.fromhex(secret))
 
     async def stand_still() -> None:
@@ -77,7 +77,7 @@ async def payer(voice: WorkerChannel, url: str, name: str, secret: str, stop: st
 
 
 async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
-    """A worker dies that has decrypted a message; who takes over does it again."""
+    """Kill a worker that has decrypted a message; check that the next one decrypts it again."""
     doomed = await workers.start(payer, url=url, name=name, secret=KEY.hex(), stop=stop)
     await workers.hear("ready")
     vault = Vault(new_app(), name)

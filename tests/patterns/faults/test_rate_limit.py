@@ -54,10 +54,10 @@ class Gate:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def send(self, app: App, *numbers: int) -> None:
         for number in numbers:
@@ -70,7 +70,7 @@ class Gate:
 
 
 async def guard(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
-    """A worker that stands still before or after the effect, with a token that it took."""
+    """Take a token in a worker that stops before or after the effect."""
     gate = Gate(App(url), name, redis)
 
     async def stand_still() -> None:
@@ -82,7 +82,7 @@ async def guard(voice: WorkerChannel, url: str, name: str, redis: str, stop: str
 
 
 async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Gate:
-    """A worker dies with the first of two tokens; who takes over lets the message pass with the other one."""
+    """Kill a worker with the first of two tokens; check that the next one handles the message with the other."""
     doomed = await workers.start(guard, url=url, name=name, redis=redis, stop=stop)
     await workers.hear("ready")
     gate = Gate(new_app(), name, redis)

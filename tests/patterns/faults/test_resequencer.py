@@ -63,10 +63,10 @@ class Stairs:
         app.include(self.resequencer)
 
     async def before(self, number: int) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self, number: int) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def send(self, app: App, *numbers: int) -> None:
         await app.publish_many([step_in(self.name)(number=number) for number in numbers])
@@ -76,7 +76,7 @@ class Stairs:
 
 
 async def climber(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
-    """A worker that stands still before or after it took step 2."""
+    """Handle steps in a worker that stops before or after step 2."""
     stairs = Stairs(App(url), name, redis)
 
     async def before(number: int) -> None:
@@ -94,7 +94,7 @@ async def climber(voice: WorkerChannel, url: str, name: str, redis: str, stop: s
 
 
 async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Stairs:
-    """A worker dies at step 2 while 3 and 4 wait in its memory; who takes over gets them all."""
+    """Kill a worker at step 2 while 3 and 4 wait in its memory; check that the next one gets them all."""
     doomed = await workers.start(climber, url=url, name=name, redis=redis, stop=stop)
     await workers.hear("ready")
     stairs = Stairs(new_app(), name, redis)

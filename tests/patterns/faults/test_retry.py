@@ -55,7 +55,7 @@ class Till:
                 raise ConnectionError("no line")
 
     async def before(self) -> None:
-        """Hook of a test: called before it fails."""
+        """Run before the handler fails; tests override this."""
 
 
 async def till(voice: WorkerChannel, url: str, queue: str) -> None:

@@ -19,7 +19,7 @@ MATRIX = Matrix("routing_slip", page="docs/patterns/routing_slip.md")
 
 
 async def agent(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
-    """A worker that stands still before or after it books the hotel."""
+    """Book a trip in a worker that stops before or after the hotel."""
     trip = Trip(App(url), name, hears_end=False)
 
     async def before(what: str) -> None:

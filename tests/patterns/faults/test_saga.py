@@ -37,7 +37,7 @@ def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
 async def till(
     voice: WorkerChannel, url: str, name: str, redis: str, before: int = 0, after: int = 0
 ) -> None:
-    """A worker that stands still before or after a change of the store."""
+    """Run the saga in a worker that stops before or after a change of the store."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
 
     async def stop_before(change: int) -> None:
@@ -56,7 +56,7 @@ async def till(
 async def survived(
     url: str, redis: str, workers: Workers, new_app: NewApp, name: str, *, charges: int = 1, **stop: int
 ) -> Checkout:
-    """A worker dies where it is told to; what became of the order that it worked on, once it was charged so often."""
+    """Kill a worker at the given change; return the next process once the order was charged that often."""
     doomed = await workers.start(till, url=url, name=name, redis=redis, **stop)
     await workers.hear("ready")
     services = shop(new_app(), redis, f"{name}")

@@ -76,7 +76,7 @@ class Tower:
         app.handle(ring_in(name), once=once)(ring)
 
     async def after(self) -> None:
-        """Hook of a test: called after the effect."""
+        """Run after the effect; tests override this."""
 
     async def hears(self, *bells: str) -> None:
         await eventually(lambda: all(bell in self.rang for bell in bells), f"{bells} ring, not {self.rang}")
@@ -85,7 +85,7 @@ class Tower:
 async def keeper(
     voice: WorkerChannel, url: str, name: str, redis: str, after: int = 0, before: int = 0
 ) -> None:
-    """A worker that stands still at a change of a timer's record: 1, it begins; 2, it is published."""
+    """Keep timers in a worker that stops at a change of a timer's record: 1, it begins; 2, it is published."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE), only="timer:")
 
     async def stop_before(change: int) -> None:

@@ -21,7 +21,7 @@ MATRIX = Matrix("transaction", page="docs/patterns/transaction.md")
 
 
 def books(app: App, name: str) -> App:
-    """Declares the two queues that a transfer goes to, and the one that it is ordered in."""
+    """Declare the queue of transfer orders and the two queues that a transfer publishes to."""
     app.declare(Queue(f"{name}.debit"), Queue(f"{name}.credit"), Queue(name))
     return app
 
@@ -39,7 +39,7 @@ async def both(url: str, name: str, expected: int) -> None:
 
 
 async def clerk(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
-    """A worker that takes an order and books it on both sides, and stands still before the commit or after it."""
+    """Book an order on both sides in a worker that stops before or after the commit."""
     async with App(url) as app:
         async with app.transaction() as tx:
             order = await tx.get(queue)

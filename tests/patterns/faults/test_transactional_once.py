@@ -56,10 +56,10 @@ class Books:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
 
 async def place(app: App, queue: str, order_id: str = "42") -> None:
@@ -79,7 +79,7 @@ async def paid(sessions: Sessions, *order_ids: str) -> None:
 
 
 async def bookkeeper(voice: WorkerChannel, url: str, queue: str, database: str, stop: str = "") -> None:
-    """A worker that stands still before or after its effect."""
+    """Handle messages in a worker that stops before or after its effect."""
     async with sessions_of(database, queue) as sessions:
         its = Books(App(url), queue, sessions)
 

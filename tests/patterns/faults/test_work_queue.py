@@ -37,10 +37,10 @@ class Press:
             await self.after()
 
     async def before(self) -> None:
-        """Hook of a test: called before the effect."""
+        """Run before the effect; tests override this."""
 
     async def after(self) -> None:
-        """And after it."""
+        """Run after the effect; tests override this."""
 
     async def put(self, page: int, priority: int = 0) -> None:
         await self.work.put(Render(page=page), priority=priority)

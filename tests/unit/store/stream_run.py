@@ -58,12 +58,12 @@ class StreamRun(LogRun):
         return {offset: body for offset, body in found.items() if how == BY_TIME or offset >= target}
 
     def paths(self) -> list[str]:
-        """The stream's segments on the disk, oldest first."""
+        """Return the stream's segments on the disk, oldest first."""
         return sorted(path for path in self.disk.files if path.startswith(STREAMS))
 
 
 def entries(chunk: Chunk) -> dict[int, bytes]:
-    """The messages of a chunk, by offset."""
+    """Return the messages of a chunk, by offset."""
     found = {}
     at = 0
     for offset in range(chunk.first, chunk.first + chunk.count):

@@ -173,7 +173,7 @@ class _Document:
         return identity
 
     def _message(self, kind: Any, name: str = "") -> str:
-        """The message in the components, made at its first use: its name there."""
+        """Return the message's name in the components, and add the message at its first use."""
         title = name or _plain(kind)
         identity = self._name("message", (kind, name), title)
         if identity not in self._messages:
@@ -209,7 +209,7 @@ class _Document:
         return found
 
     def _name(self, space: str, meant: object, wanted: str) -> str:
-        """A key for what is meant: as wanted where it is free, of letters that keys may have."""
+        """Return a unique key for `meant`: `wanted` in the letters that keys allow, with a number if that is taken."""
         key = (space, meant)
         if key not in self._names:
             taken = {name for (other, _), name in self._names.items() if other == space}

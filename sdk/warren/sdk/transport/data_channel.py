@@ -278,7 +278,7 @@ class DataChannel:
         self._acks.append(delivery_tag)
 
     def transaction_ended(self, *, committed: bool) -> None:
-        """Called after each commit (`committed`) or rollback on the channel; capture overrides it."""
+        """React to a commit (`committed`) or rollback on the channel; capture overrides it."""
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
         """Acknowledge all deliveries of the channel up to this tag; only within a transaction."""

@@ -69,7 +69,7 @@ class Arrivals(threading.Thread):
         self._stage += 1
 
     def check(self) -> None:
-        """:raises AssertionError: if publishing has failed"""
+        """Raise an AssertionError if publishing has failed."""
         assert self._failed is None, f"publishing failed: {self._failed!r}"
 
     def end(self) -> None:
@@ -104,7 +104,10 @@ class Arrivals(threading.Thread):
 
 
 def wait_for(arrivals: Arrivals, published: int, seconds: float) -> None:
-    """:raises AssertionError: it failed, or has not got that far after so many seconds"""
+    """Wait until that many messages are published.
+
+    :raises AssertionError: it failed, or has not got that far after so many seconds
+    """
     deadline = time.monotonic() + seconds
     while arrivals.published < published:
         arrivals.check()

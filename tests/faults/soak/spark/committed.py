@@ -51,7 +51,7 @@ def rows(output: Path, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def once_in_order(output: Path, arrivals: Arrivals) -> None:
-    """:raises AssertionError: if the committed rows are not what arrived, each once and in order"""
+    """Check that the committed rows are the messages that arrived, each once and in order."""
     found = rows(output, "queue", "offset", "message_id", "body")
     for queue in arrivals.queues:
         mine = [row for row in found if row[0] == queue]
