@@ -16,7 +16,7 @@ from tests.support.raw_client import RawClient
 from tests.support.restarts import RestartableSession
 
 Connect: TypeAlias = Callable[[], Connection]
-Talk: TypeAlias = Callable[[], RawClient]
+RawConnect: TypeAlias = Callable[[], RawClient]
 
 
 def pass_time(inprocess: InProcessBroker, seconds: float) -> None:
@@ -57,7 +57,7 @@ def channel(connect: Connect) -> Channel:
 
 
 @pytest.fixture
-def grave(channel: Channel) -> str:
+def dead_letter_queue(channel: Channel) -> str:
     """Return the name of a new queue for dead letters."""
     return channel.declare(exclusive=True)
 
@@ -92,23 +92,23 @@ def session(tmp_path: Path) -> Iterator[RestartableSession]:
 
 
 @pytest.fixture
-def talk(amqp_url: str) -> Iterator[Talk]:
+def raw_connect(amqp_url: str) -> Iterator[RawConnect]:
     """Return a function that opens raw sockets to the broker under test; the handshake is left to the test."""
     opened: list[RawClient] = []
 
-    def talk() -> RawClient:
+    def raw_connect() -> RawClient:
         opened.append(RawClient(amqp_url))
         return opened[-1]
 
-    yield talk
+    yield raw_connect
     for peer in opened:
         peer.abort()
 
 
 @pytest.fixture
-def peer(talk: Talk) -> RawClient:
+def peer(raw_connect: RawConnect) -> RawClient:
     """Return a connection that may break the protocol's rules, with channel 1 open."""
-    return talk().connect().open()
+    return raw_connect().connect().open()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pamqp.commands import Basic
 from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel
 from tests.support.parameter_ids import frame_id
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds
 
 UNKNOWN = "PRECONDITION_FAILED - unknown delivery tag"

@@ -19,7 +19,7 @@ from pamqp.heartbeat import Heartbeat
 
 from tests.broker.conftest import pass_time
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.raw_client import RawClient, content, encoded, made
 from warren.broker import BrokerConfig

@@ -64,7 +64,7 @@ def test_what_is_alike_and_what_is_not(amqp_url: str) -> None:
 def interleaved(found: Sequence[Content], one: Sequence[Content], other: Sequence[Content]) -> bool:
     """Return whether `found` merges `one` and `other`, each in its order: two channels have no order between them."""
     taken = {0}
-    """How many of `one` may have been found so far."""
+    """Possible numbers of contents of `one` found so far."""
     for place, content in enumerate(found):
         taken = {n + 1 for n in taken if one[n : n + 1] == [content]} | {
             n for n in taken if other[place - n : place - n + 1] == [content]

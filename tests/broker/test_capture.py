@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Tx
 
-from tests.sdk.waiting import until
 from tests.support.blocking_client import Channel, Connection
 from tests.support.broker_process import BrokerProcess, warren
 from tests.support.capture_reader import CaptureReader, Event, names, of
+from tests.support.polling import eventually
 from tests.support.streams import consume, declare_stream
 from warren.broker import Broker, BrokerConfig
 from warren.sdk import App, Capture
@@ -337,7 +337,7 @@ async def test_events_are_dropped_during_an_alarm_and_the_gap_is_visible(
         await asyncio.to_thread(act, "")
         # Each in a batch of its own, if the client took its time between them.
         (capture,) = broker._captures.values()
-        await until(lambda: capture.dropped_events >= 2, "consuming and cancelling are dropped", 60)
+        await eventually(lambda: capture.dropped_events >= 2, "consuming and cancelling are dropped", 60)
         assert "event=capture.events_dropped" in caplog.text
         broker.resources.disk_free_limit = 0
         await asyncio.to_thread(act, "after")

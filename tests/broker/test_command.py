@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import READY, warren
-from tests.support.processes import Child, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.processes

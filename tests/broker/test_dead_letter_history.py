@@ -12,7 +12,7 @@ from tests.support.blocking_client import Channel
 from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.frames import BASIC_PUBLISH, HEADER, frame, long, method, short
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.wire import field_tables, properties
 
 # -- the history
@@ -21,15 +21,15 @@ from warren.wire import field_tables, properties
 def test_the_first_death(timed: Channel) -> None:
     timed.declare_exchange("source", "topic")
     timed.declare_exchange("dlx")
-    grave = timed.declare(exclusive=True)
-    timed.bind(grave, "dlx")
+    dead_letter_queue = timed.declare(exclusive=True)
+    timed.bind(dead_letter_queue, "dlx")
     queue = timed.declare("queue", x_dead_letter_exchange="dlx")
     timed.bind(queue, "source", "#")
     timed.publish("a.b", b"body", exchange="source", headers={"mine": 1})
     message = timed.get(queue)
     assert message is not None
     timed.reject(message.tag)
-    dead = arrived(timed, grave)
+    dead = arrived(timed, dead_letter_queue)
     assert (dead.carrier.exchange, dead.carrier.routing_key, dead.body) == ("dlx", "a.b", b"body")
     assert not dead.redelivered
     headers = dead.headers
@@ -55,13 +55,13 @@ def test_the_first_death(timed: Channel) -> None:
     }
 
 
-def test_the_first_death_on_any_broker(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_the_first_death_on_any_broker(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     channel.publish(queue, b"body")
     message = channel.get(queue)
     assert message is not None
     channel.reject(message.tag)
-    headers = arrived(channel, grave).headers
+    headers = arrived(channel, dead_letter_queue).headers
     (death,) = headers["x-death"]
     assert isinstance(death.pop("time"), datetime)
     assert death == {
@@ -75,10 +75,10 @@ def test_the_first_death_on_any_broker(channel: Channel, grave: str) -> None:
         assert headers[f"x-first-death-{part}"] == value
 
 
-def test_the_types_of_the_fields(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave, x_message_ttl=60_000)
+def test_the_types_of_the_fields(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue, x_message_ttl=60_000)
     channel.publish(queue, b"", expiration="1")
-    dead = arrived(channel, grave)
+    dead = arrived(channel, dead_letter_queue)
     field = properties.decode(dead.header).headers["x-death"]
     assert (field.kind, field.raw[5:6]) == ("A", b"F")
     entry = field_tables.decode_fields(field.raw[10:])
@@ -95,19 +95,19 @@ def test_the_types_of_the_fields(channel: Channel, grave: str) -> None:
     assert entry["original-expiration"].value == "1"
 
 
-def test_the_expiration_moves_to_x_death(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_the_expiration_moves_to_x_death(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     channel.publish(queue, b"", expiration="60000")
     message = channel.get(queue)
     assert message is not None
     channel.reject(message.tag)
-    dead = arrived(channel, grave)
+    dead = arrived(channel, dead_letter_queue)
     assert dead.properties.expiration is None
     assert deaths(dead)[0]["original-expiration"] == "60000"
 
 
-def test_other_properties_are_kept(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_other_properties_are_kept(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     sent: dict[str, Any] = {
         "content_type": "text/plain",
         "content_encoding": "utf-8",
@@ -132,14 +132,14 @@ def test_other_properties_are_kept(channel: Channel, grave: str) -> None:
     before = channel.get(queue)
     assert before is not None
     channel.reject(before.tag)
-    after = arrived(channel, grave)
+    after = arrived(channel, dead_letter_queue)
     assert {name: getattr(after.properties, name) for name in sent} == sent
     old, new = properties.decode(before.header).headers, properties.decode(after.header).headers
     assert {name: new[name] for name in old} == old
 
 
-def test_integers_keep_their_width(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_integers_keep_their_width(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     table = (
         b"\x04byteb\xff"
         + b"\x05shorts\xff\xfe"
@@ -156,7 +156,7 @@ def test_integers_keep_their_width(channel: Channel, grave: str) -> None:
     message = channel.get(queue)
     assert message is not None
     channel.reject(message.tag)
-    found = properties.decode(arrived(channel, grave).header).headers
+    found = properties.decode(arrived(channel, dead_letter_queue).header).headers
     assert [(name, found[name].kind) for name in ("byte", "short", "long", "d")] == [
         ("byte", "b"),
         ("short", "s"),
@@ -165,15 +165,15 @@ def test_integers_keep_their_width(channel: Channel, grave: str) -> None:
     ]
 
 
-def test_a_death_in_another_queue_is_added_at_the_front(channel: Channel, grave: str) -> None:
-    second = dying(channel, grave)
+def test_a_death_in_another_queue_is_added_at_the_front(channel: Channel, dead_letter_queue: str) -> None:
+    second = dying(channel, dead_letter_queue)
     first = dying(channel, second, x_message_ttl=1)
     channel.publish(first, b"x")
     wait_until(lambda: channel.ready(second) == 1, "the message has expired")
     message = channel.get(second)
     assert message is not None
     channel.reject(message.tag)
-    dead = arrived(channel, grave)
+    dead = arrived(channel, dead_letter_queue)
     assert reasons(dead) == [(second, "rejected", 1), (first, "expired", 1)]
     assert [death["routing-keys"] for death in deaths(dead)] == [[second], [first]]
     headers = dead.headers
@@ -207,15 +207,15 @@ def test_a_repeated_death_is_counted_and_moves_to_the_front(
 
 def test_x_death_of_a_client_is_replaced(timed: Channel) -> None:
     """Replace a client's x-death as RabbitMQ does since 4.0; up to 3.13 it continued the client's history."""
-    grave = timed.declare(exclusive=True)
-    queue = dying(timed, grave)
+    dead_letter_queue = timed.declare(exclusive=True)
+    queue = dying(timed, dead_letter_queue)
     forged = [{"queue": queue, "reason": "rejected", "count": 41}]
     timed.publish(queue, b"x", headers={"x-death": forged, "x-first-death-queue": "forged"})
     message = timed.get(queue)
     assert message is not None
     assert message.headers["x-death"] == forged
     timed.reject(message.tag)
-    dead = arrived(timed, grave)
+    dead = arrived(timed, dead_letter_queue)
     assert reasons(dead) == [(queue, "rejected", 1)]
     assert dead.headers["x-first-death-queue"] == queue
 
@@ -224,10 +224,10 @@ def test_x_death_of_a_client_is_replaced(timed: Channel) -> None:
     "forged", ["text", 7, [], [1], ["x"], {"queue": 1}, [{}], [{"queue": 5, "reason": []}]]
 )
 def test_a_malformed_x_death_of_a_client_is_harmless(timed: Channel, forged: Any) -> None:
-    grave = timed.declare(exclusive=True)
-    queue = dying(timed, dying(timed, grave, x_max_length=0), x_max_length=0)
+    dead_letter_queue = timed.declare(exclusive=True)
+    queue = dying(timed, dying(timed, dead_letter_queue, x_max_length=0), x_max_length=0)
     timed.publish(queue, b"x", headers={"x-death": forged})
-    assert len(reasons(arrived(timed, grave))) == 2
+    assert len(reasons(arrived(timed, dead_letter_queue))) == 2
 
 
 # -- circles

@@ -10,7 +10,7 @@ from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Connection
 from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds
 from warren.broker.model.dead_letter.dead_lettering import DeadLettering
 from warren.broker.model.message import Message as Mail
@@ -20,44 +20,46 @@ from warren.wire.properties import Properties
 # -- the reasons
 
 
-def test_a_rejected_message_is_dead_lettered(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_a_rejected_message_is_dead_lettered(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     for body in (b"rejected", b"nacked", b"nacked too"):
         channel.publish(queue, body)
         assert channel.get(queue) is not None
     channel.reject(1)
     channel.nack(3, multiple=True, requeue=False)
     for body in (b"rejected", b"nacked", b"nacked too"):
-        message = arrived(channel, grave)
+        message = arrived(channel, dead_letter_queue)
         assert message.body == body
         assert reasons(message) == [(queue, "rejected", 1)]
 
 
-def test_an_expired_message_is_dead_lettered(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave, x_message_ttl=1)
+def test_an_expired_message_is_dead_lettered(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue, x_message_ttl=1)
     channel.publish(queue, b"x")
-    assert reasons(arrived(channel, grave)) == [(queue, "expired", 1)]
+    assert reasons(arrived(channel, dead_letter_queue)) == [(queue, "expired", 1)]
 
 
-def test_a_message_over_the_length_limit_is_dead_lettered(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave, x_max_length=1)
+def test_a_message_over_the_length_limit_is_dead_lettered(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue, x_max_length=1)
     for body in (b"1", b"2", b"3"):
         channel.publish(queue, body)
     for body in (b"1", b"2"):
-        message = arrived(channel, grave)
+        message = arrived(channel, dead_letter_queue)
         assert message.body == body
         assert reasons(message) == [(queue, "maxlen", 1)]
     assert channel.drain(queue) == [b"3"]
 
 
-def test_a_message_over_the_delivery_limit_is_dead_lettered(channel: Channel, grave: str, name: str) -> None:
+def test_a_message_over_the_delivery_limit_is_dead_lettered(
+    channel: Channel, dead_letter_queue: str, name: str
+) -> None:
     channel.declare(
         name,
         durable=True,
         x_queue_type="quorum",
         x_delivery_limit=2,
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key=grave,
+        x_dead_letter_routing_key=dead_letter_queue,
     )
     channel.confirm()
     channel.publish(name, b"poison")
@@ -69,7 +71,7 @@ def test_a_message_over_the_delivery_limit_is_dead_lettered(channel: Channel, gr
         assert message.headers.get("x-delivery-count", 0) == count
         assert message.redelivered == (count > 0)
         channel.nack(message.tag)
-    message = arrived(channel, grave)
+    message = arrived(channel, dead_letter_queue)
     assert reasons(message) == [(name, "delivery_limit", 1)]
     channel.delete(name)
 
@@ -83,18 +85,22 @@ def test_a_message_over_the_delivery_limit_is_dead_lettered(channel: Channel, gr
     ],
 )
 def test_delivery_limits_of_each_queue_type(timed: Channel, arguments: dict[str, Any], limit: int) -> None:
-    grave = timed.declare(exclusive=True)
+    dead_letter_queue = timed.declare(exclusive=True)
     queue = timed.declare(
-        "limited", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **arguments
+        "limited",
+        durable=True,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=dead_letter_queue,
+        **arguments,
     )
     timed.publish(queue, b"poison")
     for count in range(limit + 1):
-        holds(timed, grave, 0)
+        holds(timed, dead_letter_queue, 0)
         message = timed.get(queue)
         assert message is not None
         assert message.headers.get("x-delivery-count", 0) == count
         timed.reject(message.tag, requeue=True)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_queue_type": "quorum", "x_delivery_limit": -1}])
@@ -131,15 +137,15 @@ def test_a_lost_connection_counts_as_a_requeue(inprocess: InProcessBroker) -> No
 
 def test_the_routing_key_is_kept_or_overridden(channel: Channel, name: str) -> None:
     channel.declare_exchange(name, "topic")
-    grave = channel.declare(exclusive=True)
-    channel.bind(grave, name, "#")
+    dead_letter_queue = channel.declare(exclusive=True)
+    channel.bind(dead_letter_queue, name, "#")
     kept = channel.declare(exclusive=True, x_dead_letter_exchange=name, x_max_length=0)
     changed = channel.declare(
         exclusive=True, x_dead_letter_exchange=name, x_dead_letter_routing_key="other", x_max_length=0
     )
     for queue, key in ((kept, kept), (changed, "other")):
         channel.publish(queue, b"x")
-        dead = arrived(channel, grave)
+        dead = arrived(channel, dead_letter_queue)
         assert (dead.carrier.exchange, dead.carrier.routing_key) == (name, key)
         assert deaths(dead)[0]["routing-keys"] == [queue]
     channel.delete_exchange(name)
@@ -148,14 +154,14 @@ def test_the_routing_key_is_kept_or_overridden(channel: Channel, name: str) -> N
 @pytest.mark.parametrize("override", [None, "other"])
 def test_cc_and_bcc(channel: Channel, name: str, override: str | None) -> None:
     channel.declare_exchange(name)
-    grave = channel.declare(exclusive=True)
-    channel.bind(grave, name)
+    dead_letter_queue = channel.declare(exclusive=True)
+    channel.bind(dead_letter_queue, name)
     arguments: dict[str, Any] = {"x_dead_letter_exchange": name, "x_max_length": 0}
     if override is not None:
         arguments["x_dead_letter_routing_key"] = override
     queue = channel.declare(exclusive=True, **arguments)
     channel.publish(queue, b"x", headers={"CC": ["cc1", "cc2"], "BCC": ["bcc"], "other": 1})
-    dead = arrived(channel, grave)
+    dead = arrived(channel, dead_letter_queue)
     assert deaths(dead)[0]["routing-keys"] == [queue, "cc1", "cc2"]
     assert "BCC" not in dead.headers
     assert dead.headers.get("CC") == (["cc1", "cc2"] if override is None else None)
@@ -183,14 +189,14 @@ def test_a_missing_dead_letter_exchange_drops_the_message(channel: Channel, name
 
 def test_the_dead_letter_exchange_may_be_declared_later(channel: Channel, name: str) -> None:
     queue = channel.declare(exclusive=True, x_dead_letter_exchange=name)
-    grave = channel.declare(exclusive=True)
+    dead_letter_queue = channel.declare(exclusive=True)
     channel.declare_exchange(name)
-    channel.bind(grave, name)
+    channel.bind(dead_letter_queue, name)
     channel.publish(queue, b"x")
     message = channel.get(queue)
     assert message is not None
     channel.reject(message.tag)
-    assert arrived(channel, grave).body == b"x"
+    assert arrived(channel, dead_letter_queue).body == b"x"
     channel.delete_exchange(name)
 
 
@@ -210,13 +216,13 @@ def test_a_full_target_rejects_its_copy(channel: Channel, name: str) -> None:
     channel.delete_exchange(name)
 
 
-def test_deletion_and_purge_dead_letter_nothing(channel: Channel, grave: str) -> None:
-    queue = dying(channel, grave)
+def test_deletion_and_purge_dead_letter_nothing(channel: Channel, dead_letter_queue: str) -> None:
+    queue = dying(channel, dead_letter_queue)
     channel.publish(queue, b"purged")
     assert channel.purge(queue) == 1
     channel.publish(queue, b"deleted")
     assert channel.delete(queue) == 1
-    holds(channel, grave, 0)
+    holds(channel, dead_letter_queue, 0)
 
 
 # -- at least once
@@ -248,11 +254,11 @@ def test_at_least_once_keeps_unroutable_dead_letters(timed: Channel, inprocess: 
     timed.publish("work", b"3")
     assert timed.settled(1) == [False]
     timed.declare_exchange("dlx")
-    grave = timed.declare(exclusive=True)
-    timed.bind(grave, "dlx")
+    dead_letter_queue = timed.declare(exclusive=True)
+    timed.bind(dead_letter_queue, "dlx")
     inprocess.advance(2)
     for body in (b"1", b"2"):
-        dead = arrived(timed, grave)
+        dead = arrived(timed, dead_letter_queue)
         assert dead.body == body
         assert reasons(dead) == [("work", "rejected", 1)]
     timed.publish("work", b"4")
@@ -260,8 +266,8 @@ def test_at_least_once_keeps_unroutable_dead_letters(timed: Channel, inprocess: 
 
 
 def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcessBroker) -> None:
-    timed.declare("grave", x_max_length=1, x_overflow="reject-publish")
-    strict(timed, "work", "", x_dead_letter_routing_key="grave")
+    timed.declare("dead-letters", x_max_length=1, x_overflow="reject-publish")
+    strict(timed, "work", "", x_dead_letter_routing_key="dead-letters")
     for body in (b"1", b"2", b"3"):
         timed.publish("work", body)
         message = timed.get("work")
@@ -269,7 +275,7 @@ def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcessBroker
         timed.reject(message.tag)
     found = []
     for _ in range(3):
-        found += timed.drain("grave")
+        found += timed.drain("dead-letters")
         inprocess.advance(2)
     assert found == [b"1", b"2", b"3"]
 
@@ -282,10 +288,10 @@ def test_at_least_once_publishes_a_long_backlog(timed: Channel, inprocess: InPro
     inprocess.advance(30)
     assert timed.ready("work") == 0
     timed.declare_exchange("dlx")
-    grave = timed.declare(exclusive=True)
-    timed.bind(grave, "dlx")
+    dead_letter_queue = timed.declare(exclusive=True)
+    timed.bind(dead_letter_queue, "dlx")
     inprocess.advance(1)
-    assert sorted(timed.drain(grave), key=int) == bodies
+    assert sorted(timed.drain(dead_letter_queue), key=int) == bodies
 
 
 def test_at_most_once_drops_unroutable_dead_letters(timed: Channel, inprocess: InProcessBroker) -> None:
@@ -295,10 +301,10 @@ def test_at_most_once_drops_unroutable_dead_letters(timed: Channel, inprocess: I
     assert message is not None
     timed.reject(message.tag)
     timed.declare_exchange("dlx")
-    grave = timed.declare(exclusive=True)
-    timed.bind(grave, "dlx")
+    dead_letter_queue = timed.declare(exclusive=True)
+    timed.bind(dead_letter_queue, "dlx")
     inprocess.advance(10)
-    holds(timed, grave, 0)
+    holds(timed, dead_letter_queue, 0)
 
 
 def test_pending_dead_letters_are_deleted_with_their_queue(
@@ -311,10 +317,10 @@ def test_pending_dead_letters_are_deleted_with_their_queue(
     timed.reject(message.tag)
     timed.delete("work")
     timed.declare_exchange("dlx")
-    grave = timed.declare(exclusive=True)
-    timed.bind(grave, "dlx")
+    dead_letter_queue = timed.declare(exclusive=True)
+    timed.bind(dead_letter_queue, "dlx")
     inprocess.advance(10)
-    holds(timed, grave, 0)
+    holds(timed, dead_letter_queue, 0)
 
 
 def test_pending_dead_letters_count_for_the_length_limit(timed: Channel) -> None:
@@ -331,9 +337,9 @@ def test_pending_dead_letters_count_for_the_length_limit(timed: Channel) -> None
 def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
     connection = connect()
     channel, other = connection.channel(), connection.channel()
-    grave = channel.declare(exclusive=True)
-    other.consume(grave, "waiting")
-    queue = dying(channel, grave, x_max_length=0)
+    dead_letter_queue = channel.declare(exclusive=True)
+    other.consume(dead_letter_queue, "waiting")
+    queue = dying(channel, dead_letter_queue, x_max_length=0)
     channel.publish(queue, b"x")
     (message,) = other.deliveries(1)
     assert (message.consumer, message.body, message.redelivered) == ("waiting", b"x", False)
@@ -350,10 +356,10 @@ def test_an_error_in_one_dead_letter_does_not_affect_the_others(
         return whole(self, queue, message, reason, original)
 
     monkeypatch.setattr(DeadLettering, "make_dead_letter", broken)
-    grave = timed.declare(exclusive=True)
-    queue = dying(timed, grave, x_message_ttl=1000)
+    dead_letter_queue = timed.declare(exclusive=True)
+    queue = dying(timed, dead_letter_queue, x_message_ttl=1000)
     for body in (b"1", b"broken", b"2"):
         timed.publish(queue, body)
     inprocess.advance(1)
-    assert timed.drain(grave) == [b"1", b"2"]
+    assert timed.drain(dead_letter_queue) == [b"1", b"2"]
     holds(timed, queue, 0)

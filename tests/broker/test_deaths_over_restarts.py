@@ -13,9 +13,13 @@ from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end
 
 @pytest.mark.parametrize("how", ENDS)
 def test_the_ttl_continues_while_the_broker_is_stopped(session: RestartableSession, how: str) -> None:
-    session.channel.declare("grave", durable=True)
+    session.channel.declare("dead-letters", durable=True)
     session.channel.declare(
-        "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave", x_message_ttl=10_000
+        "q",
+        durable=True,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead-letters",
+        x_message_ttl=10_000,
     )
     session.publish("q", b"short", expiration="3000")
     session.publish("q", b"long")
@@ -25,9 +29,9 @@ def test_the_ttl_continues_while_the_broker_is_stopped(session: RestartableSessi
     session.broker.advance(0.999)
     assert session.channel.ready("q") == 2
     session.broker.advance(0.001)
-    assert (session.channel.ready("q"), session.channel.ready("grave")) == (1, 1)
+    assert (session.channel.ready("q"), session.channel.ready("dead-letters")) == (1, 1)
     session.broker.advance(7)
-    assert (session.channel.ready("q"), session.channel.ready("grave")) == (0, 2)
+    assert (session.channel.ready("q"), session.channel.ready("dead-letters")) == (0, 2)
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -39,20 +43,20 @@ def test_messages_that_expired_meanwhile_are_dead_lettered_at_the_start(
     channel.declare_exchange("dlx", durable=True)
     arguments: dict[str, Any] = {"x_dead_letter_exchange": "dlx", "x_message_ttl": 1000}
     for number in range(4):
-        channel.declare(f"grave{number}", durable=True)
-        channel.bind(f"grave{number}", "dlx")
+        channel.declare(f"dead-letters-{number}", durable=True)
+        channel.bind(f"dead-letters-{number}", "dlx")
         channel.declare(f"q{number}", durable=True, **arguments)
-        session.publish(f"grave{number}", b"old 1", b"old 2")
+        session.publish(f"dead-letters-{number}", b"old 1", b"old 2")
         session.publish(f"q{number}", b"dead")
     session.broker.jump(60)
     end(session, how)
     for _ in range(2):
         channel = session.channel
-        found = {number: channel.ready(f"grave{number}") for number in range(4)}
+        found = {number: channel.ready(f"dead-letters-{number}") for number in range(4)}
         assert found == dict.fromkeys(range(4), 6)
         end(session, how)
     for number in range(4):
-        assert session.channel.drain(f"grave{number}") == [b"old 1", b"old 2"] + [b"dead"] * 4
+        assert session.channel.drain(f"dead-letters-{number}") == [b"old 1", b"old 2"] + [b"dead"] * 4
         assert session.channel.ready(f"q{number}") == 0
 
 
@@ -85,8 +89,8 @@ def test_x_expires_starts_again_after_a_restart(session: RestartableSession) -> 
 @pytest.mark.parametrize("how", ENDS)
 def test_a_dead_letter_is_in_one_queue_only_after_a_crash(session: RestartableSession, how: str) -> None:
     channel = session.channel
-    channel.declare("grave", durable=True)
-    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
+    channel.declare("dead-letters", durable=True)
+    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead-letters")
     session.publish("q", b"1", b"2", expiration="5000")
     message = channel.get("q")
     assert message is not None
@@ -95,23 +99,23 @@ def test_a_dead_letter_is_in_one_queue_only_after_a_crash(session: RestartableSe
     end(session, how)
     channel = session.channel
     assert channel.drain("q") == [b"2", b"3"]
-    dead = channel.get("grave")
+    dead = channel.get("dead-letters")
     assert dead is not None
     assert dead.body == b"1"
     (death,) = dead.headers["x-death"]
     assert (death["count"], death["reason"], death["original-expiration"]) == (1, "rejected", "5000")
     # Its history is still the broker's own, and is counted on.
     channel.nack(dead.tag)
-    assert channel.ready("grave") == 1
+    assert channel.ready("dead-letters") == 1
 
 
 def test_a_crash_during_dead_lettering_leaves_each_message_in_one_queue(session: RestartableSession) -> None:
     """The removal and the copies are one record of the log: a crash at any moment loses and duplicates nothing."""
     channel = session.channel
     channel.declare_exchange("dlx", durable=True)
-    for grave in ("grave1", "grave2"):
-        channel.declare(grave, durable=True)
-        channel.bind(grave, "dlx")
+    for dead_letter_queue in ("grave1", "grave2"):
+        channel.declare(dead_letter_queue, durable=True)
+        channel.bind(dead_letter_queue, "dlx")
     channel.declare("q", durable=True, x_dead_letter_exchange="dlx")
     bodies = [b"%d" % number for number in range(300)]
     session.publish("q", *bodies)
@@ -175,11 +179,11 @@ def test_pending_dead_letters_survive_a_restart(session: RestartableSession, how
     channel.publish("q", b"too much", **PERSISTENT)
     assert channel.settled(1) == [False]
     channel.declare_exchange("dlx", durable=True)
-    channel.declare("grave", durable=True)
-    channel.bind("grave", "dlx")
+    channel.declare("dead-letters", durable=True)
+    channel.bind("dead-letters", "dlx")
     session.broker.advance(2)
-    assert channel.ready("grave") == 2
+    assert channel.ready("dead-letters") == 2
     end(session, how)
     session.broker.advance(2)
-    assert session.channel.drain("grave") == [b"1", b"2"]
+    assert session.channel.drain("dead-letters") == [b"1", b"2"]
     assert session.channel.ready("q") == 0

@@ -14,7 +14,7 @@ from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.broker_process import BrokerProcess
 from tests.support.frames import BASIC_PUBLISH, body_frames, frame, method, short
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_arguments import integer, long, text
 from tests.support.raw_client import RawClient, made
 from tests.support.restarts import PERSISTENT, RestartableSession

@@ -85,15 +85,19 @@ def test_the_retry_type_selects_the_delayed_requeues(
 
 
 def test_the_delivery_limit_ends_the_retries(timed: Channel, inprocess: InProcessBroker, name: str) -> None:
-    grave = timed.declare(exclusive=True)
+    dead_letter_queue = timed.declare(exclusive=True)
     queue = timed.declare(
-        exclusive=True, x_delivery_limit=1, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **ALL
+        exclusive=True,
+        x_delivery_limit=1,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=dead_letter_queue,
+        **ALL,
     )
     timed.publish(queue, b"x")
     timed.nack(got(timed, queue).tag)
     inprocess.advance(1)
     timed.nack(got(timed, queue).tag)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
 
 
 def test_a_message_that_expires_during_its_delay(timed: Channel, inprocess: InProcessBroker) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands
 
-from tests.broker.conftest import Connect, Talk
+from tests.broker.conftest import Connect, RawConnect
 from tests.support.blocking_client import Channel, Message
 from tests.support.broker_behaviour import Behaviour
 from tests.support.raw_client import RawClient, Refusal, made
@@ -162,7 +162,7 @@ def test_declaring_the_pseudo_queue_checks_for_existence(
 
 
 def test_the_pseudo_queue_cannot_be_used_as_a_queue(
-    talk: Talk, channel: Channel, server_channel: Channel, server: Behaviour
+    raw_connect: RawConnect, channel: Channel, server_channel: Channel, server: Behaviour
 ) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
     name = reply_to(asked(channel, server_channel))
@@ -173,17 +173,17 @@ def test_the_pseudo_queue_cannot_be_used_as_a_queue(
         made(commands.Basic.Consume, queue=name, no_ack=True),
         made(commands.Queue.Bind, queue=REPLY_TO, exchange="amq.direct"),
     ):
-        found = talk().connect().open().refused(command)
+        found = raw_connect().connect().open().refused(command)
         assert (found.scope, found.code) == ("channel", 404), command
     bind = made(commands.Queue.Bind, queue=name, exchange="amq.direct")
-    found = talk().connect().open().refused(bind)
+    found = raw_connect().connect().open().refused(bind)
     if server.version >= (4, 2):
         text = "ACCESS_REFUSED - cannot bind or unbind to a volatile (direct reply-to) queue"
         assert found == refused(403, text, (50, 20))
     else:
         assert found.code == 404
     deleted = made(commands.Queue.Delete, queue=REPLY_TO)
-    assert talk().connect().open().call(deleted, 1, commands.Queue.DeleteOk).message_count == 0
+    assert raw_connect().connect().open().call(deleted, 1, commands.Queue.DeleteOk).message_count == 0
 
 
 async def test_requests_with_aio_pika(amqp_url: str) -> None:

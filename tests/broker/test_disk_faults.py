@@ -16,7 +16,7 @@ from pamqp.commands import Connection as ConnectionClass
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker.store.file_system.os_files import OsFiles
 
 

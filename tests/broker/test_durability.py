@@ -45,11 +45,11 @@ def test_definitions_survive_with_their_arguments(session: RestartableSession, h
     arguments: dict[str, Any] = {"x_message_ttl": 60_000, "x_max_length": 2, "x_dead_letter_exchange": "dlx"}
     channel.declare("q", durable=True, **arguments)
     channel.declare("rest", durable=True)
-    channel.declare("grave", durable=True, auto_delete=True)
+    channel.declare("dead-letters", durable=True, auto_delete=True)
     channel.bind("q", "topic", "a.#")
     channel.bind("q", "topic", "*.b")
     channel.bind("rest", "alternate")
-    channel.bind("grave", "dlx", "a.1")
+    channel.bind("dead-letters", "dlx", "a.1")
     end(session, how)
     channel = session.channel
     channel.declare("q", durable=True, **arguments)
@@ -58,13 +58,13 @@ def test_definitions_survive_with_their_arguments(session: RestartableSession, h
         channel.publish(key, key, exchange="topic")
     assert channel.drain("q") == [b"x.b", b"a.2"]
     assert channel.drain("rest") == [b"none"]
-    (dead,) = [channel.get("grave")]
+    (dead,) = [channel.get("dead-letters")]
     assert dead is not None
     assert dead.headers["x-death"][0]["reason"] == "maxlen"
     # Auto-delete survives: the queue is deleted with its last consumer.
-    channel.consume("grave", "tag")
+    channel.consume("dead-letters", "tag")
     channel.cancel("tag")
-    assert not session.channel.exists("grave")
+    assert not session.channel.exists("dead-letters")
 
 
 @pytest.mark.parametrize("how", ENDS)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from tests.broker.conftest import Talk
+from tests.broker.conftest import RawConnect
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.raw_client import RawClient, Refusal, made
@@ -321,9 +321,11 @@ def test_the_default_exchange_as_alternate_routes_nowhere(peer: RawClient, name:
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_a_changed_binding_applies_to_the_next_message(talk: Talk, peer: RawClient, name: str) -> None:
+def test_a_changed_binding_applies_to_the_next_message(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
     """Repeat a publish while its bindings change."""
-    other = talk().connect().open()
+    other = raw_connect().connect().open()
     peer.declare_exchange(name, "fanout")
     first, second = peer.declare(exclusive=True), other.declare(exclusive=True)
     peer.publish(name, "k", b"x", mandatory=True)

@@ -10,27 +10,27 @@ import pytest
 from tests.support.blocking_client import Channel, Message
 from tests.support.dead_letters import dying
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds
 
 
 def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
     """Declare a queue and the target of its dead letters."""
-    grave = channel.declare(exclusive=True)
-    return dying(channel, grave, **arguments), grave
+    dead_letter_queue = channel.declare(exclusive=True)
+    return dying(channel, dead_letter_queue, **arguments), dead_letter_queue
 
 
 # -- messages, at their exact time
 
 
 def test_a_message_expires_at_its_millisecond(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     timed.publish(queue, b"x", expiration="1500")
     assert timed.ready(queue) == 1
     inprocess.advance(1.499)
-    assert (timed.ready(queue), timed.ready(grave)) == (1, 0)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (1, 0)
     inprocess.advance(0.001)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_message_expires_at_its_millisecond(timed: Channel, inprocess: InProce
 def test_the_smaller_ttl_wins(
     timed: Channel, inprocess: InProcessBroker, of_queue: int, of_message: str | None, seconds: float
 ) -> None:
-    queue, grave = dead_lettering(timed, x_message_ttl=of_queue)
+    queue, dead_letter_queue = dead_lettering(timed, x_message_ttl=of_queue)
     if of_message is None:
         timed.publish(queue, b"x")
     else:
@@ -48,81 +48,81 @@ def test_the_smaller_ttl_wins(
     timed.ready(queue)
     if seconds:
         inprocess.advance(seconds - 0.001)
-        assert (timed.ready(queue), timed.ready(grave)) == (1, 0)
+        assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (1, 0)
         inprocess.advance(0.001)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
 
 
 def test_messages_with_a_queue_ttl_expire_in_order(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    queue, dead_letter_queue = dead_lettering(timed, x_message_ttl=1000)
     for number in range(5):
         timed.publish(queue, b"%d" % number)
         timed.ready(queue)
         inprocess.advance(0.1)
     inprocess.advance(0.5)
     for number in range(5):
-        assert timed.ready(grave) == number + 1
+        assert timed.ready(dead_letter_queue) == number + 1
         inprocess.advance(0.1)
-    assert timed.drain(grave) == [b"0", b"1", b"2", b"3", b"4"]
+    assert timed.drain(dead_letter_queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_longer_ttl_at_the_head_keeps_expired_messages_behind_it(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     timed.publish(queue, b"long", expiration="5000")
     timed.publish(queue, b"short", expiration="1000")
     timed.publish(queue, b"none")
     timed.ready(queue)
     inprocess.advance(4)
-    assert (timed.ready(queue), timed.ready(grave)) == (3, 0)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (3, 0)
     inprocess.advance(1)
-    assert timed.drain(grave) == [b"long", b"short"]
+    assert timed.drain(dead_letter_queue) == [b"long", b"short"]
     assert timed.drain(queue) == [b"none"]
 
 
 def test_consuming_the_head_expires_the_messages_behind_it(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     timed.publish(queue, b"none")
     timed.publish(queue, b"short", expiration="1000")
     timed.publish(queue, b"last")
     timed.ready(queue)
     inprocess.advance(2)
-    assert timed.ready(grave) == 0
+    assert timed.ready(dead_letter_queue) == 0
     timed.consume(queue, "tag")
     assert [message.body for message in timed.deliveries(2)] == [b"none", b"last"]
-    assert timed.drain(grave) == [b"short"]
+    assert timed.drain(dead_letter_queue) == [b"short"]
 
 
 def test_dropping_the_head_expires_the_messages_behind_it(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed, x_max_length=3)
+    queue, dead_letter_queue = dead_lettering(timed, x_max_length=3)
     for body, ttl in ((b"driven out", "9000"), (b"dead", "1000"), (b"dying", "2000")):
         timed.publish(queue, body, expiration=ttl)
     timed.ready(queue)
     inprocess.advance(1)
     timed.publish(queue, b"last")
     assert timed.ready(queue) == 2
-    assert timed.drain(grave) == [b"driven out", b"dead"]
+    assert timed.drain(dead_letter_queue) == [b"driven out", b"dead"]
     inprocess.advance(1)
-    assert timed.drain(grave) == [b"dying"]
+    assert timed.drain(dead_letter_queue) == [b"dying"]
 
 
 def test_messages_expire_on_time_after_a_purge(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     timed.publish(queue, b"purged", expiration="1000")
     assert timed.purge(queue) == 1
     timed.publish(queue, b"long", expiration="3000")
     timed.ready(queue)
     inprocess.advance(2.999)
-    assert timed.ready(grave) == 0
+    assert timed.ready(dead_letter_queue) == 0
     inprocess.advance(0.001)
-    assert timed.drain(grave) == [b"long"]
+    assert timed.drain(dead_letter_queue) == [b"long"]
 
 
 def test_a_requeue_keeps_the_expiry(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    queue, dead_letter_queue = dead_lettering(timed, x_message_ttl=1000)
     timed.publish(queue, b"x")
     message = timed.get(queue)
     assert message is not None
@@ -130,11 +130,11 @@ def test_a_requeue_keeps_the_expiry(timed: Channel, inprocess: InProcessBroker) 
     timed.nack(message.tag)
     assert timed.ready(queue) == 1
     inprocess.advance(0.1)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
 
 
 def test_a_message_delivered_at_once_keeps_its_expiry(timed: Channel, inprocess: InProcessBroker) -> None:
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     timed.qos(1)
     timed.consume(queue)
     for ttl in ("0", "1000"):
@@ -143,25 +143,25 @@ def test_a_message_delivered_at_once_keeps_its_expiry(timed: Channel, inprocess:
         inprocess.advance(1)
         timed.nack(message.tag)
         assert timed.delivered(queue) == []
-        assert timed.drain(grave) == [ttl.encode()]
+        assert timed.drain(dead_letter_queue) == [ttl.encode()]
 
 
 def test_a_message_requeued_after_its_expiry_expires_at_once(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    queue, dead_letter_queue = dead_lettering(timed, x_message_ttl=1000)
     for body in (b"a", b"b"):
         timed.publish(queue, body)
     timed.consume(queue, "tag")
     timed.deliveries(2)
     timed.cancel("tag")
     inprocess.advance(5)
-    assert timed.ready(grave) == 0
+    assert timed.ready(dead_letter_queue) == 0
     timed.nack(2)
-    assert timed.drain(grave) == [b"b"]
+    assert timed.drain(dead_letter_queue) == [b"b"]
     timed.consume(queue, "tag")
     timed.nack(1)
-    assert timed.drain(grave) == [b"a"]
+    assert timed.drain(dead_letter_queue) == [b"a"]
     assert timed.delivered(queue) == []
 
 
@@ -194,18 +194,18 @@ def test_expired_messages_do_not_count_for_the_prefetch_limit(
 
 def test_the_longest_ttl(timed: Channel, inprocess: InProcessBroker) -> None:
     """Ten years, the limit of RabbitMQ."""
-    queue, grave = dead_lettering(timed, x_message_ttl=315_360_000_000)
+    queue, dead_letter_queue = dead_lettering(timed, x_message_ttl=315_360_000_000)
     timed.publish(queue, b"x")
     timed.ready(queue)
     inprocess.advance(315_359_999)
-    assert timed.ready(grave) == 0
+    assert timed.ready(dead_letter_queue) == 0
     inprocess.advance(1)
-    assert timed.ready(grave) == 1
+    assert timed.ready(dead_letter_queue) == 1
 
 
 def test_many_expired_messages_are_removed_in_slices(timed: Channel, inprocess: InProcessBroker) -> None:
     """A consumer or a basic.get meets a long expired backlog; the broker's event loop stays responsive."""
-    queue, grave = dead_lettering(timed)
+    queue, dead_letter_queue = dead_lettering(timed)
     count = 10_000
     dying = timed.encoded(queue, b"dead", expiration="1000")
     for _ in range(20):
@@ -217,7 +217,7 @@ def test_many_expired_messages_are_removed_in_slices(timed: Channel, inprocess: 
         found = timed.get(queue)
     assert found is not None
     assert found.body == b"alive"
-    assert timed.ready(grave) == count
+    assert timed.ready(dead_letter_queue) == count
     # One of them may have met a garbage collection, or time that another machine took from this one.
     longest, second = pauses.spans[:2]
     assert longest < sum(pauses.spans) / 2
@@ -270,52 +270,52 @@ def test_a_queue_with_a_consumer_does_not_expire(timed: Channel, inprocess: InPr
 def test_the_messages_of_an_unused_queue_are_not_dead_lettered(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    queue, grave = dead_lettering(timed, x_expires=1000)
+    queue, dead_letter_queue = dead_lettering(timed, x_expires=1000)
     timed.publish(queue, b"x")
     timed.ready(queue)
     inprocess.advance(5)
     assert not timed.exists(queue)
-    assert timed.ready(grave) == 0
+    assert timed.ready(dead_letter_queue) == 0
 
 
 # -- on any broker, in real time
 
 
 def test_ttl_0_without_a_ready_consumer(channel: Channel) -> None:
-    queue, grave = dead_lettering(channel, x_message_ttl=0)
+    queue, dead_letter_queue = dead_lettering(channel, x_message_ttl=0)
     channel.publish(queue, b"nobody there")
     assert channel.drain(queue) == []
-    wait_until(lambda: channel.ready(grave) == 1, "the message is dead-lettered")
+    wait_until(lambda: channel.ready(dead_letter_queue) == 1, "the message is dead-lettered")
 
 
 @pytest.mark.parametrize("by", ["queue", "message"])
 def test_ttl_0_with_a_ready_consumer(channel: Channel, by: str) -> None:
-    queue, grave = dead_lettering(channel, **({"x_message_ttl": 0} if by == "queue" else {}))
+    queue, dead_letter_queue = dead_lettering(channel, **({"x_message_ttl": 0} if by == "queue" else {}))
     properties: dict[str, Any] = {"expiration": "0"} if by == "message" else {}
     channel.qos(1)
     channel.consume(queue)
     channel.publish(queue, b"taken", **properties)
     channel.publish(queue, b"one too many", **properties)
     assert [message.body for message in channel.deliveries(1)] == [b"taken"]
-    wait_until(lambda: channel.ready(grave) == 1, "the second is dead-lettered")
+    wait_until(lambda: channel.ready(dead_letter_queue) == 1, "the second is dead-lettered")
     channel.ack(1)
     assert channel.delivered(queue) == []
 
 
 def test_ttl_0_behind_a_message_without_ttl(channel: Channel) -> None:
-    queue, grave = dead_lettering(channel)
+    queue, dead_letter_queue = dead_lettering(channel)
     channel.publish(queue, b"first")
     channel.publish(queue, b"second", expiration="0")
     holds(channel, queue, 2)
     assert channel.drain(queue) == [b"first"]
-    wait_until(lambda: channel.ready(grave) == 1, "the second is dead-lettered")
+    wait_until(lambda: channel.ready(dead_letter_queue) == 1, "the second is dead-lettered")
 
 
 def test_ttl_in_real_time(channel: Channel) -> None:
-    queue, grave = dead_lettering(channel, x_message_ttl=60_000)
+    queue, dead_letter_queue = dead_lettering(channel, x_message_ttl=60_000)
     began = time.monotonic()
     channel.publish(queue, b"x", expiration="100")
-    wait_until(lambda: channel.ready(grave) == 1, "the message is dead-lettered")
+    wait_until(lambda: channel.ready(dead_letter_queue) == 1, "the message is dead-lettered")
     assert time.monotonic() - began > 0.09
 
 

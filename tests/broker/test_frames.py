@@ -12,7 +12,7 @@ import pytest
 from pamqp import commands, frame
 from pamqp.base import Frame as Method
 
-from tests.broker.conftest import Talk, stop_time
+from tests.broker.conftest import RawConnect, stop_time
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.in_process_broker import InProcessBroker
@@ -235,8 +235,10 @@ def test_contents_of_several_channels_may_interleave(peer: RawClient, name: str)
 # -- a closed channel
 
 
-def test_a_channel_error_leaves_other_channels_alone(talk: Talk, peer: RawClient, name: str) -> None:
-    other = talk().connect().open()
+def test_a_channel_error_leaves_other_channels_alone(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
+    other = raw_connect().connect().open()
     peer.open(2)
     assert peer.refused(made(commands.Basic.Get, queue=name)).scope == "channel"
     peer.sync(2)
@@ -245,8 +247,10 @@ def test_a_channel_error_leaves_other_channels_alone(talk: Talk, peer: RawClient
     peer.sync(1)
 
 
-def test_a_connection_error_leaves_other_connections_alone(talk: Talk, peer: RawClient, name: str) -> None:
-    other = talk().connect().open()
+def test_a_connection_error_leaves_other_connections_alone(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
+    other = raw_connect().connect().open()
     queue = other.declare(name, exclusive=True)
     peer.cut_off(raw_frame(7, 1, b""))
     assert other.purge(queue) == 0
@@ -282,12 +286,12 @@ def test_a_channel_number_may_be_used_again(peer: RawClient, name: str) -> None:
     assert dict(peer.receive_message(commands.Basic.Deliver).carrier)["delivery_tag"] == 1
 
 
-def test_the_number_of_channels_is_limited(talk: Talk) -> None:
-    peer = talk().connect(channel_max=2).open(1).open(2)
+def test_the_number_of_channels_is_limited(raw_connect: RawConnect) -> None:
+    peer = raw_connect().connect(channel_max=2).open(1).open(2)
     found = peer.refused(commands.Channel.Open(), 3)
     text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)"
     assert (found.scope, found.code, found.text) == ("connection", 530, text)
-    peer = talk().connect(channel_max=2).open(1).open(2)
+    peer = raw_connect().connect(channel_max=2).open(1).open(2)
     peer.call(CLOSE, 1, commands.Channel.CloseOk)
     peer.open(1)
 

@@ -11,7 +11,7 @@ import time
 import pytest
 from pamqp import commands, heartbeat
 
-from tests.broker.conftest import Talk, pass_time
+from tests.broker.conftest import RawConnect, pass_time
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.in_process_broker import InProcessBroker
@@ -30,17 +30,17 @@ REFUSED = (
     ids=["http", "0-9-2", "1.0-sasl", "tls"],
 )
 def test_a_wrong_protocol_header_is_answered_with_the_right_one_and_a_close(
-    talk: Talk, header: bytes
+    raw_connect: RawConnect, header: bytes
 ) -> None:
-    peer = talk()
+    peer = raw_connect()
     peer.send_bytes(header)
     assert peer.read_bytes(8) == PROTOCOL_HEADER
     assert peer.at_end()
 
 
 @pytest.mark.parametrize("header", [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"], ids=["0-9-1", "0-9"])
-def test_both_headers_of_the_protocol_start_a_connection(talk: Talk, header: bytes) -> None:
-    peer = talk()
+def test_both_headers_of_the_protocol_start_a_connection(raw_connect: RawConnect, header: bytes) -> None:
+    peer = raw_connect()
     peer.send_bytes(header)
     start = peer.expect(commands.Connection.Start)
     assert (start.version_major, start.version_minor) == (0, 9)
@@ -48,8 +48,8 @@ def test_both_headers_of_the_protocol_start_a_connection(talk: Talk, header: byt
     assert start.locales == "en_US"
 
 
-def test_the_server_announces_its_properties_and_capabilities(talk: Talk) -> None:
-    peer = talk()
+def test_the_server_announces_its_properties_and_capabilities(raw_connect: RawConnect) -> None:
+    peer = raw_connect()
     peer.greet()
     capabilities = peer.server["capabilities"]
     assert isinstance(capabilities, dict)
@@ -67,8 +67,8 @@ def test_the_server_announces_its_properties_and_capabilities(talk: Talk) -> Non
         assert capabilities[name] is True
 
 
-def test_a_handshake_may_arrive_byte_by_byte(talk: Talk, name: str) -> None:
-    peer = talk()
+def test_a_handshake_may_arrive_byte_by_byte(raw_connect: RawConnect, name: str) -> None:
+    peer = raw_connect()
     for part in (
         PROTOCOL_HEADER,
         encoded(peer.start_ok(), 0),
@@ -89,8 +89,8 @@ def test_a_handshake_may_arrive_byte_by_byte(talk: Talk, name: str) -> None:
         peer.expect(kind)
 
 
-def test_a_handshake_may_arrive_in_one_piece(talk: Talk) -> None:
-    peer = talk()
+def test_a_handshake_may_arrive_in_one_piece(raw_connect: RawConnect) -> None:
+    peer = raw_connect()
     peer.send_bytes(
         PROTOCOL_HEADER
         + encoded(peer.start_ok(), 0)
@@ -111,8 +111,10 @@ def test_a_handshake_may_arrive_in_one_piece(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("response", ["\0guest\0wrong", "\0nobody\0guest", "\0guest\0"])
-def test_a_refused_login_is_explained_to_a_client_with_the_capability(talk: Talk, response: str) -> None:
-    peer = talk()
+def test_a_refused_login_is_explained_to_a_client_with_the_capability(
+    raw_connect: RawConnect, response: str
+) -> None:
+    peer = raw_connect()
     peer.greet()
     peer.send(peer.start_ok(response=response), 0)
     found = peer.refusal()
@@ -120,10 +122,10 @@ def test_a_refused_login_is_explained_to_a_client_with_the_capability(talk: Talk
     assert peer.at_end()
 
 
-def test_login_with_amqplain(talk: Talk) -> None:
+def test_login_with_amqplain(raw_connect: RawConnect) -> None:
     """The response is a field table with LOGIN and PASSWORD, which AMQP 0-8 called PLAIN."""
     for password, answer in (("guest", commands.Connection.Tune), ("wrong", commands.Connection.Close)):
-        peer = talk()
+        peer = raw_connect()
         assert "AMQPLAIN" in peer.greet().mechanisms.split()
         fields = {"LOGIN": "guest", "PASSWORD": password}
         response = b"".join(
@@ -142,8 +144,8 @@ def test_login_with_anonymous_needs_a_configured_user() -> None:
         peer.expect(commands.Connection.Tune)
 
 
-def test_a_refused_login_without_the_capability_closes_the_socket(talk: Talk) -> None:
-    peer = talk()
+def test_a_refused_login_without_the_capability_closes_the_socket(raw_connect: RawConnect) -> None:
+    peer = raw_connect()
     peer.greet()
     peer.send(peer.start_ok(response="\0guest\0wrong", properties={}), 0)
     assert peer.at_end()
@@ -174,9 +176,11 @@ def test_a_refused_login_without_the_capability_closes_the_socket(talk: Talk) ->
         "bad-end",
     ],
 )
-def test_errors_before_the_login_close_the_socket_without_explanation(talk: Talk, answer: object) -> None:
+def test_errors_before_the_login_close_the_socket_without_explanation(
+    raw_connect: RawConnect, answer: object
+) -> None:
     assert callable(answer)
-    peer = talk()
+    peer = raw_connect()
     peer.greet()
     peer.send_bytes(answer(peer))
     assert peer.at_end()
@@ -202,9 +206,9 @@ def test_errors_before_the_login_close_the_socket_without_explanation(talk: Talk
     ],
 )
 def test_negotiated_limits_must_be_within_those_offered(
-    talk: Talk, server: Behaviour, tuned: dict[str, int], text: str
+    raw_connect: RawConnect, server: Behaviour, tuned: dict[str, int], text: str
 ) -> None:
-    peer = talk()
+    peer = raw_connect()
     tune = peer.log_in()
     assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131072, 60)
     peer.tune(**tuned)
@@ -213,8 +217,8 @@ def test_negotiated_limits_must_be_within_those_offered(
     assert peer.at_end()
 
 
-def test_a_missing_virtual_host_is_refused(talk: Talk) -> None:
-    peer = talk()
+def test_a_missing_virtual_host_is_refused(raw_connect: RawConnect) -> None:
+    peer = raw_connect()
     peer.log_in()
     peer.tune()
     found = peer.refused(made(commands.Connection.Open, virtual_host="nope"), 0)
@@ -222,8 +226,8 @@ def test_a_missing_virtual_host_is_refused(talk: Talk) -> None:
     assert peer.at_end()
 
 
-def test_channel_methods_before_connection_open_are_refused(talk: Talk) -> None:
-    peer = talk()
+def test_channel_methods_before_connection_open_are_refused(raw_connect: RawConnect) -> None:
+    peer = raw_connect()
     peer.log_in()
     peer.tune()
     found = peer.refused(commands.Connection.TuneOk(2047, 131072, 0), 0)
@@ -231,7 +235,7 @@ def test_channel_methods_before_connection_open_are_refused(talk: Talk) -> None:
     assert found == Refusal("connection", 504, text, (10, 31))
     assert peer.at_end()
 
-    peer = talk()
+    peer = raw_connect()
     peer.log_in()
     peer.tune()
     peer.send(commands.Channel.Open(), 1)
@@ -241,8 +245,8 @@ def test_channel_methods_before_connection_open_are_refused(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("frame_max", [4096, 131072])
-def test_a_frame_may_be_as_large_as_negotiated(talk: Talk, name: str, frame_max: int) -> None:
-    peer = talk().connect(frame_max=frame_max).open()
+def test_a_frame_may_be_as_large_as_negotiated(raw_connect: RawConnect, name: str, frame_max: int) -> None:
+    peer = raw_connect().connect(frame_max=frame_max).open()
     peer.declare(name, exclusive=True)
     # RabbitMQ takes 8 bytes more, for clients that forget the frame's own.
     for size in (frame_max - 8, frame_max):
@@ -254,9 +258,9 @@ def test_a_frame_may_be_as_large_as_negotiated(talk: Talk, name: str, frame_max:
     assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {told}", (0, 0))
 
 
-def test_deliveries_are_split_into_frames_of_the_negotiated_size(talk: Talk, name: str) -> None:
-    big = talk().connect().open()
-    small = talk().connect(frame_max=4096).open()
+def test_deliveries_are_split_into_frames_of_the_negotiated_size(raw_connect: RawConnect, name: str) -> None:
+    big = raw_connect().connect().open()
+    small = raw_connect().connect(frame_max=4096).open()
     small.declare(name, exclusive=True)
     big.publish("", name, bytes(range(256)) * 100)
     big.sync()
@@ -294,10 +298,10 @@ def test_a_handshake_times_out(caplog: pytest.LogCaptureFixture) -> None:
     ] * 3
 
 
-def test_heartbeats_are_sent_and_expected(talk: Talk) -> None:
+def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
     """With a timeout of one second, the broker sends two a second, and drops a client after two silent seconds."""
     start = time.monotonic()
-    peer, alive = talk().connect(heartbeat=1), talk().connect(heartbeat=1).open()
+    peer, alive = raw_connect().connect(heartbeat=1), raw_connect().connect(heartbeat=1).open()
     said, longest = start, 0.0
     beats = 0
     try:
@@ -323,8 +327,8 @@ def test_heartbeats_are_sent_and_expected(talk: Talk) -> None:
     assert time.monotonic() - start > 1.5
 
 
-def test_no_heartbeats_are_sent_if_none_are_negotiated(talk: Talk, peer: RawClient) -> None:
-    beating = talk().connect(heartbeat=1)
+def test_no_heartbeats_are_sent_if_none_are_negotiated(raw_connect: RawConnect, peer: RawClient) -> None:
+    beating = raw_connect().connect(heartbeat=1)
     beating.read()
     peer.sync()
     peer.send(commands.Connection.Close(200, "", 0, 0), 0)
@@ -334,8 +338,10 @@ def test_no_heartbeats_are_sent_if_none_are_negotiated(talk: Talk, peer: RawClie
 # -- closing
 
 
-def test_exclusive_queues_are_deleted_before_close_ok(talk: Talk, peer: RawClient, name: str) -> None:
-    other = talk().connect().open()
+def test_exclusive_queues_are_deleted_before_close_ok(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
+    other = raw_connect().connect().open()
     other.declare(name, exclusive=True)
     other.send(commands.Connection.Close(200, "bye", 0, 0), 0)
     assert isinstance(other.read()[1], commands.Connection.CloseOk)

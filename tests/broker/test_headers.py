@@ -12,7 +12,7 @@ from pamqp.commands import Exchange, Queue
 
 from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Message
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.blocking_client import Channel
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds, takes_exactly
 
 
@@ -123,13 +123,13 @@ def test_dropped_messages_are_confirmed(channel: Channel) -> None:
     holds(channel, queue, 1)
 
 
-def test_rejected_publishes_can_be_dead_lettered(channel: Channel, grave: str, name: str) -> None:
+def test_rejected_publishes_can_be_dead_lettered(channel: Channel, dead_letter_queue: str, name: str) -> None:
     queue = channel.declare(
         exclusive=True,
         x_max_length=1,
         x_overflow="reject-publish-dlx",
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key=grave,
+        x_dead_letter_routing_key=dead_letter_queue,
     )
     other = channel.declare(exclusive=True)
     exchange = channel.declare_exchange(name)
@@ -141,10 +141,10 @@ def test_rejected_publishes_can_be_dead_lettered(channel: Channel, grave: str, n
     channel.publish(queue, b"3")
     assert channel.settled(3) == [True, False, False]
     channel.delete_exchange(exchange)
-    wait_until(lambda: channel.ready(grave) == 2, "the refused are dead-lettered")
+    wait_until(lambda: channel.ready(dead_letter_queue) == 2, "the refused are dead-lettered")
     assert channel.drain(queue) == [b"1"]
     assert channel.drain(other) == [b"1", b"2"]
-    letters = [channel.get(grave), channel.get(grave)]
+    letters = [channel.get(dead_letter_queue), channel.get(dead_letter_queue)]
     for letter, body in zip(letters, (b"2", b"3"), strict=True):
         assert letter is not None
         (death,) = letter.headers["x-death"]

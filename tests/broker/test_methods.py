@@ -7,7 +7,7 @@ import struct
 import pytest
 from pamqp import commands
 
-from tests.broker.conftest import Talk
+from tests.broker.conftest import RawConnect
 from tests.support.blocking_client import Channel
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import METHOD, method, short
@@ -52,10 +52,10 @@ def test_recover_and_flow_keep_the_channel_open(peer: RawClient) -> None:
     assert peer.call(commands.Channel.Flow(True), 1, commands.Channel.FlowOk).active is True
 
 
-def test_a_consumer_tag_in_use_is_refused(talk: Talk, name: str) -> None:
+def test_a_consumer_tag_in_use_is_refused(raw_connect: RawConnect, name: str) -> None:
     """The tag is checked before the queue."""
     for queue in (name, "missing"):
-        peer = talk().connect().open()
+        peer = raw_connect().connect().open()
         peer.declare(name, exclusive=True)
         peer.call(made(commands.Basic.Consume, queue=name, consumer_tag="t"), 1, commands.Basic.ConsumeOk)
         found = peer.refused(made(commands.Basic.Consume, queue=queue, consumer_tag="t"))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.blocking_client import Connection
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker import BrokerConfig
 from warren.broker.model.queue.queue import Queue
 

@@ -17,7 +17,7 @@ from pamqp.commands import Basic, Exchange, Queue
 from tests.support.broker_behaviour import behaviour
 from tests.support.broker_definitions import broker_with_definitions, definitions
 from tests.support.frames import frame
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.rabbitmq import installed
 from tests.support.raw_client import RawClient, Refusal, made
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.broker.conftest import Talk
+from tests.broker.conftest import RawConnect
 from tests.support.broker_behaviour import Behaviour
 from tests.support.queue_arguments import (
     AUTO_DELETE,
@@ -153,13 +153,15 @@ def test_an_exclusive_queue_is_never_durable(peer: RawClient, name: str) -> None
     assert declare(peer, name, flags=EXCLUSIVE | DURABLE) == name
 
 
-def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: RawClient, name: str) -> None:
+def test_an_exclusive_queue_belongs_to_its_connection(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
     peer.declare(name, exclusive=True)
     peer.open(2)
     # Any channel of it, but not as a queue that is not exclusive.
     assert peer.declare(name, channel=2, exclusive=True) == name
     assert declare(peer, name, flags=0) == failed(405, locked(name))
-    other = talk().connect().open()
+    other = raw_connect().connect().open()
     methods: list[Any] = [
         made(commands.Queue.Declare, queue=name),
         made(commands.Queue.Declare, queue=name, exclusive=True),
@@ -283,8 +285,10 @@ def test_delete_with_if_unused_and_if_empty(peer: RawClient, name: str) -> None:
     assert peer.call(unused, 1, commands.Queue.DeleteOk).message_count == 1
 
 
-def test_a_consumer_is_cancelled_when_its_queue_is_deleted(talk: Talk, peer: RawClient, name: str) -> None:
-    other = talk().connect().open()
+def test_a_consumer_is_cancelled_when_its_queue_is_deleted(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
+    other = raw_connect().connect().open()
     peer.declare(name)
     peer.publish("", name, b"x")
     peer.call(made(commands.Basic.Consume, queue=name, consumer_tag="c"), 1, commands.Basic.ConsumeOk)
@@ -298,9 +302,9 @@ def test_a_consumer_is_cancelled_when_its_queue_is_deleted(talk: Talk, peer: Raw
 
 
 def test_an_auto_delete_queue_is_deleted_with_its_last_consumer(
-    talk: Talk, peer: RawClient, name: str
+    raw_connect: RawConnect, peer: RawClient, name: str
 ) -> None:
-    other = talk().connect().open()
+    other = raw_connect().connect().open()
     peer.declare(name, auto_delete=True)
     passive = made(commands.Queue.Declare, queue=name, passive=True)
     for _ in range(2):
@@ -318,14 +322,14 @@ def test_an_auto_delete_queue_is_deleted_with_its_last_consumer(
     assert peer.refused(passive).code == 404
 
 
-def test_many_exclusive_queues_are_declared_and_deleted(talk: Talk, name: str) -> None:
-    peer = talk().connect().open()
+def test_many_exclusive_queues_are_declared_and_deleted(raw_connect: RawConnect, name: str) -> None:
+    peer = raw_connect().connect().open()
     for number in range(50):
         peer.declare(f"{name}-{number}", exclusive=True)
     for number in range(0, 50, 2):
         peer.call(made(commands.Queue.Delete, queue=f"{name}-{number}"), 1, commands.Queue.DeleteOk)
     peer.abort()
-    other = talk().connect().open()
+    other = raw_connect().connect().open()
     for number in range(50):
         command = made(commands.Queue.Declare, queue=f"{name}-{number}", exclusive=True)
         other.send(command)

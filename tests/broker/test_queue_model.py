@@ -21,7 +21,7 @@ from tests.support.tiers import examples
 pytestmark = pytest.mark.timeout(1200)
 
 QUEUE = "model"
-GRAVE = "model-grave"
+DEAD_LETTER_QUEUE = "model-dead-letters"
 
 
 @dataclass
@@ -74,10 +74,14 @@ class QueueMachine(RuleBasedStateMachine):
         arguments = {"x_message_ttl": ttl, "x_max_length": maximum, "x_delivery_limit": limit}
         given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
         channel = self.channel
-        channel.declare(GRAVE, durable=True)
+        channel.declare(DEAD_LETTER_QUEUE, durable=True)
         channel.declare("sync", durable=True, x_max_length=0)
         channel.declare(
-            QUEUE, durable=True, **given, x_dead_letter_exchange="", x_dead_letter_routing_key=GRAVE
+            QUEUE,
+            durable=True,
+            **given,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key=DEAD_LETTER_QUEUE,
         )
 
     def connect(self) -> None:
@@ -289,7 +293,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_dead_are_buried(self) -> None:
-        assert self.channel.ready(GRAVE) == len(self.dead)
+        assert self.channel.ready(DEAD_LETTER_QUEUE) == len(self.dead)
 
     def teardown(self) -> None:
         self.connection.abort()

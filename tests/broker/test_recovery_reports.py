@@ -14,7 +14,8 @@ from pamqp.commands import Basic
 
 from tests.support.blocking_client import Channel, Connection
 from tests.support.broker_process import READY, BrokerProcess
-from tests.support.processes import Child, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child
 from tests.support.restarts import PERSISTENT
 
 pytestmark = pytest.mark.processes

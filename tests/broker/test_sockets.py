@@ -11,7 +11,7 @@ from pamqp.commands import Basic
 from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Connection
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker.configuration.config import BrokerConfig
 
 SIZE = 65536

@@ -11,7 +11,7 @@ from pamqp.commands import Connection as ConnectionClass
 from tests.broker.conftest import stop_time
 from tests.support.blocking_client import Connection
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.raw_client import RawClient
 from tests.support.restarts import PERSISTENT
 

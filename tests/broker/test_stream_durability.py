@@ -16,7 +16,7 @@ from pamqp.commands import Connection as ConnectionClass
 from tests.broker.test_disk_faults import Disk
 from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.restarts import ENDS, RestartableSession, end
 from tests.support.streams import (
     bodies,

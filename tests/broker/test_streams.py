@@ -13,7 +13,7 @@ from pamqp.commands import Basic, Queue, Tx
 from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Closed
 from tests.support.frames import frame as raw_frame
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.queue_arguments import long
 from tests.support.raw_client import RawClient
 from tests.support.streams import (

@@ -148,14 +148,17 @@ def test_publishes_of_another_thread_are_processed_before_the_time_moves(
     timed: Channel, inprocess: InProcessBroker
 ) -> None:
     """The publishes are not confirmed: they are on the way when the clock is advanced."""
-    grave = timed.declare(exclusive=True)
+    dead_letter_queue = timed.declare(exclusive=True)
     queue = timed.declare(
-        exclusive=True, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=grave
+        exclusive=True,
+        x_message_ttl=1000,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=dead_letter_queue,
     )
     for _ in range(100):
         timed.publish(queue, bytes(50_000))
     inprocess.advance(1)
-    assert (timed.ready(queue), timed.ready(grave)) == (0, 100)
+    assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 100)
 
 
 def test_unread_deliveries_do_not_block_advance(timed: Channel, inprocess: InProcessBroker) -> None:
@@ -173,20 +176,20 @@ def test_advance_with_a_blocking_client(inprocess: InProcessBroker) -> None:
     parameters.socket_timeout = parameters.stack_timeout = PATIENCE
     connection = pika.BlockingConnection(parameters)
     channel = connection.channel()
-    channel.queue_declare("grave")
+    channel.queue_declare("dead-letters")
     channel.queue_declare(
         "dying",
         arguments={
             "x-message-ttl": 60_000,
             "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "grave",
+            "x-dead-letter-routing-key": "dead-letters",
         },
     )
     channel.basic_publish("", "dying", b"x")
     inprocess.advance(59.999)
-    assert channel.basic_get("grave", auto_ack=True)[2] is None
+    assert channel.basic_get("dead-letters", auto_ack=True)[2] is None
     inprocess.advance(0.001)
-    assert channel.basic_get("grave", auto_ack=True)[2] == b"x"
+    assert channel.basic_get("dead-letters", auto_ack=True)[2] == b"x"
     connection.close()
 
 

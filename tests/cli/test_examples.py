@@ -19,7 +19,7 @@ from tests.cli.conftest import Command
 from tests.support.broker_process import BrokerProcess
 from tests.support.example_programs import EXAMPLES, run
 from tests.support.pika_connection import pika_connection
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ import pytest
 from tests.cli.conftest import Command, Module
 from tests.support.broker_process import warren as command
 from tests.support.pika_connection import pika_connection
-from tests.support.processes import Child, free_port, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child, free_port
 
 WORKER = """
 import asyncio, os

@@ -118,24 +118,24 @@ async def test_the_private_postgres_keeps_committed_rows_through_a_crash() -> No
         await session.close()
 
 
-async def steps(voice: WorkerChannel, fail: bool) -> None:
-    voice.say("first")
+async def steps(worker: WorkerChannel, fail: bool) -> None:
+    worker.report("first")
     assert not fail, "the test asked for it"
-    await voice.wait("waits")
-    voice.say("second")
+    await worker.report_and_wait("waits")
+    worker.report("second")
 
 
 async def test_workers_report_their_steps_and_can_be_killed_between_them() -> None:
     with worker_host() as host:
         async with Workers(host) as workers:
             killed = await workers.start(steps, fail=False)
-            await workers.hear("waits")
+            await workers.wait_for("waits")
             killed.kill()
             other = await workers.start(steps, fail=False)
-            await workers.hear("waits", times=2)
-            other.go_on()
-            await workers.hear("second")
-            assert workers.said == ["first", "waits", "first", "waits", "second"]
+            await workers.wait_for("waits", times=2)
+            other.resume()
+            await workers.wait_for("second")
+            assert workers.reports == ["first", "waits", "first", "waits", "second"]
             await workers.start(steps, fail=True)
             with pytest.raises(AssertionError, match="the test asked for it"):
-                await workers.hear("third")
+                await workers.wait_for("third")

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.patterns import tidy
+from tests.patterns.topology_cleanup import delete_topology
 from tests.support.postgres import PostgreSQL, postgres_server
 from warren.patterns import ListingStore, PostgresStore, RedisStore, SqliteStore
 from warren.patterns.dead_letters import parking_lot
@@ -89,7 +89,7 @@ async def new_app(amqp_url: str, name: str) -> AsyncIterator[NewApp]:
         return apps[-1]
 
     yield new
-    await tidy.delete(amqp_url, apps, name)
+    await delete_topology(amqp_url, apps, name)
 
 
 @pytest.fixture(scope="session")

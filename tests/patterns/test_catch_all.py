@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import CatchAll, ParkingLot, replay
 from warren.sdk import Delivery, Event
 

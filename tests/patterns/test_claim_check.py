@@ -14,8 +14,8 @@ import pytest
 from aiobotocore.config import AioConfig
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from tests.support.s3 import s3_server
 from warren.core.errors import UsageError
 from warren.patterns import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, SelectionResult, discard, replay
 from warren.patterns.dead_letters import REPLAYED, parking_lot

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp, OpenStore
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.topology_cleanup import delete_topology
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore, Store, StoreUnavailable
 from warren.patterns.deadline.deadline import _delay_steps, _next_delay
 from warren.patterns.stores import SwapResult
@@ -201,7 +201,7 @@ async def test_a_deadline_that_is_extended_is_due_later(amqp_url: str, store: St
         assert datetime.now(UTC) + HOUR >= until
         assert not await shop.unpaid.extend("42", until + AFTER)
         assert not await shop.unpaid.extend("unknown", until)
-    await tidy.delete(amqp_url, [shop.app], name)
+    await delete_topology(amqp_url, [shop.app], name)
 
 
 async def test_a_deadline_counts_from_when_it_is_told(new_app: NewApp, store: Store, name: str) -> None:

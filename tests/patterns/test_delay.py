@@ -9,8 +9,8 @@ import aio_pika
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import BinaryDelayQueues, Delay, DelayedExchange, DelayStrategy, wait_queue
 from warren.sdk import App, Command, ConfigError, Declarable, Event, Queue, TopologyMismatch
 

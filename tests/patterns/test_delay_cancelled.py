@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import BinaryDelayQueues, Cancellation, Delay, ListingStore, SqliteStore
 from warren.sdk import App, Command, Event, Queue, Subscription
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import BinaryDelayQueues, Delay, Encryption, ParkingLot, SqliteStore, replay
 from warren.sdk import Command, Delivery, Retry
 

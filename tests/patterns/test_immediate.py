@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import Immediate, NoConsumer
 from warren.sdk import App, ConfigError, DeadLetter, Message
 

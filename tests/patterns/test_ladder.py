@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.patterns import DelayLadder
 from warren.sdk import ConfigError, Message
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import warren.sdk
-from tests.patterns import tidy
+from tests.patterns.topology_cleanup import delete_topology
 from tests.support.example_programs import EXAMPLES
 from warren.sdk import App
 
@@ -67,7 +67,7 @@ async def apps(amqp_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("AMQP_URL", amqp_url)
     monkeypatch.setattr(warren.sdk, "App", Noted)
     yield made
-    await tidy.delete(amqp_url, made, "literature.")
+    await delete_topology(amqp_url, made, "literature.")
 
 
 def test_every_program_is_tried() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.sdk import Command
 
 

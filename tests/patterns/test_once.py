@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.patterns.conftest import PATIENCE, OpenStore
-from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from tests.support.processes import closed_port, free_port
 from tests.support.redis import redis_server
 from warren.broker import VirtualClock

@@ -7,7 +7,7 @@ import asyncio
 from decimal import Decimal
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import Once, Store
 from warren.sdk import Command, Request

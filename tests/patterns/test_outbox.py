@@ -12,9 +12,9 @@ import pytest
 from opentelemetry import metrics
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.databases import Sessions, sessions_of, sqlite_url
-from tests.patterns.waiting import eventually
+from tests.patterns.sql_sessions import Sessions, sessions_of, sqlite_url
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.core.errors import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
-from tests.patterns.works import Works
+from tests.patterns.partitioned_orders import Works
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import Partitions
 from warren.sdk import App, ConfigError, Event

@@ -11,11 +11,11 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import NewApp
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.replay_attack import publish_captured
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import Encryption, Signing
 from warren.sdk import App, Command, ConfigError, Queue, Request
 

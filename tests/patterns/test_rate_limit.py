@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.patterns.conftest import PATIENCE, NewApp
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from tests.support.tiers import examples
 from warren.broker import VirtualClock
 from warren.patterns import (

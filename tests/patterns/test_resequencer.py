@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import ListingStore, Resequencer, SequenceNumbers, SqliteStore, Store
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue

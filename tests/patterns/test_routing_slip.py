@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.trip import Trip
+from tests.patterns.trip_booking import Trip
 from tests.support.async_client import take_one
 from warren.patterns import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tests.patterns.checkout import At, Checkout
+from tests.patterns.checkout_saga import At, Checkout
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
+from tests.support.polling import eventually
 from warren.patterns import (
     COMPENSATED,
     COMPENSATING,

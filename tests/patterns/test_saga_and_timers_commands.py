@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patterns.checkout import At, Checkout
+from tests.patterns.checkout_saga import At, Checkout
 from tests.patterns.conftest import NewApp
 from warren.cli.saga import main as saga
 from warren.cli.timers import main as timers

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.patterns.conftest import PATIENCE, OpenStore
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from tests.support.postgres import PostgreSQL
 from tests.support.processes import free_port
 from tests.support.redis import redis_server

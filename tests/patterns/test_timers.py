@@ -12,7 +12,7 @@ import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.patterns import CronSchedule, DateSchedule, IntervalSchedule, Schedule, SqliteStore, Timers
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers.leader_election import LeaderElection

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tests.patterns.databases import Sessions, sessions_of, sqlite_url
-from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.sql_sessions import Sessions, sessions_of, sqlite_url
 from tests.patterns.test_once import delivery
 from tests.support.processes import closed_port
 from warren.core.errors import UsageError

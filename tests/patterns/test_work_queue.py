@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.patterns import WorkQueue
 from warren.sdk import App, ConfigError, Delivery, Message, Retry
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sdk.recording import Recorded
+from tests.sdk.telemetry_recorder import Recorded
 from tests.support.async_client import AsyncClient, async_client
 from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue

@@ -15,8 +15,8 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
 from warren.sdk.transport.session import aiormq_url
 
@@ -106,7 +106,7 @@ async def test_a_component_starts_and_stops_with_the_app_and_can_publish_meanwhi
     app, component = make_app(), Recorder(name)
     app.include(component)
     async with app:
-        await until(lambda: "handle" in component.events, "the first message is handled")
+        await eventually(lambda: "handle" in component.events, "the first message is handled")
         with pytest.raises(ConfigError, match="the App runs already"):
             app.include(Recorder(name))
     assert component.events == ["register", "start", "handle", "stop"]

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import (
     Ack,
     App,
@@ -48,7 +48,7 @@ async def test_a_batch_is_closed_by_count_and_by_time(
 
     async with app:
         await app.publish_many([Row(number=n) for n in range(8)])
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 8, "all are stored")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 8, "all are stored")
     assert [*chain(*stored)] == list(range(8))
     assert batches is None or stored == batches
     await store([Row(number=1)])
@@ -81,7 +81,7 @@ async def test_each_message_of_a_batch_has_its_own_outcome(
             message.body: message.headers
             for message in [await amqp_client.take(f"{name}.dead") for _ in "12"]
         }
-        await until(lambda: app.statistics().handlers[name].handled == 3, "the others are done")
+        await eventually(lambda: app.statistics().handlers[name].handled == 3, "the others are done")
         statistics = app.statistics()
     assert dead[b"dead"]["warren-dead-error"] == "DeadLetter: not this one"
     assert dead[b"fail"]["warren-dead-error"] == "OSError: not now"
@@ -108,7 +108,7 @@ async def test_no_exception_of_a_batch_handler_leaves_messages_unsettled(
         await app.publish_many([b"1", b"2"], key=name)
         assert sorted([(await amqp_client.take(f"{name}.dead")).body for _ in range(2)]) == [b"1", b"2"]
         await app.publish(b"3", key=name)
-        await until(lambda: app.statistics().handlers[name].handled == 1, "the next batch is stored")
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "the next batch is stored")
 
 
 @pytest.mark.parametrize("how", ["raise", "wrong length", "no list"])
@@ -159,9 +159,9 @@ async def test_concurrency_limits_batches_and_undecodable_messages_are_in_none(
         await amqp_client.put(name, b"{", content_type="application/json")
         await app.publish_many([Row(number=n) for n in range(12)])
         assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
-        await until(lambda: most == 2, "two run")
+        await eventually(lambda: most == 2, "two run")
         finish.set()
-        await until(lambda: app.statistics().handlers[name].handled == 12, "all are stored")
+        await eventually(lambda: app.statistics().handlers[name].handled == 12, "all are stored")
         assert app.statistics().handlers[name].gathering == 0
     assert most == 2
     assert len(closed) >= 6

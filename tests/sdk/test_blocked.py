@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.waiting import until
 from tests.support.broker_process import PATIENT, BrokerProcess
+from tests.support.polling import eventually
 from warren.sdk import App, PublishTimeout, Queue, State
 
 
@@ -28,11 +28,11 @@ async def test_a_blocked_publish_fails_with_the_reason_and_consumers_go_on(tmp_p
             assert app.state is State.READY
             # The broker hears of a publisher by its first message, and reads no second one.
             await app.publish(b"1", key="q")
-            await until(lambda: app.state is State.BLOCKED, "the state says it")
+            await eventually(lambda: app.state is State.BLOCKED, "the state says it")
             assert not app.ready
             with pytest.raises(PublishTimeout, match=r"the broker blocks publishers \(low on disk\)") as kept:
                 await app.publish(b"2", key="q", timeout=0.1)
-            await until(lambda: len(handled) == 1, "the consumer goes on")
+            await eventually(lambda: len(handled) == 1, "the consumer goes on")
             assert (kept.value.outcome, kept.value.retryable) == ("not_sent", True)
     finally:
         await asyncio.to_thread(broker.stop)

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import (
     CallTimeout,
@@ -75,7 +75,9 @@ async def test_the_request_is_acknowledged_after_the_reply_was_confirmed(
         assert await client.call(Ask()) == 1
         assert server.statistics().subscriptions[name].acknowledged == 0
         proxy.to_client.release()
-        await until(lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+        await eventually(
+            lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged"
+        )
 
 
 async def test_an_error_is_a_reply(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
@@ -150,7 +152,9 @@ async def test_a_late_reply_is_counted_and_dropped(make_app: MakeApp, name: str)
         with pytest.raises(CallTimeout):
             await client.call(Ask(), timeout=0.2)
         finish.set()
-        await until(lambda: client.statistics().calls.discarded_replies == 1, "the late reply is counted")
+        await eventually(
+            lambda: client.statistics().calls.discarded_replies == 1, "the late reply is counted"
+        )
 
 
 async def test_a_caller_that_has_gone_is_no_failure_of_the_server(
@@ -175,8 +179,12 @@ async def test_a_caller_that_has_gone_is_no_failure_of_the_server(
             call.cancel()
         finish.set()
         if replies == "queue":  # nobody hears of a direct reply that came too late
-            await until(lambda: server.statistics().handlers[name].unclaimed_replies == 1, "it is counted")
-        await until(lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+            await eventually(
+                lambda: server.statistics().handlers[name].unclaimed_replies == 1, "it is counted"
+            )
+        await eventually(
+            lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged"
+        )
     assert call.cancelled()
 
 
@@ -292,7 +300,9 @@ async def test_a_request_that_is_handled_twice_gets_one_reply(
 
     async with server, client:
         assert await client.call(Ask()) == 1
-        await until(lambda: client.statistics().calls.discarded_replies == 1, "the other reply is counted")
+        await eventually(
+            lambda: client.statistics().calls.discarded_replies == 1, "the other reply is counted"
+        )
         assert client.statistics().calls.replies == 1
 
 
@@ -310,8 +320,8 @@ async def test_replies_arrive_again_after_a_reconnect(make_app: MakeApp, proxy: 
         for n in range(3):
             assert await client.call(Ask(n=n)) == n
             proxy.cut()
-            await until(lambda n=n: client.statistics().reconnects >= 2 * n + 2, "it is back")  # type: ignore[misc]
-            await until(lambda: client.ready, "it is ready")
+            await eventually(lambda n=n: client.statistics().reconnects >= 2 * n + 2, "it is back")  # type: ignore[misc]
+            await eventually(lambda: client.ready, "it is ready")
         assert await client.call(Ask(n=3)) == 3
         assert client.statistics().calls.in_flight == 0
 
@@ -351,7 +361,7 @@ async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
     async with app:
         proxy.refuse()
         proxy.cut()
-        await until(lambda: not app.ready, "the loss is noticed")
+        await eventually(lambda: not app.ready, "the loss is noticed")
         calling = asyncio.create_task(app.call(Ask(), timeout=60))
         await asyncio.sleep(0)  # its time has begun
         await asyncio.sleep(0.05)

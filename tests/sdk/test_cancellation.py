@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
 from tests.support.cancellation import cancellations
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Delivery, Queue, Request, WarrenError
 
@@ -123,9 +123,9 @@ async def test_a_cancellation_affects_nothing_else(
         await app.declare_now(Queue(f"{name}.after"))
         async with app.transaction() as tx:
             await tx.publish(b"committed", key=name)
-        await until(lambda: handled.count(b"last") == 25 and b"committed" in handled, "all is handled")
+        await eventually(lambda: handled.count(b"last") == 25 and b"committed" in handled, "all is handled")
         assert (app.statistics().reconnects, app.ready) == (0, True)
-        await until(
+        await eventually(
             lambda: app.statistics().publisher.unconfirmed == 0, "all that was cancelled is confirmed"
         )
 
@@ -154,12 +154,12 @@ async def test_a_cancelled_start_leaves_nothing_and_another_one_works(
         if app.state.value != "closed":
             # It was cancelled between the start and the stop of this test.
             await app.stop()
-        await until(lambda: proxy.connections == 0, "its connections are closed")
+        await eventually(lambda: proxy.connections == 0, "its connections are closed")
     assert cancelled > 5
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: handled == [b"1"], "it works")
-    await until(lambda: len(asyncio.all_tasks()) <= before + 1, "no task is left")
+        await eventually(lambda: handled == [b"1"], "it works")
+    await eventually(lambda: len(asyncio.all_tasks()) <= before + 1, "no task is left")
 
 
 async def test_a_cancelled_stop_has_stopped(
@@ -190,11 +190,11 @@ async def test_a_cancelled_stop_has_stopped(
             await app._lifecycle.stop() if suspension % 2 else await app.stop()
         while not started.empty():
             started.get_nowait()
-        await until(lambda: proxy.connections == 0, "its connections are closed")
+        await eventually(lambda: proxy.connections == 0, "its connections are closed")
     assert (await amqp_client.take(name)).body == b"1", (
         "the message that was being handled came back each time"
     )
-    await until(lambda: len(asyncio.all_tasks()) <= before, "no task is left")
+    await eventually(lambda: len(asyncio.all_tasks()) <= before, "no task is left")
 
 
 async def test_a_cancelled_block_of_a_transaction_is_rolled_back(

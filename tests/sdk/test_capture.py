@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
 from tests.support.blocking_client import Connection
 from tests.support.capture_reader import CaptureReader, names, of
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import (
     App,
@@ -238,16 +238,16 @@ async def test_events_that_cannot_be_written_are_dropped_and_counted(
         channel.declare(name)
         app = make_app(declare="never", capture=capture)
         async with app:
-            await until(lambda: statistics(app).waiting == 0, "its start is written")
+            await eventually(lambda: statistics(app).waiting == 0, "its start is written")
             gone = statistics(app).written
             channel.delete(stream)
             for number in range(50):
                 await app.publish(b"x", key=name, message_id=str(number))
             assert statistics(app).dropped == 100 - 20
             channel.declare(stream, durable=True, x_queue_type="stream")
-            await until(lambda: statistics(app).waiting == 0, "the stream is used again")
+            await eventually(lambda: statistics(app).waiting == 0, "the stream is used again")
             await app.publish(b"x", key=name, message_id="last")
-            await until(lambda: statistics(app).waiting == 0, "all is written")
+            await eventually(lambda: statistics(app).waiting == 0, "all is written")
             dropped = statistics(app).dropped
         found = await read(reading, amqp_url, stream)
         channel.delete(name)
@@ -262,7 +262,7 @@ async def test_an_application_may_have_a_long_name(
     """A property holds 255 bytes, whatever the characters."""
     app = make_app(name=character * 256, capture=Capture(stream=stream, within=0.01))
     async with app:
-        await until(lambda: statistics(app).written > 0, "it writes")
+        await eventually(lambda: statistics(app).written > 0, "it writes")
     (batch, *_) = (await read(reading, amqp_url, stream)).batches
     assert batch.application == character * (255 // len(character.encode()))
     assert batch.source.startswith(f"{character * (150 // len(character.encode()))}.")
@@ -274,8 +274,8 @@ async def test_a_batch_that_cannot_be_encoded_is_dropped(
     app = make_app(name="n" * 256, capture=Capture(stream=stream, within=0.01))
     monkeypatch.setattr("warren.sdk.capture.recorder.truncate_utf8", lambda name, limit: name)
     async with app:
-        await until(lambda: statistics(app).dropped > 0, "it is dropped")
-        await until(lambda: statistics(app).waiting == 0, "nothing waits for it")
+        await eventually(lambda: statistics(app).dropped > 0, "it is dropped")
+        await eventually(lambda: statistics(app).waiting == 0, "nothing waits for it")
         assert statistics(app).written == 0
 
 
@@ -286,10 +286,10 @@ async def test_a_deleted_stream_is_declared_again(
     with Connection(amqp_url) as connection:
         channel = connection.channel()
         async with app:
-            await until(lambda: statistics(app).written > 0, "it writes")
+            await eventually(lambda: statistics(app).written > 0, "it writes")
             channel.delete(stream)
             await app.publish(b"x", key=name, message_id="one", reliability="at_most_once")
-            await until(lambda: statistics(app).waiting == 0, "it is written")
+            await eventually(lambda: statistics(app).waiting == 0, "it is written")
     found = await read(reading, amqp_url, stream)
     assert names(found.events, message_id="one") == ["published"]
 
@@ -339,10 +339,10 @@ async def test_without_capture_there_is_no_connection_for_it(
 ) -> None:
     # Those that are open: how many attempts it took does not matter.
     async with make_app(proxy.url):
-        await until(lambda: proxy.connections == 2, "there are two")
-    await until(lambda: proxy.connections == 0, "they are closed")
+        await eventually(lambda: proxy.connections == 2, "there are two")
+    await eventually(lambda: proxy.connections == 0, "they are closed")
     async with make_app(proxy.url, capture=Capture(stream=stream)):
-        await until(lambda: proxy.connections == 3, "there is one more")
+        await eventually(lambda: proxy.connections == 3, "there is one more")
 
 
 async def test_a_missing_stream_is_named_if_it_may_not_be_declared(make_app: MakeApp, name: str) -> None:

@@ -12,8 +12,8 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelClosed
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import async_client
+from tests.support.polling import eventually
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
@@ -39,13 +39,13 @@ async def test_the_next_host_is_tried_after_each_failure(
             proxy.refuse()
             proxy.cut()
             await app.publish(b"next host", key=name)
-            await until(lambda: app.ready, "it is ready on the next host")
+            await eventually(lambda: app.ready, "it is ready on the next host")
             assert (app.url, proxy.connections, second.connections) == (second.url, 0, 2)
             second.refuse()
             proxy.accept()
             second.cut()
             await app.publish(b"round", key=name)
-            await until(lambda: app.ready, "it is ready on the first host that lives, past the dead one")
+            await eventually(lambda: app.ready, "it is ready on the first host that lives, past the dead one")
             assert app.url == proxy.url
 
 
@@ -105,8 +105,8 @@ async def test_each_change_of_state_is_reported_once(make_app: MakeApp, proxy: P
     async with app:
         assert states == [State.CONNECTING, State.READY]
         proxy.cut()
-        await until(lambda: not app.ready, "the loss is noticed")
-        await until(lambda: app.ready, "it is ready again")
+        await eventually(lambda: not app.ready, "the loss is noticed")
+        await eventually(lambda: app.ready, "it is ready again")
         assert states[2:] == [State.CONNECTING, State.READY]
     assert states[4:] == [State.CLOSING, State.CLOSED]
 
@@ -124,13 +124,13 @@ async def test_health_has_missing_parts_and_reason(make_app: MakeApp, proxy: Pro
         proxy.cut()
         # One connection may be noticed before the other.
         missing = {"publisher", "consumer", name}
-        await until(lambda: set(app.health().waiting) == missing, "both losses are noticed")
-        await until(lambda: app.health().reason is not None, "an attempt has failed")
+        await eventually(lambda: set(app.health().waiting) == missing, "both losses are noticed")
+        await eventually(lambda: app.health().reason is not None, "an attempt has failed")
         health = app.health()
         assert (health.state, health.ready) == (State.CONNECTING, False)
         assert set(health.waiting) == missing
         proxy.accept()
-        await until(lambda: app.health().ready, "it is healthy again")
+        await eventually(lambda: app.health().ready, "it is healthy again")
         assert app.health().reason is None
 
 
@@ -142,7 +142,7 @@ async def test_the_probe_answers_over_http(make_app: MakeApp, proxy: Proxy, name
     async def take(body: bytes) -> None: ...
 
     async with app:
-        await until(lambda: app.ready, "it is ready")
+        await eventually(lambda: app.ready, "it is ready")
         assert await asked(probe, "GET /ready?verbose HTTP/1.1") == (
             200,
             {"state": "ready", "waiting": [], "reason": None},
@@ -152,7 +152,7 @@ async def test_the_probe_answers_over_http(make_app: MakeApp, proxy: Proxy, name
         assert await asked(probe, "HEAD /live HTTP/1.1") == (200, None)
         proxy.refuse()
         proxy.cut()
-        await until(lambda: name in app.health().waiting, "the loss of the consumer is noticed")
+        await eventually(lambda: name in app.health().waiting, "the loss of the consumer is noticed")
         status, said = await asked(probe, "GET /ready HTTP/1.1")
         assert (status, said["state"], name in said["waiting"]) == (503, "connecting", True)
         assert (await asked(probe, "GET /live HTTP/1.1"))[0] == 200
@@ -187,8 +187,8 @@ async def test_an_exclusive_queue_is_declared_again_with_its_consumer(
             await app.publish(body, key=name)
             assert await asyncio.wait_for(seen.get(), 60) == body
             proxy.cut()
-            await until(lambda: not app.ready, "the loss is noticed")
-            await until(lambda: app.ready, "the queue and its consumer are back")
+            await eventually(lambda: not app.ready, "the loss is noticed")
+            await eventually(lambda: app.ready, "the queue and its consumer are back")
         await app.declare_now(Queue(f"{name}.later", exclusive=True))
         await app.publish(b"3", key=f"{name}.later")
 
@@ -207,18 +207,18 @@ async def test_a_start_waits_for_a_queue_that_another_connection_holds(
             await app.start()
             proxy.refuse()
             proxy.cut()
-            await until(lambda: not app.ready, "the loss is noticed")
+            await eventually(lambda: not app.ready, "the loss is noticed")
             await taken(holder.channel, name)
             proxy.accept()
             starting = None
         else:
             await taken(holder.channel, name)
             starting = asyncio.create_task(app.start())
-        await until(lambda: "RESOURCE_LOCKED" in (app.health().reason or ""), "it is refused")
+        await eventually(lambda: "RESOURCE_LOCKED" in (app.health().reason or ""), "it is refused")
         assert not app.ready
         assert starting is None or not starting.done()
     try:
-        await until(lambda: app.ready, "what held the queue is gone")
+        await eventually(lambda: app.ready, "what held the queue is gone")
     finally:
         if starting is not None:
             await starting

@@ -6,7 +6,7 @@ import asyncio
 import tracemalloc
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
+from tests.support.polling import eventually
 from warren.sdk import Queue
 from warren.sdk.transport import data_channel
 
@@ -25,15 +25,15 @@ async def test_settled_messages_are_not_kept_while_another_is_handled(make_app: 
     async with app:
         await app.publish(b"long", key=name)
         statistics = app.subscriptions[name].statistics
-        await until(lambda: statistics.running == 1, "it runs")
+        await eventually(lambda: statistics.running == 1, "it runs")
         tracemalloc.start()
         try:
             await app.publish_many([b""] * MESSAGES, key=name)
-            await until(lambda: statistics.acknowledged == MESSAGES, "the others are handled")
+            await eventually(lambda: statistics.acknowledged == MESSAGES, "the others are handled")
             snapshot = tracemalloc.take_snapshot()
         finally:
             tracemalloc.stop()
         held = snapshot.filter_traces([tracemalloc.Filter(True, data_channel.__file__)])
         finish.set()
-        await until(lambda: statistics.acknowledged == MESSAGES + 1, "it is handled as well")
+        await eventually(lambda: statistics.acknowledged == MESSAGES + 1, "it is handled as well")
     assert sum(trace.size for trace in held.traces) < 32 * 1024

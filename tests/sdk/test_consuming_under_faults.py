@@ -7,8 +7,8 @@ from collections import defaultdict
 from functools import partial
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
 from warren.sdk.topology.queue import UNLIMITED_DELIVERIES
@@ -59,25 +59,27 @@ async def test_order_by_key_and_batches_survive_lost_connections(
         await publisher.publish_many(Row(number=n) for n in range(MESSAGES))
         for cut in range(CUTS):
             so_far = app.statistics().subscriptions[f"{name}.steps"].delivered
-            await until(partial(moved, so_far), "something is delivered again")
+            await eventually(partial(moved, so_far), "something is delivered again")
             # Its order is kept if the broker has what was not acknowledged when the next consumer comes.
             proxy.refuse()
             proxy.cut()
             for queue in (f"{name}.steps", f"{name}.rows"):
                 await amqp_client.has_consumers(queue, 0)
             proxy.accept()
-            await until(partial(back, cut), "it is back")
-        await until(lambda: sum(map(len, first.values())) == MESSAGES, "every step is handled")
-        await until(lambda: len(stored) == MESSAGES, "every row is stored")
+            await eventually(partial(back, cut), "it is back")
+        await eventually(lambda: sum(map(len, first.values())) == MESSAGES, "every step is handled")
+        await eventually(lambda: len(stored) == MESSAGES, "every row is stored")
         # What was handled, but not acknowledged in time, comes again once the broker knows that its connection is lost.
         for queue in (f"{name}.steps", f"{name}.rows"):
             await amqp_client.has_consumers(queue, 1)
         # Behind it comes what is published now.
         await publisher.publish(Step(key=KEYS, number=MESSAGES))
         await publisher.publish(Row(number=MESSAGES))
-        await until(lambda: first[KEYS] == [MESSAGES] and MESSAGES in stored, "the last ones are handled")
+        await eventually(
+            lambda: first[KEYS] == [MESSAGES] and MESSAGES in stored, "the last ones are handled"
+        )
         for queue in (f"{name}.steps", f"{name}.rows"):
-            await until(partial(_resting, app, queue), "nothing is left to do")
+            await eventually(partial(_resting, app, queue), "nothing is left to do")
     for queue in (f"{name}.steps", f"{name}.rows", f"{name}.steps.dead", f"{name}.rows.dead"):
         await amqp_client.holds(queue, 0)
     for key in range(KEYS):
@@ -102,12 +104,12 @@ async def test_an_open_circuit_outlives_its_connection(
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.subscriptions[name].statistics.tripped > 0, "it is open")
+        await eventually(lambda: app.subscriptions[name].statistics.tripped > 0, "it is open")
         proxy.cut()
-        await until(lambda: app.statistics().reconnects >= 2 and app.ready, "the connections are back")
+        await eventually(lambda: app.statistics().reconnects >= 2 and app.ready, "the connections are back")
         broken = False
-        await until(lambda: seen == [b"1"], "it is tried, and handled")
-        await until(lambda: app.subscriptions[name].active, "it consumes")
+        await eventually(lambda: seen == [b"1"], "it is tried, and handled")
+        await eventually(lambda: app.subscriptions[name].active, "it consumes")
     await amqp_client.holds(f"{name}.dead", 0)
 
 

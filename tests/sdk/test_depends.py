@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import App, Command, ConfigError, Delivery, Depends, Header, Retry
 
 
@@ -58,7 +58,7 @@ async def test_dependencies_of_every_kind_are_created_before_and_cleaned_up_afte
 
     async with app:
         await app.publish(Ping(number=0))
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is handled")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is handled")
     assert steps == ["open 1", "enter 3", "handle 0 2 4 5 ''", "leave", "close"]
     await ping(Ping(number=9), 4, 2, Ledger("own"))
     assert steps[-1] == "handle 9 2 4 5 'own'", "it stays callable as what it was"
@@ -89,7 +89,7 @@ async def test_dependencies_are_shared_within_a_message_and_not_between_messages
 
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        await until(lambda: len(seen) == 2, "both are handled")
+        await eventually(lambda: len(seen) == 2, "both are handled")
     assert len(made) == 4
     assert all(first is second and own is not first for first, second, own in seen)
     assert seen[0][0] is not seen[1][0]
@@ -153,7 +153,7 @@ async def test_a_failure_reaches_the_clean_up_and_each_attempt_gets_its_own_depe
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().handlers[name].handled == 1, "it is handled in the end")
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "it is handled in the end")
     assert steps == ["begin", "roll back", "begin", "commit"]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sdk.surviving import RARER, STEPS, survive
+from tests.sdk.fault_survival import RARER, STEPS, survive
 from tests.support.proxy_faults import Fault
 
 CHOSEN = [("to server", "basic.publish"), ("to client", "basic.deliver")]

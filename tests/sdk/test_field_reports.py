@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.patterns import Delay
@@ -35,14 +35,16 @@ async def test_a_handler_beyond_the_delivery_acknowledgement_timeout_loses_only_
 
         async with app:
             await app.publish(Ship(order_id="1"))
-            await until(lambda: len(began) == 1, "it is being handled")
+            await eventually(lambda: len(began) == 1, "it is being handled")
             await clock.advance(1860)
-            await until(lambda: len(began) == 2, "it comes again")
+            await eventually(lambda: len(began) == 2, "it comes again")
             go_on.set()
             await app.publish(Ship(order_id="2"))
-            await until(lambda: began == ["1", "1", "2"], "the next one is handled")
+            await eventually(lambda: began == ["1", "1", "2"], "the next one is handled")
             shown = app.statistics().subscriptions["shipping"]
-            await until(lambda: app.statistics().subscriptions["shipping"].stale == 1, "the old one is stale")
+            await eventually(
+                lambda: app.statistics().subscriptions["shipping"].stale == 1, "the old one is stale"
+            )
             assert shown.rejected == shown.requeued == 0
 
 
@@ -86,7 +88,7 @@ async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead
         """Cut the connection, as the death of the process does."""
         runs.append(message.number)
         proxy.cut()
-        await until(lambda: not app.ready, "the connection is lost")
+        await eventually(lambda: not app.ready, "the connection is lost")
 
     async with app:
         await amqp_client.put(name, b'{"number": 1}')
@@ -133,7 +135,7 @@ async def test_a_deleted_dead_letter_queue_causes_no_redelivery_loop(
         await amqp_client.channel.queue_delete(f"{name}.dead")
         for number in range(6):
             await app.publish(Ping(number=number))
-        await until(lambda: runs[-1:] == [5], "all others are handled")
+        await eventually(lambda: runs[-1:] == [5], "all others are handled")
     assert runs == [0, 0, 0, 1, 2, 3, 4, 5]
 
 

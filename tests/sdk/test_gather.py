@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Delivery, Fault, NoServer, ReplyMode, Request, Scatter
 from warren.sdk.publish.outgoing import Outgoing
@@ -78,7 +78,7 @@ async def test_queues_that_do_not_reply_in_time_are_listed(make_app: MakeApp, na
         assert gathered.values == [1]
         assert gathered.silent == {f"{name}.b"}
         late.set()
-        await until(lambda: app.statistics().calls.discarded_replies == 1, "the late reply is counted")
+        await eventually(lambda: app.statistics().calls.discarded_replies == 1, "the late reply is counted")
 
 
 async def test_gather_ends_after_the_requested_number_of_replies(make_app: MakeApp, name: str) -> None:

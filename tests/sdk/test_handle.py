@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import (
     App,
     Binding,
@@ -54,7 +54,7 @@ async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
         statistics = app.statistics().subscriptions[name]
         assert (statistics.acknowledged, statistics.running) == (0, 1)
         finish.set()
-        await until(
+        await eventually(
             lambda: app.statistics().subscriptions[name].acknowledged == 1, "the message is acknowledged"
         )
     assert seen == [Ping(number=7)]
@@ -124,7 +124,7 @@ async def test_a_failing_handler_is_attempted_three_times_then_the_message_is_de
     async with app:
         await app.publish(Ping(number=1), message_id="m1", expiration=timedelta(hours=1))
         dead = await amqp_client.take(f"{name}.dead")
-        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics().handlers[name]
     assert tried == [1, 1, 1]
     assert (dead.body, dead.message_id, dead.type, dead.expiration) == (b'{"number":1}', "m1", "ping", None)
@@ -150,7 +150,7 @@ async def test_a_handler_that_succeeds_after_a_retry_is_a_success(make_app: Make
 
     async with app:
         await app.publish(Ping())
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
         assert app.statistics().handlers[name].dead_lettered == 0
     assert len(tried) == 3
 
@@ -209,8 +209,8 @@ async def test_without_a_dead_letter_exchange_a_failure_is_counted_as_dropped(
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().handlers[name].dropped == 1, "it is counted")
-        await until(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
+        await eventually(lambda: app.statistics().handlers[name].dropped == 1, "it is counted")
+        await eventually(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
 
 
 async def test_two_types_share_a_queue_and_an_unknown_type_is_dead_lettered(
@@ -281,9 +281,9 @@ async def test_no_more_handlers_run_than_the_concurrency_allows(make_app: MakeAp
     async with app:
         await app.publish_many([Ping(number=number) for number in range(20)])
         await full.wait()
-        await until(lambda: app.statistics().subscriptions[name].delivered == 6, "the prefetch is used")
+        await eventually(lambda: app.statistics().subscriptions[name].delivered == 6, "the prefetch is used")
         finish.set()
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 20, "all are handled")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 20, "all are handled")
         assert app.statistics().subscriptions[name].delivered == 20
     assert most == 3
 
@@ -377,7 +377,7 @@ async def test_a_deleted_dead_letter_queue_is_declared_again(
     async with app:
         await amqp_client.channel.queue_delete(f"{name}.dead")
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
         dead = await amqp_client.take(f"{name}.dead")
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
 
@@ -394,7 +394,7 @@ async def test_an_unroutable_dead_letter_is_counted_as_dropped(
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
+        await eventually(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
         statistics = app.statistics().handlers[name]
     assert (statistics.dropped, statistics.dead_lettered) == (1, 0)
 

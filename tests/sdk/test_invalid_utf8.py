@@ -8,7 +8,6 @@ import struct
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
 from tests.support.frames import (
     BASIC_GET,
@@ -22,6 +21,7 @@ from tests.support.frames import (
     method,
     short,
 )
+from tests.support.polling import eventually
 from tests.support.raw_client import raw_connection
 from warren.sdk import Binding, Delivery, Exchange, Queue, Request
 
@@ -83,9 +83,9 @@ async def test_a_message_with_invalid_utf8_is_dead_lettered_and_its_neighbours_a
             await asyncio.to_thread(send, amqp_url, f"{name}.x", NO_TEXT, b"odd")
         else:
             await asyncio.to_thread(send, amqp_url, "", name.encode(), b"odd", FLAGS[name_of], raw(NO_TEXT))
-        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
         await app.publish(b"after", key=name)
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 3, "all are settled")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 3, "all are settled")
         assert app.statistics().reconnects == 0
     assert seen == [b"before", b"after"]
     dead = await asyncio.to_thread(take, amqp_url, f"{name}.dead")
@@ -113,7 +113,7 @@ async def test_the_dead_letter_of_a_custom_exchange_keeps_a_routing_key_of_any_b
 
     async with app:
         await asyncio.to_thread(send, amqp_url, f"{name}.x", NO_TEXT, b"odd")
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is dead")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is dead")
     dead = await asyncio.to_thread(take, amqp_url, f"{name}.graves")
     assert raw(NO_TEXT) in dead.frame.payload
 
@@ -138,7 +138,7 @@ async def test_headers_with_invalid_utf8_are_bytes(
     async with app:
         await asyncio.to_thread(send, amqp_url, "", name.encode(), b"1", 0x2000, long(b"".join(fields)))
         assert await seen.get() == {"text": "café", "bytes": NO_TEXT, "n": -1}
-        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
     dead = await asyncio.to_thread(take, amqp_url, f"{name}.dead")
     # Each for itself: RabbitMQ sorts them.
     missing = [field for field in fields if field not in dead.header]
@@ -162,7 +162,7 @@ async def test_a_discarded_reply_with_invalid_utf8_is_counted(
         calling = asyncio.ensure_future(app.call(Ask(), timeout=30))
         reply_to = await replies.get()
         await asyncio.to_thread(send, amqp_url, "", reply_to.encode(), b"1", 0x0400, raw(NO_TEXT))
-        await until(lambda: app.statistics().calls.discarded_replies == 1, "it is counted")
+        await eventually(lambda: app.statistics().calls.discarded_replies == 1, "it is counted")
         assert app.ready
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import (
     App,
     BatchError,
@@ -175,7 +175,7 @@ async def test_an_error_of_a_middleware_is_retried_like_one_of_the_handler(
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().handlers[name].handled == 1, "it is handled in the end")
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "it is handled in the end")
         assert app.statistics().subscriptions[name].requeued == 1
     assert len(tried) == 3
 
@@ -196,7 +196,7 @@ async def test_a_message_that_a_middleware_does_not_pass_on_is_acknowledged(
 
     async with app:
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
 
 
 async def test_publishes_keep_their_order_although_a_middleware_waits(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import App, Command, ConfigError, Delivery
 
 
@@ -38,9 +38,9 @@ async def test_messages_of_one_key_wait_while_other_keys_run(make_app: MakeApp, 
     async with app:
         steps = [Step(order=order, number=n) for n in range(10) for order in ("slow", "a", "b", "c")]
         await app.publish_many(steps)
-        await until(lambda: len(done) == 30, "the other keys are not held up")
+        await eventually(lambda: len(done) == 30, "the other keys are not held up")
         finish.set()
-        await until(lambda: len(done) == 40, "the slow one comes to its end")
+        await eventually(lambda: len(done) == 40, "the slow one comes to its end")
     assert set(most.values()) == {1}
     for order in ("slow", "a", "b", "c"):
         assert [n for one, n in done if one == order] == list(range(10))
@@ -60,7 +60,7 @@ async def test_the_key_may_be_a_header(make_app: MakeApp, name: str) -> None:
         for number in range(5):
             for tenant in ("x", "y"):
                 await app.publish(b"%d" % number, key=name, headers={"tenant": tenant})
-        await until(lambda: sum(map(len, done.values())) == 10, "all are handled")
+        await eventually(lambda: sum(map(len, done.values())) == 10, "all are handled")
     assert done == {tenant: [b"0", b"1", b"2", b"3", b"4"] for tenant in ("x", "y")}
 
 
@@ -84,7 +84,7 @@ async def test_messages_without_a_readable_key_are_handled(
         await amqp_client.put(name, b"{", content_type="application/json")
         await app.publish_many([Step(number=0), Step(number=1), Step(number=2)])
         assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
-        await until(lambda: sorted(seen) == [0, 1, 2], "the others are handled")
+        await eventually(lambda: sorted(seen) == [0, 1, 2], "the others are handled")
 
 
 async def test_the_prefetch_is_independent_of_the_concurrency(make_app: MakeApp, name: str) -> None:
@@ -98,13 +98,13 @@ async def test_the_prefetch_is_independent_of_the_concurrency(make_app: MakeApp,
     async with app:
         await app.publish_many([b""] * 20, key=name)
         statistics = app.subscriptions[name].snapshot
-        await until(
+        await eventually(
             lambda: (statistics().running, statistics().waiting) == (2, 5),
             "the concurrency and the prefetch are used",
         )
         assert statistics().delivered == 7
         finish.set()
-        await until(lambda: statistics().acknowledged == 20, "all are handled")
+        await eventually(lambda: statistics().acknowledged == 20, "all are handled")
 
 
 async def test_a_late_consumer_gets_messages_from_the_backlog(make_app: MakeApp, name: str) -> None:

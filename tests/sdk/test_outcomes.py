@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import (
     Ack,
     App,
@@ -79,8 +79,8 @@ async def test_outcomes_are_values_and_exceptions(
         for body in outcomes:
             await app.publish(body, key=name)
         dead = await amqp_client.take(f"{name}.dead")
-        await until(lambda: app.statistics().handlers[name].handled == 3, "all have come to their end")
-        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
+        await eventually(lambda: app.statistics().handlers[name].handled == 3, "all have come to their end")
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics()
     assert sorted(seen) == sorted([b"ack", b"dead", b"later", b"later", b"requeue", b"requeue"])
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"dead", "rejected")
@@ -186,7 +186,7 @@ async def test_a_request_that_is_acknowledged_has_no_answer(make_app: MakeApp, n
     async with app:
         with pytest.raises(CallTimeout):
             await app.call(Ask(), timeout=0.2)
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
 
 
 def test_a_policy_is_a_value() -> None:

@@ -9,8 +9,8 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from tests.support.proxy_faults import Fault, FrameTrigger
@@ -124,7 +124,7 @@ async def test_a_full_window_ends_in_a_timeout_and_nothing_was_sent(
     async with app:
         proxy.to_client.hold()
         first = [asyncio.create_task(app.publish(b"1", key=name)) for _ in range(2)]
-        await until(lambda: app.statistics().publisher.unconfirmed == 2, "the window is full")
+        await eventually(lambda: app.statistics().publisher.unconfirmed == 2, "the window is full")
         with pytest.raises(PublishTimeout) as caught:
             await app.publish(b"2", key=name, timeout=0.2)
         assert caught.value.outcome == "not_sent"
@@ -143,7 +143,7 @@ async def test_without_a_connection_a_publish_waits_and_fails_as_not_sent(
         proxy.refuse()
         proxy.cut()
         # Of the connection for publishing: the consumers' may be noticed before.
-        await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+        await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         with pytest.raises(TransportUnavailable) as caught:
             await app.publish(b"1", key=name, timeout=0.2)
         assert (caught.value.outcome, caught.value.retryable) == ("not_sent", True)
@@ -277,7 +277,7 @@ async def test_a_cancelled_publish_leaves_no_trace(make_app: MakeApp, proxy: Pro
     async with app:
         proxy.to_client.hold()
         tasks = [asyncio.create_task(app.publish(b"1", key=name)) for _ in range(5)]
-        await until(lambda: app.statistics().publisher.unconfirmed == 1, "one is in flight")
+        await eventually(lambda: app.statistics().publisher.unconfirmed == 1, "one is in flight")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -353,5 +353,5 @@ async def test_publishes_without_a_confirm_in_time_are_counted(
             await app.publish(b"1", key=name, timeout=0.1)
         assert app.statistics().publisher.timed_out == 1
         proxy.to_client.release()
-        await until(lambda: app.statistics().publisher.unconfirmed == 0, "the confirm has come")
+        await eventually(lambda: app.statistics().publisher.unconfirmed == 0, "the confirm has come")
         assert (app.statistics().publisher.timed_out, app.statistics().publisher.confirmed) == (1, 1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import ConfigError, PublishError, Queue, Unroutable
 
@@ -53,7 +53,7 @@ async def test_at_most_once_needs_no_place_in_the_window(
     async with app:
         proxy.refuse()
         proxy.cut()
-        await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+        await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         publishing = asyncio.gather(
             *(app.publish(b"%d" % n, key=name, reliability="at_most_once") for n in range(3))
         )
@@ -76,7 +76,7 @@ async def test_a_waiter_that_gives_up_when_its_turn_comes_wakes_the_next(
             waiting[0].cancel()
 
         first = asyncio.create_task(publish_and_cancel_the_next())
-        await until(lambda: app.statistics().publisher.unconfirmed == 1, "the window is full")
+        await eventually(lambda: app.statistics().publisher.unconfirmed == 1, "the window is full")
         waiting = [asyncio.create_task(app.publish(body, key=name)) for body in (b"second", b"third")]
         await asyncio.sleep(0)
         proxy.to_client.release()
@@ -95,7 +95,9 @@ async def test_a_refused_at_most_once_publish_fails_no_confirmed_publish(
         proxy.to_server.hold()
         await app.publish(b"x", key=name, headers={"CC": "no list"}, reliability="at_most_once")
         awaited = asyncio.create_task(app.publish(b"awaited", key=name))
-        await until(lambda: app.statistics().publisher.unconfirmed == 1, "it is in flight behind the other")
+        await eventually(
+            lambda: app.statistics().publisher.unconfirmed == 1, "it is in flight behind the other"
+        )
         proxy.to_server.release()
         async with asyncio.timeout(60):
             await awaited

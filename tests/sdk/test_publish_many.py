@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import (
     App,
@@ -202,7 +202,7 @@ async def test_ordered_publishes_keep_their_order_across_lost_connections(
         )
         for _ in range(3):
             before = app.statistics().publisher.confirmed
-            await until(
+            await eventually(
                 lambda before=before: app.statistics().publisher.confirmed > before or publishing.done(),  # type: ignore[misc]
                 "it goes on",
             )

@@ -8,9 +8,9 @@ import pytest
 from aiormq.exceptions import ChannelPreconditionFailed
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient, async_client
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Event, Queue, State, TopologyMismatch, TransportUnavailable
 from warren.sdk.consume.subscription import Subscription
@@ -35,13 +35,13 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
         states = [app.state]
         for number in range(3):
             proxy.cut()
-            await until(lambda: not app.ready, "the loss is noticed")
+            await eventually(lambda: not app.ready, "the loss is noticed")
             states.append(app.state)
             await app.publish(Ping(number=number))
             # The one before comes again if the connection was cut before its acknowledgement had left.
             while (got := await asyncio.wait_for(seen.get(), 60)) != number:
                 assert got < number
-            await until(lambda: app.ready, "it is ready again")
+            await eventually(lambda: app.ready, "it is ready again")
         assert app.statistics().reconnects == 6
     assert states == [State.READY, *[State.CONNECTING] * 3]
     assert [app.state] == [State.CLOSED]
@@ -52,8 +52,8 @@ async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, na
     assert FIRST_RETRY_SECONDS <= 0.05
     async with make_app(proxy.url) as app:
         proxy.cut()
-        await until(lambda: not app.ready, "the loss is noticed")
-        await until(lambda: app.ready, "it is ready again")
+        await eventually(lambda: not app.ready, "the loss is noticed")
+        await eventually(lambda: app.ready, "it is ready again")
         assert (proxy.accepted, app.statistics().reconnects) == (4, 2)
 
 
@@ -75,11 +75,11 @@ async def test_a_delivery_of_a_lost_connection_is_redelivered_and_its_late_settl
         proxy.cut()
         await asyncio.wait_for(started.get(), 60)
         finish.set()
-        await until(
+        await eventually(
             lambda: app.statistics().subscriptions[name].acknowledged == 1, "the second is acknowledged"
         )
-        await until(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
-        await until(lambda: app.ready, "it is ready")
+        await eventually(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
+        await eventually(lambda: app.ready, "it is ready")
     await amqp_client.holds(name, 0)
 
 
@@ -99,8 +99,8 @@ async def test_a_queue_deleted_under_its_consumer_is_declared_again(
     async with app:
         for _ in range(2):
             await amqp_client.channel.queue_delete(name)
-            await until(lambda: not app.ready, "the consumer is gone")
-            await until(lambda: app.ready, "the consumer is back")
+            await eventually(lambda: not app.ready, "the consumer is gone")
+            await eventually(lambda: app.ready, "the consumer is back")
             await app.publish(Happened())
             await asyncio.wait_for(seen.get(), 60)
 
@@ -139,9 +139,9 @@ async def test_stopping_while_there_is_no_broker_takes_no_time(
     proxy.refuse()
     proxy.cut()
     # Of the connection for publishing: what is written to it is waited for.
-    await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+    await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
     waiting = asyncio.create_task(app.publish(b"1", key=name))
-    await until(lambda: waiting.get_loop() is not None, "it waits")
+    await eventually(lambda: waiting.get_loop() is not None, "it waits")
     async with asyncio.timeout(60):
         await app.stop()
         result = (await asyncio.gather(waiting, return_exceptions=True))[0]
@@ -156,7 +156,7 @@ async def test_a_declaration_without_a_broker_fails_when_the_app_stops(
     await app.start()
     proxy.refuse()
     proxy.cut()
-    await until(lambda: not app.ready, "the loss is noticed")
+    await eventually(lambda: not app.ready, "the loss is noticed")
     waiting = asyncio.create_task(app.declare_now(Queue(name)))
     await asyncio.sleep(0)
     await app.stop()
@@ -176,11 +176,11 @@ async def test_reconnects_leave_nothing_behind(make_app: MakeApp, proxy: Proxy, 
         tasks = len(asyncio.all_tasks())
         for number in range(20):
             proxy.cut()
-            await until(lambda: not app.ready, "the loss is noticed")
+            await eventually(lambda: not app.ready, "the loss is noticed")
             if number % 2:
-                await until(lambda: app.ready, "it is ready again")
-        await until(lambda: app.ready, "it is ready again")
-        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left of an old connection")
+                await eventually(lambda: app.ready, "it is ready again")
+        await eventually(lambda: app.ready, "it is ready again")
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left of an old connection")
 
 
 async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
@@ -199,14 +199,14 @@ async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
     async with app:
         pings = [Ping(number=number) for number in range(10_000)]
         publishing = asyncio.create_task(app.publish_many(pings, timeout=240))
-        await until(
+        await eventually(
             lambda: len(seen) > 50 and app.statistics().publisher.unconfirmed > 0, "it is in full swing"
         )
         # Not in a thread: while that is waited for, everything could be confirmed.
         broker.kill()
         await asyncio.to_thread(broker.start)
         assert (await publishing).confirmed == 10_000
-        await until(lambda: len(seen) == 10_000, "all have come")
+        await eventually(lambda: len(seen) == 10_000, "all have come")
         assert app.statistics().publisher.republished > 0
 
 
@@ -235,11 +235,11 @@ async def test_the_reason_why_a_queue_cannot_be_declared_again_is_logged(
                     continue  # the App was faster
                 break
         # A consumer that finds no queue is a mismatch as well, but no reason why there is none.
-        await until(lambda: _refused(subscription), "it says why")
+        await eventually(lambda: _refused(subscription), "it says why")
         assert f"event=topology.redeclare_failed queue={name} error=" in caplog.text
         async with async_client(amqp_url) as client:
             await client.channel.queue_delete(name)
-        await until(lambda: app.ready and subscription.error is None, "it is back")
+        await eventually(lambda: app.ready and subscription.error is None, "it is back")
 
 
 def _refused(subscription: Subscription) -> bool:

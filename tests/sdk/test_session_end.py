@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Queue
 from warren.sdk.errors import TransactionError, TransportUnavailable
@@ -125,7 +125,7 @@ async def test_exceeding_channel_max_fails_at_once(
             with pytest.raises(TransportUnavailable, match="number of channels") as caught:
                 await act(app, name, 0)
             assert not caught.value.retryable
-            await until(lambda: app.ready, "it is ready again")
+            await eventually(lambda: app.ready, "it is ready again")
             assert app.statistics().reconnects == 1
 
 
@@ -152,7 +152,7 @@ async def test_work_over_which_the_broker_closes_connections_is_tried_three_time
     )
 
     async def later(session: Session, long_enough: float) -> None:
-        await until(lambda: stable > 1 or loop.time() > long_enough, "it has stood for a while")
+        await eventually(lambda: stable > 1 or loop.time() > long_enough, "it has stood for a while")
         session.frame_writer.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
 
     async def break_a_frame(session: Session) -> None:

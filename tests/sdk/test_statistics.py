@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.recording import Recorded
-from tests.sdk.waiting import until
+from tests.sdk.telemetry_recorder import Recorded
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import App, Command, DeadLetter, Delivery, Request, Requeue, Unroutable
 
 
@@ -47,10 +47,12 @@ async def test_statistics_count_deliveries_and_outcomes(
         with pytest.raises(Unroutable):
             await app.publish(b"x", key=f"{name}.none")
         await app.call(Ask())
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 4, "all have ended")
-        await until(lambda: app.statistics().subscriptions[f"{name}.ask"].acknowledged == 1, "the call, too")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 4, "all have ended")
+        await eventually(
+            lambda: app.statistics().subscriptions[f"{name}.ask"].acknowledged == 1, "the call, too"
+        )
         # A request may be answered before it is confirmed.
-        await until(lambda: app.statistics().publisher.unconfirmed == 0, "all are confirmed")
+        await eventually(lambda: app.statistics().publisher.unconfirmed == 0, "all are confirmed")
         statistics = app.statistics()
     assert before.handled == before.publisher.published == 0, "a copy does not change any more"
     assert (statistics.handled, statistics.failed, statistics.retried) == (4, 1, 1)
@@ -112,8 +114,8 @@ async def test_statistics_are_exported_as_metrics(traced: MakeApp, recorded: Rec
 
     async with app:
         await app.publish(Charge())
-        await until(lambda: app.statistics().dead_lettered == 1, "it is dead")
-        await until(lambda: app.statistics().in_flight == 0, "and its handler has ended")
+        await eventually(lambda: app.statistics().dead_lettered == 1, "it is dead")
+        await eventually(lambda: app.statistics().in_flight == 0, "and its handler has ended")
         (dead,) = recorded.metric("warren.handler.dead_lettered").data.data_points
         (unconfirmed,) = recorded.metric("warren.publisher.unconfirmed").data.data_points
         (counted,) = recorded.metric("warren.counter.counted").data.data_points

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import App, Command, Queue
 
 
@@ -34,7 +34,7 @@ async def test_stopping_finishes_running_handlers_and_requeues_the_rest(
     await app.publish_many([Ping(number=number) for number in range(10)])
     await started.wait()
     stopping = asyncio.create_task(app.stop())
-    await until(lambda: app.state.value == "closing", "it stops")
+    await eventually(lambda: app.state.value == "closing", "it stops")
     finish.set()
     await stopping
     assert done == [0]
@@ -119,7 +119,9 @@ async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
         assert (await amqp_client.take(f"{name}.dead")).body == b"1"
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "the next is handled")
+        await eventually(
+            lambda: app.statistics().subscriptions[name].acknowledged == 1, "the next is handled"
+        )
 
 
 class Unexpected(BaseException):
@@ -153,7 +155,7 @@ async def test_the_next_message_is_handled_whatever_a_handler_does_to_its_task(
         if failed:
             assert (await amqp_client.take(f"{name}.dead")).body == b"1"
         statistics = app.subscriptions[name].statistics
-        await until(lambda: statistics.acknowledged == (2 if failed else 3), "the next are handled")
+        await eventually(lambda: statistics.acknowledged == (2 if failed else 3), "the next are handled")
     assert seen == [b"1", b"2", b"2"]
 
 
@@ -171,7 +173,7 @@ def test_an_event_loop_that_ends_does_not_wait_for_workers(amqp_url: str, name: 
     async def leave() -> None:
         await app.start()
         await app.publish(b"1", key=name)
-        await until(lambda: app.statistics().subscriptions[name].running == 1, "it runs")
+        await eventually(lambda: app.statistics().subscriptions[name].running == 1, "it runs")
 
     asyncio.run(leave())
     assert ended == ["cancelled"]

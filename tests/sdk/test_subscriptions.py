@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, ConfigError, Delivery, Mode, Queue, Retry, Timer
 
@@ -31,18 +31,20 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
         subscription = app.subscriptions[name]
         await app.publish_many([b"%d" % number for number in range(8)], key=name)
         await started.wait()
-        await until(lambda: subscription.statistics.delivered == 5, "the prefetch is used")
+        await eventually(lambda: subscription.statistics.delivered == 5, "the prefetch is used")
         await subscription.pause()
         assert (subscription.mode, subscription.active, app.ready) == (Mode.PAUSED, False, True)
         await amqp_client.holds(name, 7)
         finish.set()
-        await until(lambda: subscription.statistics.acknowledged == 1, "what ran went on, on its channel")
+        await eventually(
+            lambda: subscription.statistics.acknowledged == 1, "what ran went on, on its channel"
+        )
         await subscription.pause()
         assert (seen, subscription.statistics.requeued) == ([b"0"], 4)
         await subscription.resume()
         assert (subscription.mode, subscription.active) == (Mode.CONSUMING, True)
         await subscription.resume()
-        await until(lambda: subscription.statistics.acknowledged == 8, "the rest is handled")
+        await eventually(lambda: subscription.statistics.acknowledged == 8, "the rest is handled")
     assert seen == [b"%d" % number for number in range(8)], "in their order"
 
 
@@ -79,10 +81,10 @@ async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name
         await subscription.pause()
         await app.publish(b"1", key=name)
         proxy.cut()
-        await until(lambda: app.statistics().reconnects >= 2 and app.ready, "both connections are back")
+        await eventually(lambda: app.statistics().reconnects >= 2 and app.ready, "both connections are back")
         assert (seen, subscription.active) == ([], False)
         await subscription.resume()
-        await until(lambda: seen == [b"1"], "it is handled")
+        await eventually(lambda: seen == [b"1"], "it is handled")
 
 
 async def test_repeated_pause_and_resume_loses_no_message(
@@ -105,8 +107,8 @@ async def test_repeated_pause_and_resume_loses_no_message(
             pausing.cancel()
             await asyncio.gather(subscription.resume(), subscription.pause(), subscription.resume())
         await publishing
-        await until(lambda: len(seen) == 300, "all are handled")
-        await until(
+        await eventually(lambda: len(seen) == 300, "all are handled")
+        await eventually(
             lambda: subscription.snapshot().waiting == subscription.snapshot().running == 0, "it rests"
         )
         assert subscription.active
@@ -153,20 +155,22 @@ async def test_a_circuit_opens_half_opens_and_closes(
     async with app:
         subscription = app.subscriptions[name]
         await app.publish_many([b"0", b"bad", b"1", b"2", b"3", b"4"], key=name)
-        await until(lambda: subscription.mode is Mode.TRIPPED, "the third failure opens the circuit")
-        await until(lambda: subscription.snapshot().waiting == 0, "the rest is given back")
+        await eventually(lambda: subscription.mode is Mode.TRIPPED, "the third failure opens the circuit")
+        await eventually(lambda: subscription.snapshot().waiting == 0, "the rest is given back")
         assert tried == [b"0", b"bad", b"1", b"2"]
         await amqp_client.holds(f"{name}.dead", 3)
         await amqp_client.holds(name, 3)
         for _ in range(2):
             clock.timers.pop()()
-            await until(lambda: subscription.mode is Mode.TRIPPED and bool(clock.timers), "the trial failed")
+            await eventually(
+                lambda: subscription.mode is Mode.TRIPPED and bool(clock.timers), "the trial failed"
+            )
             await amqp_client.holds(name, 3)
         assert tried[4:] == [b"2", b"2"], "one message is tried, and is not lost over it"
         broken = False
         clock.timers.pop()()
-        await until(lambda: len(tried) == 9, "all are handled")
-        await until(lambda: subscription.active and subscription.mode is Mode.CONSUMING, "it is closed")
+        await eventually(lambda: len(tried) == 9, "all are handled")
+        await eventually(lambda: subscription.active and subscription.mode is Mode.CONSUMING, "it is closed")
         assert tried[6:] == [b"2", b"3", b"4"]
         assert (subscription.statistics.tripped, app.statistics().handlers[name].dead_lettered) == (3, 3)
 
@@ -185,10 +189,10 @@ async def test_an_open_circuit_can_be_closed_by_hand(make_app: MakeApp, name: st
     async with app:
         subscription = app.subscriptions[name]
         await app.publish(b"1", key=name)
-        await until(lambda: subscription.mode is Mode.TRIPPED, "it is open")
+        await eventually(lambda: subscription.mode is Mode.TRIPPED, "it is open")
         broken = False
         await subscription.resume()
-        await until(lambda: seen == [b"1"], "it is handled")
+        await eventually(lambda: seen == [b"1"], "it is handled")
 
 
 async def test_a_subscription_exists_while_the_app_runs(make_app: MakeApp, name: str) -> None:
@@ -229,11 +233,11 @@ async def test_a_circuit_does_not_override_a_users_choice(
     stopping: asyncio.Task[None] | None = None
     if mode is None:
         stopping = asyncio.create_task(app.stop())
-        await until(lambda: app.state.value == "closing", "it stops")
+        await eventually(lambda: app.state.value == "closing", "it stops")
     else:
         await (subscription.pause() if mode is Mode.PAUSED else subscription.cancel())
     finish.set()
-    await until(lambda: subscription.statistics.requeued == 1, "the message goes back")
+    await eventually(lambda: subscription.statistics.requeued == 1, "the message goes back")
     assert (clock.timers, subscription.statistics.tripped) == ([], 0)
     assert mode is None or subscription.mode is mode
     await (stopping or app.stop())

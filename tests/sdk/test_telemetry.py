@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.recording import Recorded, handled, id_of, linked, of
-from tests.sdk.waiting import until
+from tests.sdk.telemetry_recorder import Recorded, handled, id_of, linked, of
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from warren.sdk import (
     Command,
     DeadLetter,
@@ -196,7 +196,7 @@ async def test_settle(traced: MakeApp, recorded: Recorded, server: Mapping[str, 
         await app.publish(Charge(how="wait"))
         await app.publish(Charge())
         await running.wait()
-        await until(lambda: app.statistics().subscriptions[name].waiting == 1, "one waits")
+        await eventually(lambda: app.statistics().subscriptions[name].waiting == 1, "one waits")
     (first, _), rejected, returned = recorded.spans("ack"), recorded.span("reject"), recorded.spans("nack")
     assert len(returned) == 2
     assert (first.name, first.kind) == (f"ack {name}", SpanKind.CLIENT)
@@ -306,7 +306,7 @@ async def test_a_failing_template_affects_no_message(
 
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are handled")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are handled")
     assert seen == [b"1", b"2"]
     assert caplog.text.count("event=telemetry.destination_template_failed") == 1
 
@@ -332,5 +332,5 @@ async def test_a_settlement_is_sent_although_its_span_fails(make_app: MakeApp, n
 
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        await until(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are settled")
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are settled")
     assert seen == [b"1", b"2"]

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.trace import SpanKind
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.recording import Recorded, handled, id_of, linked, of
+from tests.sdk.telemetry_recorder import Recorded, handled, id_of, linked, of
 from tests.support.async_client import AsyncClient
 from warren.sdk import (
     Binding,

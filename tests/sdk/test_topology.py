@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.broker import BrokerConfig
 from warren.sdk import (
@@ -259,7 +259,7 @@ async def test_a_declaration_over_which_the_broker_closes_the_connection_fails_a
                 await app.declare_now(Exchange(name, type="x-unknown"))
             assert not caught.value.retryable
             await app.declare_now(Queue(name))
-            await until(lambda: app.ready, "it is ready again")
+            await eventually(lambda: app.ready, "it is ready again")
             assert app.statistics().reconnects == 1
 
 

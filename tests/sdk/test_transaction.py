@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.waiting import until
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import (
     BatchError,
@@ -145,7 +145,7 @@ async def test_a_connection_lost_before_the_commit_means_nothing_was_committed(
                 await tx.publish(b"1", key=name)
                 proxy.cut()
                 # Of the connection for publishing: the consumers' may be noticed before.
-                await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+                await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
         assert (await amqp_client.take(name)).body == b"2"
@@ -200,12 +200,12 @@ async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Pro
     async with app:
         proxy.refuse()
         proxy.cut()
-        await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+        await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         with pytest.raises(TransactionFailed, match="no connection"):
             async with app.transaction(timeout=0.1):
                 pass
         proxy.accept()
-        await until(lambda: app.ready, "it is back")
+        await eventually(lambda: app.ready, "it is back")
         tx = app.transaction()
         with pytest.raises(TransactionError, match="not begun"):
             await tx.publish(b"1", key=name)

@@ -48,7 +48,18 @@ class Death:
         """Return the letter as the data source returns it."""
         stamp = self.published if self.published_from == "timestamp" else None
         headers = self.broker_headers() if self.by == "broker" else self.sdk_headers()
-        return "grave", offset, "", "grave", headers, self.message_id, stamp, self.type, None, b"body"
+        return (
+            "dead-letters",
+            offset,
+            "",
+            "dead-letters",
+            headers,
+            self.message_id,
+            stamp,
+            self.type,
+            None,
+            b"body",
+        )
 
     def broker_headers(self) -> dict[str, str | None]:
         history = [(self.queue, self.reason, self.count, self.at), *self.before]

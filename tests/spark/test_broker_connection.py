@@ -10,7 +10,8 @@ import pytest
 from tests.spark.conftest import Audit, Message
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority
-from tests.support.processes import closed_port, free_port, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import closed_port, free_port
 from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, pipeline_errors
 from warren.pipeline.errors import PipelineError

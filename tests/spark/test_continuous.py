@@ -22,7 +22,7 @@ from tests.spark.order_data import Order, fact, from_file, generated, story
 from tests.spark.test_order_timeouts import agrees
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.broker_process import BrokerProcess, warren
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.cli.pipeline import parse, run
 from warren.core.errors import UsageError
 from warren.pipeline.errors import PipelineError

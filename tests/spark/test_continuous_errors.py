@@ -15,7 +15,7 @@ from tests.spark.conftest import channel
 from tests.spark.streaming_queries import PATIENCE, ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 

@@ -22,7 +22,7 @@ from tests.spark.dead_letter_data import COLUMNS, NOON, Death, agrees, expected,
 from tests.spark.job_runs import run_job
 from tests.spark.order_data import Order, from_file, generated
 from tests.spark.test_stream_source import declared
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
 from warren.pipeline.jobs import dead_letters
@@ -51,7 +51,9 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
     rows += [("copies", *death.row(offset)[1:]) for offset, death in enumerate(again)]
     forged = {"x-death": "forged", "x-first-death-queue": "q"}
     for offset, headers in enumerate((None, forged, {"x-death": '{"count":'})):
-        rows.append(("grave", 90_000 + offset, "", "grave", headers, None, None, None, None, b""))
+        rows.append(
+            ("dead-letters", 90_000 + offset, "", "dead-letters", headers, None, None, None, None, b"")
+        )
     options = options_of()
     dead_letters.events(spark.createDataFrame(rows, COLUMNS), options).write.parquet(str(tmp_path / EVENTS))
     letters = spark.read.parquet(str(tmp_path / EVENTS))
@@ -111,21 +113,21 @@ def test_an_id_that_is_older_than_its_publish_is_not_its_time(spark: SparkSessio
 
 
 @pytest.fixture
-def grave(amqp_url: str) -> Iterator[Audit]:
+def dead_letter_queue(amqp_url: str) -> Iterator[Audit]:
     """Declare a queue for the dead letters of a test."""
     with audit_queue(amqp_url) as queue:
         yield queue
 
 
 @pytest.fixture
-def dying(amqp_url: str, grave: Audit) -> Iterator[Callable[..., str]]:
+def dying(amqp_url: str, dead_letter_queue: Audit) -> Iterator[Callable[..., str]]:
     """Declare a queue whose messages die in a certain way."""
     declared: list[str] = []
 
     def declare(name: str, **arguments: object) -> str:
         declared.append(f"{name}.{uuid.uuid4().hex[:8]}")
         table = {name.replace("_", "-"): value for name, value in arguments.items()}
-        table |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": grave.name}
+        table |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letter_queue.name}
         with channel(amqp_url) as declaring:
             declaring.queue_declare(declared[-1], durable=True, arguments=table)
         return declared[-1]
@@ -136,12 +138,12 @@ def dying(amqp_url: str, grave: Audit) -> Iterator[Callable[..., str]]:
             deleting.queue_delete(name)
 
 
-def read_by_hand(grave: Audit) -> list[Death]:
+def read_by_hand(dead_letter_queue: Audit) -> list[Death]:
     """Return the letters and their headers, read by another client without Spark."""
     found: list[Death] = []
-    total = grave.ready()
-    with channel(grave.url) as reading:
-        for _, properties, _ in reading.consume(grave.name):
+    total = dead_letter_queue.ready()
+    with channel(dead_letter_queue.url) as reading:
+        for _, properties, _ in reading.consume(dead_letter_queue.name):
             history = properties.headers["x-death"]
             latest, earlier = history[0], history[1:]
             stamp = properties.timestamp
@@ -207,7 +209,7 @@ def orders_here() -> list[Order]:
 
 
 def test_dead_letters_of_real_brokers(
-    spark: SparkSession, amqp_url: str, grave: Audit, dying: Callable[..., str], tmp_path: Path
+    spark: SparkSession, amqp_url: str, dead_letter_queue: Audit, dying: Callable[..., str], tmp_path: Path
 ) -> None:
     """Unpaid orders expire, paid ones are rejected, and a small queue overflows."""
     orders = orders_here()
@@ -234,9 +236,17 @@ def test_dead_letters_of_real_brokers(
         for _ in range(9):
             refuse(returning, again, requeue=True)
     total = len(orders) + 103
-    wait_until(lambda: grave.ready() == total, f"{total} letters are there")
+    wait_until(lambda: dead_letter_queue.ready() == total, f"{total} letters are there")
 
-    summary = run_job("dead-letters", grave.url, tmp_path, "--queue", grave.name, "--burst-gap", "3s")
+    summary = run_job(
+        "dead-letters",
+        dead_letter_queue.url,
+        tmp_path,
+        "--queue",
+        dead_letter_queue.name,
+        "--burst-gap",
+        "3s",
+    )
 
     assert summary.by_reason == {
         "expired": len(others),
@@ -245,12 +255,12 @@ def test_dead_letters_of_real_brokers(
         "delivery_limit": 3,
     }
     assert (summary.letters, summary.repeated, summary.unexplained) == (total, 0, 0)
-    truth = read_by_hand(grave)
+    truth = read_by_hand(dead_letter_queue)
     agrees(summary, expected(truth, 3, 10, "queue"))
     assert {place.queue for place in summary.places} == {due, paid, small, again}
     assert summary.after.by_source["timestamp"] > 0
     assert summary.after.by_source["message_id"] > 0
-    assert grave.ready() == total
+    assert dead_letter_queue.ready() == total
     written = json.loads((tmp_path / "summary.json").read_text())
     assert (written["job"], written["deaths"]) == ("dead-letters", total)
     assert spark.read.parquet(str(tmp_path / "events")).count() == total

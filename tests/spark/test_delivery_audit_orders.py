@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sdk.waiting import until
 from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import channel
 from tests.spark.delivery_simulation import SECOND, quantile
 from tests.spark.job_runs import run_job
 from tests.support.capture_reader import CaptureReader
+from tests.support.polling import eventually
 from warren.sdk import App, Capture, Command, DeadLetter, Queue
 
 pytestmark = [
@@ -124,7 +124,7 @@ async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
             if isinstance(order.paid_at, str):
                 sending.append(publish(Paid(**known), "paid", known["order_id"]))
         await asyncio.gather(*sending)
-        await until(lambda: len(done) == len(sending), "all are handled", 120)
+        await eventually(lambda: len(done) == len(sending), "all are handled", 120)
 
 
 def raw(url: str, stream: str) -> list[dict[str, Any]]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sdk.waiting import until
 from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import channel
 from tests.spark.job_runs import run_job
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import Child, wait_until
+from tests.support.polling import eventually, wait_until
+from tests.support.processes import Child
 from tests.support.proxy import Proxy
 from tests.support.proxy_tampering import Tampering
 from warren.sdk import App, Capture, Command, Queue
@@ -147,12 +147,12 @@ async def played(url: str, names: Names) -> Planted:
 
             for number in range(STEADY):
                 await publish(number)
-            await until(lambda: handled.total() == arriving, "all are handled", 60)
+            await eventually(lambda: handled.total() == arriving, "all are handled", 60)
             to_consumer.to_server.rewrite = None
             to_consumer.cut()
             # What was not acknowledged comes again, and before what comes later.
             await publish(STEADY)
-            await until(lambda: handled[STEADY] == 1, "the redelivered are handled", 60)
+            await eventually(lambda: handled[STEADY] == 1, "the redelivered are handled", 60)
             lost = await crash(url, names.automatic, names.stream, publisher)
     assert handled.total() >= arriving + 1 + FORGOTTEN
     return Planted(

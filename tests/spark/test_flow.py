@@ -22,7 +22,7 @@ from tests.spark.job_runs import run_job
 from tests.spark.order_data import Order, from_file, generated, story
 from tests.support.broker_process import BrokerProcess
 from tests.support.capture_reader import CaptureReader, Event
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
 from warren.pipeline.jobs import flow
@@ -205,9 +205,9 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
         channel(broker.url) as using,
     ):
         send(broker.url, file)
-        grave = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
-        using.queue_declare("grave", durable=True)
-        using.queue_declare("work", durable=True, arguments=grave)
+        dead_letter_queue = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead-letters"}
+        using.queue_declare("dead-letters", durable=True)
+        using.queue_declare("work", durable=True, arguments=dead_letter_queue)
         using.queue_declare("short", durable=True, arguments={"x-max-length": 10})
         using.queue_declare("purged", durable=True)
         for name, number in (("work", 100), ("short", 25), ("purged", 7), ("nowhere", 5)):
@@ -225,7 +225,7 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
                 break
         using.queue_purge("purged")
         using.basic_publish("", "purged", b"after")
-        for name, number in (("grave", 10), ("purged", 1)):
+        for name, number in (("dead-letters", 10), ("purged", 1)):
             assert using.queue_declare(name, passive=True).method.message_count == number
 
         stream = Audit(broker.url, "told")
@@ -239,7 +239,7 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
     assert replace(on, began=summary.began) == summary
     queues = {queue.queue: queue for queue in summary.queues}
     orders_agree(queues, file, table([{**each, "by": "broker"} for each in raw.events]))
-    assert set(queues) == {"work", "short", "purged", "grave", "log", *PAID}
+    assert set(queues) == {"work", "short", "purged", "dead-letters", "log", *PAID}
     work = queues["work"]
     # Ten were rejected; of twenty deliveries after the sixtieth acknowledgement five were given back, and delivered again.
     assert (work.published, work.acked, work.rejected, work.requeued) == (100, 60, 10, 5)
@@ -249,7 +249,7 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
     assert (queues["short"].dropped, queues["short"].ready) == (15, 10)
     assert queues["purged"].published == 8
     assert queues["purged"].ready <= 1, "what comes in the second of a purge cannot be told from what it took"
-    assert (queues["grave"].published, queues["grave"].ready) == (10, 10)
+    assert (queues["dead-letters"].published, queues["dead-letters"].ready) == (10, 10)
     assert work.bytes_a_message == 50
     assert work.acknowledged_together is not None
     assert (summary.missing, summary.unrouted) == (0, 0)

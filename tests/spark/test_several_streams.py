@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from tests.spark.conftest import channel
 from tests.spark.streaming_queries import ended
 from tests.spark.test_stream_source import Stream, declared
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors

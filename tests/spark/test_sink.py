@@ -18,7 +18,7 @@ from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker.process_memory import MIN_MEMORY_LIMIT
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

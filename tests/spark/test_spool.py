@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.spark_reader import SpoolReader

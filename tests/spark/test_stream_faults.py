@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.conftest import Message, channel
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.blocking_consumer import BlockingConsumer

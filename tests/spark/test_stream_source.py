@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import Audit, Message, channel
 from tests.spark.streaming_queries import ended
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

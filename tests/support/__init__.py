@@ -20,6 +20,8 @@ Other servers: `postgres`, `redis`, `s3`, `spark_cluster`; `certificates` for TL
 Faults: `proxy` (a TCP proxy that cuts, delays and throttles), `proxy_faults` (at a certain frame), `proxy_tampering` (lost,
 repeated and swapped messages), `cancellation` (cancel a coroutine at each await).
 
+Waiting: `polling` (until a condition is true, blocking or in an event loop).
+
 Processes: `processes` (children with deadlines, free ports), `worker_host` and `worker_processes` (workers that a test kills
 at a certain point), `python_environments` (interpreters without Warren), `example_programs` (run a program as readers do).
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.blocking_client import Channel, Message
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 
 
-def dying(channel: Channel, grave: str, **arguments: Any) -> str:
+def dying(channel: Channel, dead_letter_queue: str, **arguments: Any) -> str:
     """Declare a queue whose dead letters go to another queue through the default exchange; return its name."""
     return channel.declare(
-        exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **arguments
+        exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=dead_letter_queue, **arguments
     )
 
 

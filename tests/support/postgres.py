@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.processes import Child, free_port, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child, free_port
 
 USER = "postgres"
 ROLE = "warren"

@@ -6,7 +6,7 @@ They answer how much they hold before they look at what was published, acknowled
 from __future__ import annotations
 
 from tests.support.blocking_client import Channel, Message
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 
 
 def holds(channel: Channel, queue: str, count: int) -> None:

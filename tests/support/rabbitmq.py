@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.processes import Child, free_port, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child, free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CTL = SERVER.with_name("rabbitmqctl")

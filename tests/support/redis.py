@@ -42,7 +42,7 @@ def redis_server(folder: Path, *options: str, port: int | None = None) -> Iterat
 
 
 def _wait_ready(server: Child) -> None:
-    from tests.support.processes import wait_until
+    from tests.support.polling import wait_until
 
     wait_until(
         lambda: not server.running or any("Ready to accept connections" in line for line in server.lines),

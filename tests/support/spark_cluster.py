@@ -18,7 +18,8 @@ from urllib.request import urlopen
 
 import pyspark
 
-from tests.support.processes import Child, free_port, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child, free_port
 from tests.support.python_environments import warren_roots
 
 HOME = Path(pyspark.__file__).parent
@@ -71,7 +72,7 @@ class SparkCluster:
             # What is installed as a package of a checkout is found by a hook, and Spark lists folders.
             "PYTHONPATH": ":".join(map(str, warren_roots())),
         }
-        """What an application on this cluster needs in its environment."""
+        """Environment variables that an application on this cluster needs."""
 
     def __enter__(self) -> SparkCluster:
         with self._stack:

@@ -1,7 +1,7 @@
 """Worker host: a process with all imports done, from which workers are forked in milliseconds.
 
 `python -m tests.support.worker_host SOCKET MODULE...`. A connection to the socket is one worker: the first line names the
-function and its arguments, every further line of the worker is what it says, every line to it lets it go on.
+function and its arguments, every further line of the worker is a report, every line to the worker lets it continue.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 
 
 class WorkerChannel:
-    """Channel from a worker to its test."""
+    """A worker's connection to its test."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Send a line to the test. It has left this process on return, so that a kill afterwards does not undo it."""
-        self._link.sendall(json.dumps({"said": line}).encode() + b"\n")
+        self._link.sendall(json.dumps({"report": line}).encode() + b"\n")
 
-    async def wait(self, line: str) -> None:
+    async def report_and_wait(self, line: str) -> None:
         """Send a line, and wait until the test lets this worker continue: the point at which it can be killed."""
-        self.say(line)
+        self.report(line)
         loop = asyncio.get_running_loop()
         self._link.setblocking(False)
         try:

@@ -40,7 +40,7 @@ class Worker:
         """Kill the worker with SIGKILL, without any clean-up."""
         os.kill(self.pid, signal.SIGKILL)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the worker continue from where it waits."""
         self._writer.write(b"\n")
 
@@ -52,17 +52,17 @@ class Worker:
 
 
 class Workers:
-    """Workers of one test, and the lines that they have sent so far, in the order of arrival."""
+    """Workers of one test, and the reports that they have sent so far, in the order of arrival."""
 
     def __init__(self, host: Path) -> None:
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self._host = host
         self._workers: list[Worker] = []
         self._listeners: list[asyncio.Task[None]] = []
         self._news = asyncio.Condition()
 
     async def start(self, target: Target, **arguments: Any) -> Worker:
-        """Run `target(voice, **arguments)` in a process of its own.
+        """Run `target(worker, **arguments)` in a process of its own.
 
         :param target: an async function of a module's top level
         :param arguments: what JSON carries
@@ -75,19 +75,19 @@ class Workers:
         self._listeners.append(asyncio.create_task(self._listen(reader)))
         return worker
 
-    async def hear(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
+    async def wait_for(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
         """Wait until workers have sent `line` this number of times.
 
-        :raises AssertionError: with all that was said, if they have not within `seconds`, or if a worker failed
+        :raises AssertionError: they have not within `seconds`, or a worker failed; it lists all reports
         """
         async with self._news:
             try:
                 await asyncio.wait_for(
-                    self._news.wait_for(lambda: self.said.count(line) >= times or self._failed()), seconds
+                    self._news.wait_for(lambda: self.reports.count(line) >= times or self._failed()), seconds
                 )
             except TimeoutError:
                 raise AssertionError(
-                    f"after {seconds} s not {times} times {line!r}, but {self.said}"
+                    f"after {seconds} s not {times} times {line!r}, but {self.reports}"
                 ) from None
         assert not self._failed(), self._failed()
 
@@ -96,11 +96,11 @@ class Workers:
             while line := await reader.readline():
                 news = json.loads(line)
                 async with self._news:
-                    self.said.append(news.get("said") or f"failed: {news['failed']}")
+                    self.reports.append(news.get("report") or f"failed: {news['failed']}")
                     self._news.notify_all()
 
     def _failed(self) -> str:
-        return "\n".join(line for line in self.said if line.startswith("failed: "))
+        return "\n".join(line for line in self.reports if line.startswith("failed: "))
 
     async def __aenter__(self) -> Workers:
         return self

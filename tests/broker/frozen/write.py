@@ -21,7 +21,7 @@ from pamqp.commands import Exchange, Queue, Tx
 
 from tests.support.blocking_client import Channel
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.restarts import PERSISTENT, RestartableSession
 from warren.broker.store.log.log import Log
 

@@ -15,7 +15,7 @@ from tests.broker.conftest import pass_time
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker.management import control_socket
 from warren.broker.management.management import VERBS
 from warren.cli.ctl import verbs
@@ -42,7 +42,7 @@ class Line:
         self.socket.connect(str(path))
         self.replies = self.socket.makefile("rb")
 
-    def say(self, data: bytes) -> Any:
+    def send(self, data: bytes) -> Any:
         self.socket.sendall(data)
         return json.loads(self.replies.readline())
 
@@ -85,23 +85,23 @@ def test_a_bad_request_is_refused_and_the_next_one_is_served(
     path: Path, request_line: bytes, text: str
 ) -> None:
     with Line(path) as line:
-        reply = line.say(request_line + b"\n")
+        reply = line.send(request_line + b"\n")
         assert reply["error"].startswith(text)
         assert reply["status"] == 2
-        assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
+        assert line.send(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
 
 
 def test_a_request_may_arrive_in_parts_and_several_at_once(path: Path) -> None:
     with Line(path) as line:
         line.socket.sendall(b'{"verb":')
-        assert line.say(b'"ping"}\n{"verb":"ping"}\n') == {"result": "Ping succeeded"}
+        assert line.send(b'"ping"}\n{"verb":"ping"}\n') == {"result": "Ping succeeded"}
         assert json.loads(line.replies.readline()) == {"result": "Ping succeeded"}
 
 
 def test_a_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(control_socket, "REQUEST_LIMIT", 1000)
     with InProcessBroker(tmp_path / "data"), Line(tmp_path / "data" / "control.sock") as line:
-        reply = line.say(b"x" * 3000 + b"\n")
+        reply = line.send(b"x" * 3000 + b"\n")
         assert reply == {"error": "the request is larger than the limit of 1000 bytes", "status": 2}
         assert line.at_end()
 
@@ -111,7 +111,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with InProcessBroker(tmp_path / "data") as broker:
         path = tmp_path / "data" / "control.sock"
         with Line(path) as first, Line(path) as second:
-            assert second.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
+            assert second.send(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
             with Line(path) as third:
                 refusal = json.loads(third.replies.readline())
                 assert refusal == {"error": "too many control connections; try again", "status": 74}
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broke
     queues = [{"vhost": "/", "name": f"{number}-" + "x" * 200, "durable": False} for number in range(3000)]
     request = {"verb": "import_definitions", "arguments": {"definitions": {"queues": queues}}}
     with Line(path) as line:
-        assert line.say(json.dumps(request).encode() + b"\n") == {"result": None}
+        assert line.send(json.dumps(request).encode() + b"\n") == {"result": None}
         for _ in range(20):
             line.socket.sendall(b'{"verb":"list_bindings"}\n')
         assert warren_ctl(broker.data_dir)("-q", "ping").output == "Ping succeeded\n"
@@ -143,7 +143,7 @@ def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broke
 
 def test_the_socket_closes_with_the_broker(path: Path, broker: InProcessBroker) -> None:
     with Line(path) as line:
-        assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
+        assert line.send(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
         broker.stop()
         assert line.at_end()
     assert not path.exists()

@@ -15,7 +15,7 @@ import pytest
 from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from warren.broker.management import consumer_utilisation
 
 PERSISTENT = 2

@@ -12,7 +12,7 @@ from tests.support.blocking_client import Channel, Connection
 from tests.support.dead_letters import arrived, reasons
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.restarts import ENDS
 from warren.broker import BrokerConfig
 
@@ -24,20 +24,22 @@ def exact(name: str) -> str:
 def test_a_length_limit_drops_messages_at_once(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
-    grave = channel.declare(exclusive=True)
-    channel.declare(name, exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave)
+    dead_letter_queue = channel.declare(exclusive=True)
+    channel.declare(
+        name, exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=dead_letter_queue
+    )
     channel.confirm()
     for body in (b"1", b"2", b"3"):
         channel.publish(name, body)
     channel.settled_until(3)
     policy = set_policy(exact(name), '{"max-length":2}')
-    letter = arrived(channel, grave)
+    letter = arrived(channel, dead_letter_queue)
     assert (letter.body, reasons(letter)) == (b"1", [(name, "maxlen", 1)])
     assert channel.ready(name) == 2
     assert operator.queue(name, "policy")["policy"] == policy
     # A stricter one, then none.
     operator("set_policy", policy, exact(name), '{"max-length-bytes":1}')
-    assert arrived(channel, grave).body == b"2"
+    assert arrived(channel, dead_letter_queue).body == b"2"
     operator("clear_policy", policy)
     channel.publish(name, b"4")
     channel.settled_until(4)
@@ -48,12 +50,12 @@ def test_a_length_limit_drops_messages_at_once(
 def test_a_queue_argument_overrides_the_dead_letter_exchange_of_a_policy(
     channel: Channel, set_policy: SetPolicy, name: str
 ) -> None:
-    grave, other = channel.declare(exclusive=True), channel.declare(exclusive=True)
+    dead_letter_queue, other = channel.declare(exclusive=True), channel.declare(exclusive=True)
     channel.declare(f"{name}-plain", exclusive=True)
     channel.declare(f"{name}-own", exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=other)
-    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": grave}
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": dead_letter_queue}
     set_policy(f"^{name}-", json.dumps(definition))
-    for queue, target in ((f"{name}-plain", grave), (f"{name}-own", other)):
+    for queue, target in ((f"{name}-plain", dead_letter_queue), (f"{name}-own", other)):
         channel.publish(queue, b"x")
         message = channel.get(queue)
         assert message is not None

@@ -137,7 +137,7 @@ class ExpectedState:
         self.ended: set[tuple[str, bytes]] = set()
         """Messages whose acknowledgement is on disk."""
         self.rejected: list[bytes] = []
-        """Rejected messages, which are in `source` or in `grave`."""
+        """Rejected messages, which are in `source` or in `dead-letters`."""
         self.commits: list[set[tuple[str, bytes]]] = []
         """The messages that each transaction published: all of them exist, or none."""
 
@@ -161,13 +161,13 @@ class ExpectedState:
         for commit in self.commits:
             assert commit & everything in (set(), commit)
         for body in self.rejected:
-            assert (found["source"] + found["grave"]).count(body) == 1
+            assert (found["source"] + found["dead-letters"]).count(body) == 1
 
 
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "source": {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "grave"},
-    "grave": {},
+    "source": {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead-letters"},
+    "dead-letters": {},
     "left": {},
     "right": {},
     "stream": {"x_queue_type": "stream"},
@@ -194,7 +194,7 @@ class ClientSession:
         self._declare(channel)
         channel.confirm()
         # The first segment of the log is compacted and deleted.
-        self._publish(channel, "grave", 10)
+        self._publish(channel, "dead-letters", 10)
         for size in (9000, 9000, 9000, 9000):
             self._publish(channel, "plain", size)
             self._acknowledge(channel, "plain")

@@ -8,10 +8,10 @@ from tests.faults.chaos.history import EventType, History, QueueRules
 RULES = {
     "q": QueueRules(),
     "levels": QueueRules(priorities=4),
-    "source": QueueRules(dead_letters_to="grave"),
-    "mortal": QueueRules(dead_letters_to="grave-2", ttl=True),
-    "grave": QueueRules(ordered=False),
-    "grave-2": QueueRules(ordered=False),
+    "source": QueueRules(dead_letters_to="dead-letters"),
+    "mortal": QueueRules(dead_letters_to="dead-letters-2", ttl=True),
+    "dead-letters": QueueRules(ordered=False),
+    "dead-letters-2": QueueRules(ordered=False),
     "stream": QueueRules(stream=True),
 }
 

@@ -168,24 +168,24 @@ async def connect(url: str) -> LoadConnection:
     :raises ConnectionEnded: the connection ended meanwhile.
     """
     parts = urlsplit(url)
-    _, talk = await asyncio.get_running_loop().create_connection(
+    _, connection = await asyncio.get_running_loop().create_connection(
         LoadConnection, parts.hostname or "127.0.0.1", parts.port or 5672
     )
     try:
-        talk.send(PROTOCOL_HEADER)
-        await talk._next(ConnectionClass.Start)
+        connection.send(PROTOCOL_HEADER)
+        await connection._next(ConnectionClass.Start)
         login = f"\0{unquote(parts.username or 'guest')}\0{unquote(parts.password or 'guest')}"
         capabilities: FieldTable = {"capabilities": {"basic.nack": True, "connection.blocked": True}}
-        await talk.call(
+        await connection.call(
             ConnectionClass.StartOk(capabilities, "PLAIN", login, "en_US"), ConnectionClass.Tune, 0
         )
-        talk.method(ConnectionClass.TuneOk(2047, 131072, 0), 0)
-        await talk.call(ConnectionClass.Open("/"), ConnectionClass.OpenOk, 0)
-        await talk.call(Channel.Open(), Channel.OpenOk)
+        connection.method(ConnectionClass.TuneOk(2047, 131072, 0), 0)
+        await connection.call(ConnectionClass.Open("/"), ConnectionClass.OpenOk, 0)
+        await connection.call(Channel.Open(), Channel.OpenOk)
     except BaseException:
-        talk.abort()
+        connection.abort()
         raise
-    return talk
+    return connection
 
 
 def _ignore(*_: object) -> None:

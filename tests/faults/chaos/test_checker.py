@@ -66,13 +66,13 @@ def test_a_dead_letter_that_is_lost(history: HistoryBuilder) -> None:
     history.deliver("1", "2", at="source")
     history.settle("1", "2", at="source", how=EventType.REJECT)
     history.kill()
-    history.drain("1", at="grave", again=False)
+    history.drain("1", at="dead-letters", again=False)
     assert history.kinds() == [FaultKind.LOST]
 
 
 def test_an_expired_message_is_not_lost_if_its_dead_letter_exists(history: HistoryBuilder) -> None:
     history.publish_confirmed("1", "2", to=("mortal",))
-    history.drain("1", at="grave-2", again=False)
+    history.drain("1", at="dead-letters-2", again=False)
     assert history.kinds() == [FaultKind.LOST]
 
 
@@ -194,8 +194,8 @@ def test_a_message_with_two_consumers(history: HistoryBuilder) -> None:
 def test_a_dead_letter_of_a_message_that_was_not_rejected(history: HistoryBuilder) -> None:
     history.publish_confirmed("1", "2", to=("source",))
     history.deliver("1", at="source")
-    history.deliver("1", at="grave")
-    history.deliver("2", at="grave")
+    history.deliver("1", at="dead-letters")
+    history.deliver("2", at="dead-letters")
     assert history.kinds() == [FaultKind.DUPLICATED, FaultKind.DUPLICATED]
 
 
@@ -205,7 +205,7 @@ def test_a_dead_lettering_that_is_undone_although_its_dead_letter_was_consumed(
     history.publish_confirmed("1", to=("source",))
     history.deliver("1", at="source")
     history.settle("1", at="source", how=EventType.REJECT)
-    history.consume("1", at="grave", by="other")
+    history.consume("1", at="dead-letters", by="other")
     history.publish_confirmed("9", to=(), by="other")
     history.kill()
     history.drain("1", at="source")
@@ -216,11 +216,11 @@ def test_a_crash_may_undo_a_dead_lettering_and_all_that_followed(history: Histor
     history.publish_confirmed("1", to=("source",))
     history.deliver("1", at="source")
     history.settle("1", at="source", how=EventType.REJECT)
-    history.consume("1", at="grave", by="other")
+    history.consume("1", at="dead-letters", by="other")
     history.kill()
     history.deliver("1", at="source", again=True)
     history.settle("1", at="source", how=EventType.REJECT)
-    history.drain("1", at="grave", again=False)
+    history.drain("1", at="dead-letters", again=False)
     assert find_faults(history) == []
 
 

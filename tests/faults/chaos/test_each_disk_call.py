@@ -24,7 +24,7 @@ from tests.faults.chaos.fault_injection import (
 )
 from tests.support.blocking_client import Closed
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError
@@ -88,7 +88,7 @@ class Case:
             left = found(broker.url)
         assert set(self.expected_state.declared) <= set(left)
         self.expected_state.check(
-            {queue: left.get(queue, []) for queue in ("plain", "source", "grave", *left)}
+            {queue: left.get(queue, []) for queue in ("plain", "source", "dead-letters", *left)}
         )
 
 
@@ -136,7 +136,7 @@ def test_the_broker_waits_for_each_call_without_room(
         assert case.finished, f"call {first}, {disk.refused}: {case.line or 'no answer'}"
         assert not case.line
         case.check(disk.kill())
-    assert caplog.text.count("disk_alarm_set") > len(calls.disk.calls) / 4
+    assert caplog.text.count("event=alarm.raised resource=disk") > len(calls.disk.calls) / 4
 
 
 def test_the_broker_stops_at_the_first_failed_commit(calls: Case, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Cancel(Command, queue="soak.cancel"):
     order: int
 
 
-async def shop(voice: WorkerChannel, url: str, redis: str, limit: float, notes: str) -> None:
+async def shop(worker: WorkerChannel, url: str, redis: str, limit: float, notes: str) -> None:
     """Run a process of the shop, which records events and writes the records on request."""
     store = RedisStore(redis)
     unpaid = Deadline(
@@ -86,9 +86,9 @@ async def shop(voice: WorkerChannel, url: str, redis: str, limit: float, notes: 
         cancelled.append((command.order, time.time()))
 
     async with app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
         _write(notes, {"started": started, "outcomes": outcomes, "cancelled": cancelled})
-        await voice.wait("noted")
+        await worker.report_and_wait("noted")
 
 
 def _write(path: str, notes: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ async def _soak(
             await workers.start(shop, url=broker.url, redis=redis, limit=limit, notes=str(path))
             for path in notes
         ]
-        await workers.hear("ready", PROCESSES)
+        await workers.wait_for("ready", PROCESSES)
         began = time.monotonic()
         async with App(broker.url) as app:
             placed, paid = await _publish(app, random, seconds, limit)
@@ -122,8 +122,8 @@ async def _soak(
         # In one look, with the queues of the halves and quarters in which what comes late waits for the rest of its time.
         await all_empty(broker.data_dir, "soak.", seconds=2 * limit + 120)
         for each in shops:
-            each.go_on()
-        await workers.hear("noted", PROCESSES)
+            each.resume()
+        await workers.wait_for("noted", PROCESSES)
         used = [processor_seconds(pid) for pid in (broker.pid, *(each.pid for each in shops))]
     heard = [json.loads(path.read_text()) for path in notes]
     started = [tuple(entry) for its in heard for entry in its["started"]]
@@ -195,7 +195,7 @@ def judge(
     answered = dict[int, float]()
     winning = dict[int, float]()
     known = dict[int, float]()
-    """When the first start of an order had returned."""
+    """Time at which the first start of an order had returned."""
     for order, outcome, asked, at in outcomes:
         answered[order] = min(at, answered.get(order, at))
         if outcome == DeadlineOutcome.WON:

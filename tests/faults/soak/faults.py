@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from tests.sdk.surviving import RARER, STEPS, survive
+from tests.sdk.fault_survival import RARER, STEPS, survive
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy_faults import Fault
 from tests.support.rabbitmq import installed, rabbitmq_server

@@ -20,7 +20,7 @@ import asyncpg
 from sqlalchemy import text
 
 from tests.faults.soak.load import left, processor_seconds
-from tests.patterns.databases import Sessions, sessions_of
+from tests.patterns.sql_sessions import Sessions, sessions_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.redis import redis_server
@@ -37,7 +37,7 @@ COPIES = 5
 LEASE = timedelta(seconds=3)
 CONCURRENCY = 20
 FORMS = ("redis", "transactional")
-IMPORTED = ("warren.patterns", "asyncpg", "redis.asyncio", "aio_pika", "tests.patterns.databases")
+IMPORTED = ("warren.patterns", "asyncpg", "redis.asyncio", "aio_pika", "tests.patterns.sql_sessions")
 
 
 class Charge(Command, queue="charges"):
@@ -63,7 +63,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
     return figures
 
 
-async def charging(voice: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
+async def charging(worker: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
     """Run a worker in which each charge is a row in the database."""
     async with _protected(redis, database, form) as (once, sessions):
         app = App(url)
@@ -83,7 +83,7 @@ async def charging(voice: WorkerChannel, url: str, redis: str, database: str, fo
                     await session.execute(text("INSERT INTO stopped VALUES (:n)"), {"n": command.order})
 
         async with app:
-            await voice.wait("ready")
+            await worker.report_and_wait("ready")
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def _counted(place: dict[str, str], data: Path, host: Path, share: float, 
     started = time.monotonic()
     async with Workers(host) as workers:
         alive = [await workers.start(charging, **place) for _ in range(PROCESSES)]
-        await workers.hear("ready", PROCESSES)
+        await workers.wait_for("ready", PROCESSES)
         killing = asyncio.create_task(_kill(alive, workers, place, data, random, kills, len(sent)))
         async with App(place["url"]) as app:
             for at in range(0, len(sent), 5000):
@@ -169,12 +169,12 @@ async def _cost(place: dict[str, str], data: Path, host: Path, share: float) -> 
         for form in ("none", "redis", "transactional"):
             for copy in ("new", "duplicate"):
                 worker = await workers.start(idle, **place, form=form)
-                await workers.hear("warm", len(figures) + 1)
+                await workers.wait_for("warm", len(figures) + 1)
                 before = processor_seconds(worker.pid)
                 await app.publish_many(Warm(order=n) for n in range(count))
                 await left(data, "warm", at_most=0, seconds=600)
-                worker.go_on()
-                await workers.hear("done", len(figures) + 1, seconds=60)
+                worker.resume()
+                await workers.wait_for("done", len(figures) + 1, seconds=60)
                 figures[form, copy] = (processor_seconds(worker.pid) - before) / count * 1e6
                 worker.kill()
     plain = figures["none", "new"]
@@ -185,7 +185,7 @@ async def _cost(place: dict[str, str], data: Path, host: Path, share: float) -> 
     ]
 
 
-async def idle(voice: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
+async def idle(worker: WorkerChannel, url: str, redis: str, database: str, form: str) -> None:
     async with _protected(redis, database, form) as (once, _):
         app = App(url)
 
@@ -194,5 +194,5 @@ async def idle(voice: WorkerChannel, url: str, redis: str, database: str, form: 
             pass
 
         async with app:
-            await voice.wait("warm")
-        await voice.wait("done")
+            await worker.report_and_wait("warm")
+        await worker.report_and_wait("done")

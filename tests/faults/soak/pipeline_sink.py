@@ -14,7 +14,7 @@ from tests.faults.soak.spark.arrivals import Arrivals, declare, held
 from tests.faults.soak.spark.kills import PATIENCE, Query, amounts, survive
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import wait_until
+from tests.support.polling import wait_until
 from tests.support.spark_cluster import SparkCluster
 from tests.support.streams import consume
 

@@ -11,8 +11,8 @@ from random import Random
 
 from aiormq.abc import AbstractChannel, AbstractConnection
 
-from tests.sdk.waiting import until
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Queue
 
@@ -58,9 +58,9 @@ async def _soak(url: str, reconnects: int, random: Random) -> list[str]:
                 proxy.cut()
                 await publishing
                 # The connection counts as stable only after a second, which 1,000 of them need not wait for.
-                await until(lambda: app.ready, "it is ready again")
+                await eventually(lambda: app.ready, "it is ready again")
             last = await _settled(app, proxy)
-            await until(lambda: all(handled), "all that is confirmed is handled")
+            await eventually(lambda: all(handled), "all that is confirmed is handled")
             made = app.statistics().reconnects
     for name, before in first.items():
         allowed = ALLOWED.get(name, 0) + (reconnects * BYTES_EACH if name == "bytes" else 0)
@@ -75,7 +75,7 @@ async def _soak(url: str, reconnects: int, random: Random) -> list[str]:
 
 async def _settled(app: App, proxy: Proxy) -> dict[str, int]:
     """Return the resources in use when nothing is in progress."""
-    await until(lambda: app.ready and proxy.connections == 2, "there are two connections")
+    await eventually(lambda: app.ready and proxy.connections == 2, "there are two connections")
     known = -1
     while known != (known := _count(lambda item: isinstance(item, asyncio.Future))):  # noqa: ASYNC110
         # What has ended takes some turns of the event loop to be gone.

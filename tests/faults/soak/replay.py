@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers, worker_host
 from warren.patterns import ParkingLot, replay
@@ -34,13 +34,13 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
         )
 
 
-async def replaying(voice: WorkerChannel, url: str) -> None:
+async def replaying(worker: WorkerChannel, url: str) -> None:
     """Replay all parked messages, in a worker process."""
     async with ParkingLot(url, PARKED) as lot, App(url, declare="never") as app:
-        voice.say("replaying")
+        worker.report("replaying")
         settled = await replay(lot, app)
         assert not settled.failed, settled.failed[0]
-    voice.say("done")
+    worker.report("done")
 
 
 async def _killed(url: str, host: Path, letters: int, kills: int, random: Random) -> list[str]:
@@ -54,7 +54,7 @@ async def _killed(url: str, host: Path, letters: int, kills: int, random: Random
     async with Workers(host) as workers:
         for number in range(kills):
             worker = await workers.start(replaying, url=url)
-            await workers.hear("replaying", times=number + 1, seconds=60)
+            await workers.wait_for("replaying", times=number + 1, seconds=60)
             wanted = round(letters * (number + random.uniform(0.3, 0.9)) / (kills + 1))
 
             async def reached(wanted: int = wanted) -> bool:
@@ -69,7 +69,7 @@ async def _killed(url: str, host: Path, letters: int, kills: int, random: Random
 
             await eventually(given_back, "the broker has given back what was held", seconds=60)
         await workers.start(replaying, url=url)
-        await workers.hear("done", seconds=600)
+        await workers.wait_for("done", seconds=600)
     elapsed = time.monotonic() - started
     assert await count_messages(url, [PARKED]) == {PARKED: 0}, "the parking lot is not empty"
     async with ParkingLot(url, QUEUE) as lot:

@@ -19,7 +19,7 @@ def host() -> Iterator[Path]:
         "aio_pika",
         "asyncpg",
         "redis.asyncio",
-        "tests.patterns.databases",
+        "tests.patterns.sql_sessions",
     )
     with worker_host(*imported) as socket:
         yield socket

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -52,11 +52,11 @@ class Watch:
         await eventually(there, f"{keys} are kept")
 
 
-async def watch(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
+async def watch(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
     its = Watch(App(url), name)
 
     async def stand() -> None:
-        await voice.wait("here")
+        await worker.report_and_wait("here")
 
     if stop == "before":
         its.before = stand  # type: ignore[method-assign]
@@ -73,14 +73,14 @@ async def watch(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
 async def test_who_tells_dies(amqp_url: str, workers: Workers, new_app: NewApp, name: str) -> None:
     for stop in ("before", "after"):
         doomed = await workers.start(watch, url=amqp_url, name=f"{name}.{stop}", stop=stop)
-        await workers.hear("here")
+        await workers.wait_for("here")
         other = Watch(new_app(), f"{name}.{stop}")
         async with other.app:
             await other.kept("a")
             doomed.kill()
             await other.hears("a")
             await other.kept("a")
-        workers.said.clear()
+        workers.reports.clear()
 
 
 @MATRIX.shows(Fault.LOST_CONFIRM, "it is published again with the same id: kept twice, told twice")

@@ -10,9 +10,9 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -27,15 +27,15 @@ LARGE = "x" * 5000
 class StoppingBlobs(FolderBlobStore):
     """A folder at which a worker stands still, or which is down for a while."""
 
-    stand: WorkerChannel | None = None
+    worker: WorkerChannel | None = None
     down = False
 
     async def put(self, name: str, body: bytes) -> None:
         if self.down:
             raise BlobStoreUnavailable("down, as the test says")
         await super().put(name, body)
-        if self.stand is not None:
-            await self.stand.wait("put")
+        if self.worker is not None:
+            await self.worker.report_and_wait("put")
 
     async def get(self, name: str) -> bytes | None:
         if self.down:
@@ -76,13 +76,13 @@ class Post:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
 
 
-async def sender(voice: WorkerChannel, url: str, name: str, folder: str) -> None:
+async def sender(worker: WorkerChannel, url: str, name: str, folder: str) -> None:
     """Publish in a worker that stops between storing a body and publishing its message."""
     post = Post(App(url), name, Path(folder))
-    post.blobs.stand = voice
+    post.blobs.worker = worker
     async with post.app as app:
         await app.publish(post.letter(number=1))
-        voice.say("published")
+        worker.report("published")
 
 
 @MATRIX.shows(
@@ -93,35 +93,35 @@ async def test_a_publisher_dies_between_body_and_message(
     amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
 ) -> None:
     doomed = await workers.start(sender, url=amqp_url, name=name, folder=str(tmp_path / "b"))
-    await workers.hear("put")
+    await workers.wait_for("put")
     doomed.kill()
     check = ClaimCheck(FolderBlobStore(tmp_path / "b"), keep=timedelta(microseconds=1))
     assert len(list((tmp_path / "b").glob("*/*"))) == 1
     assert await check.clean() == 1
 
 
-async def taker(voice: WorkerChannel, url: str, name: str, folder: str, stop: str) -> None:
+async def taker(worker: WorkerChannel, url: str, name: str, folder: str, stop: str) -> None:
     """Handle letters in a worker that stops before or after the effect."""
     post = Post(App(url), name, Path(folder))
 
     async def stand_still() -> None:
-        await voice.wait("stands still")
+        await worker.report_and_wait("stands still")
 
     setattr(post, stop, stand_still)
     async with post.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
     """Kill a worker that has fetched a body; check that the next one fetches it again."""
     doomed = await workers.start(taker, url=url, name=name, folder=str(folder), stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     post = Post(new_app(), name, folder)
     sending = new_app()
     sending.include(ClaimCheck(FolderBlobStore(folder), threshold_bytes=1000, clean_every=None))
     async with sending:
         await sending.publish(post.letter(number=1))
-    await workers.hear("stands still")
+    await workers.wait_for("stands still")
     doomed.kill()
     async with post.app:
         await post.has_taken(1)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -45,12 +45,12 @@ async def replayed(url: str, name: str) -> None:
         assert (await replay(lot, app)).failed == []
 
 
-async def replayer(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
+async def replayer(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     """Replay in a worker that stops before or after the third publish."""
     async with ParkingLot(url, f"{queue}.dead") as lot, App(url) as app:
 
         def stand(what: str) -> None:
-            voice.say(what)
+            worker.report(what)
             time.sleep(60)
 
         def progress(read: int) -> None:
@@ -82,7 +82,7 @@ async def test_a_replay_is_killed(
     async with parking(new_app(), name) as app:
         await park(app, name)
         doomed = await workers.start(replayer, url=amqp_url, queue=name, stop=stop)
-        await workers.hear(word)
+        await workers.wait_for(word)
         doomed.kill()
 
         async def given_back() -> bool:

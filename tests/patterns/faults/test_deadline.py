@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.topology_cleanup import delete_topology
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -131,23 +131,23 @@ class Shop:
         await eventually(lambda: its.settled + its.signalled >= count, f"{count} due messages are done")
 
 
-async def clerk(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
+async def clerk(worker: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """Handle due deadlines in a worker that stops before or after it publishes the signal."""
     shop = Shop(App(url), name, redis, cancels=False)
 
     def on_signal() -> None:
         if stop == "before":
-            voice.say("expired")
+            worker.report("expired")
             time.sleep(60)
 
     async def before(record: bytes) -> None:
         if stop == "after" and b"signalled" in record:
-            await voice.wait("signal confirmed")
+            await worker.report_and_wait("signal confirmed")
 
     shop.on_signal, shop.store.before = on_signal, before  # type: ignore[method-assign]
     async with shop.app:
         await shop.unpaid.start("42")
-        await voice.wait("started")
+        await worker.report_and_wait("started")
 
 
 @MATRIX.shows(
@@ -178,7 +178,7 @@ async def test_a_worker_dies_before_the_signal(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(clerk, url=amqp_url, name=name, redis=redis_url, stop="before")
-    await workers.hear("expired")
+    await workers.wait_for("expired")
     doomed.kill()
     shop = Shop(new_app(), name, redis_url)
     async with shop.app:
@@ -194,7 +194,7 @@ async def test_a_worker_dies_after_the_signal(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(clerk, url=amqp_url, name=name, redis=redis_url, stop="after")
-    await workers.hear("signal confirmed")
+    await workers.wait_for("signal confirmed")
     doomed.kill()
     shop = Shop(new_app(), name, redis_url)
     async with shop.app:
@@ -332,7 +332,7 @@ async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, 
 
     elapsed, _ = await asyncio.gather(started_elsewhere(amqp_url, redis_url, name, right, 0.5), put_right())
     assert elapsed >= AFTER.total_seconds() + 0.45
-    await tidy.delete(amqp_url, [right.app], name)
+    await delete_topology(amqp_url, [right.app], name)
 
 
 @MATRIX.shows(

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -68,16 +68,16 @@ class Bell:
         await eventually(lambda: sorted(self.rung) == sorted(texts), f"{texts} ring, not {self.rung}")
 
 
-async def gate(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str) -> None:
+async def gate(worker: WorkerChannel, url: str, queue: str, redis: str, stop: str) -> None:
     """Forward due messages in a worker that stops before or after a publish."""
     bell = Bell(App(url), queue, redis)
     forward = bell.app.forward
 
     async def watched(*arguments: Any, **named: Any) -> None:
         if stop == "before":
-            await voice.wait("about to pass on")
+            await worker.report_and_wait("about to pass on")
         await forward(*arguments, **named)
-        await voice.wait("passed on")
+        await worker.report_and_wait("passed on")
 
     bell.app.forward = watched  # type: ignore[method-assign]
     async with bell.app:
@@ -93,7 +93,7 @@ async def test_the_process_dies_before_it_passes_on(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="before")
-    await workers.hear("about to pass on")
+    await workers.wait_for("about to pass on")
     doomed.kill()
     other = Bell(new_app(), name, redis_url)
     async with other.app:
@@ -110,7 +110,7 @@ async def test_the_process_dies_after_it_passed_on(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="after")
-    await workers.hear("passed on")
+    await workers.wait_for("passed on")
     doomed.kill()
     other = Bell(new_app(), name, redis_url)
     async with other.app:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -47,18 +47,18 @@ class House:
         """Run after the effect; tests override this."""
 
 
-async def house(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
+async def house(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = House(App(url), queue)
 
     async def stand() -> None:
-        await voice.wait("here")
+        await worker.report_and_wait("here")
 
     if stop == "before":
         its.before = stand  # type: ignore[method-assign]
     else:
         its.after = stand  # type: ignore[method-assign]
     async with its.app:
-        voice.say("at home")
+        worker.report("at home")
         await asyncio.Event().wait()
 
 
@@ -75,10 +75,10 @@ async def test_the_consumer_dies(
 ) -> None:
     street = House(new_app(), name, hears=False)
     doomed = await workers.start(house, url=amqp_url, queue=name, stop=stop)
-    await workers.hear("at home")
+    await workers.wait_for("at home")
     async with street.app:
         await street.bell.publish(Ring(number=1), message_id="m1")
-        await workers.hear("here")
+        await workers.wait_for("here")
         doomed.kill()
         assert (await take_one(amqp_url, f"{name}.dead")).message_id == "m1"
         with pytest.raises(NoConsumer):

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -38,7 +38,7 @@ class Stairs:
         self.met: list[tuple[int, str | None, int]] = []
         self.republished: list[bool] = []
         self.confirmed = asyncio.Event()
-        """What was put is with the broker for certain: it will not be published again."""
+        """Set once the broker has confirmed all that was put: it will not be published again."""
         app.include(self.ladder)
         for step in self.ladder.steps:
             app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=once)(self._meet)
@@ -79,11 +79,11 @@ async def waits(url: str, name: str) -> str | None:
     return (await take_one(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
 
 
-async def stairs(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
+async def stairs(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = Stairs(App(url), queue)
 
     async def stand() -> None:
-        await voice.wait(f"met {its.met}")
+        await worker.report_and_wait(f"met {its.met}")
 
     if stop == "before":
         its.before = stand  # type: ignore[method-assign]
@@ -103,7 +103,7 @@ async def test_a_process_dies_before_it_has_handled(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(stairs, url=amqp_url, queue=name, stop="before")
-    await workers.hear("met []")
+    await workers.wait_for("met []")
     doomed.kill()
     other = Stairs(new_app(), name)
     async with other.app:
@@ -120,7 +120,7 @@ async def test_a_process_dies_after_it_has_handled(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(stairs, url=amqp_url, queue=name, stop="after")
-    await workers.hear("met [(1, 'm1', 1)]")
+    await workers.wait_for("met [(1, 'm1', 1)]")
     doomed.kill()
     other = Stairs(new_app(), name)
     async with other.app:

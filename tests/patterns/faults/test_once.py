@@ -12,9 +12,9 @@ import pytest
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -79,22 +79,22 @@ class Till:
         """Run after the effect; tests override this."""
 
 
-async def till(voice: WorkerChannel, url: str, queue: str, redis: str, stop: str = "") -> None:
+async def till(worker: WorkerChannel, url: str, queue: str, redis: str, stop: str = "") -> None:
     """Charge in a worker that reports each charge, and stops before or after it."""
     its = Till(App(url), queue, redis, lease=SHORT)
 
     async def before() -> None:
         if stop == "before":
-            await voice.wait("about to charge")
+            await worker.report_and_wait("about to charge")
 
     async def after() -> None:
-        voice.say("charged")
+        worker.report("charged")
         if stop == "after":
-            await voice.wait("not recorded yet")
+            await worker.report_and_wait("not recorded yet")
 
     its.before, its.after = before, after  # type: ignore[method-assign]
     async with its.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def place(app: App, queue: str, order_id: str = "42") -> None:
@@ -110,11 +110,11 @@ async def test_a_worker_dies_before_its_effect(
     doomed = await workers.start(till, url=amqp_url, queue=name, redis=redis_url, stop="before")
     async with new_app() as app:
         await place(app, name)
-        await workers.hear("about to charge")
+        await workers.wait_for("about to charge")
         doomed.kill()
         await workers.start(till, url=amqp_url, queue=name, redis=redis_url)
-        await workers.hear("charged")
-    assert workers.said.count("charged") == 1
+        await workers.wait_for("charged")
+    assert workers.reports.count("charged") == 1
 
 
 @MATRIX.shows(
@@ -127,10 +127,10 @@ async def test_a_worker_dies_after_its_effect(
     doomed = await workers.start(till, url=amqp_url, queue=name, redis=redis_url, stop="after")
     async with new_app() as app:
         await place(app, name)
-        await workers.hear("not recorded yet")
+        await workers.wait_for("not recorded yet")
         doomed.kill()
         await workers.start(till, url=amqp_url, queue=name, redis=redis_url)
-        await workers.hear("charged", times=2)
+        await workers.wait_for("charged", times=2)
 
 
 @MATRIX.shows(Fault.LOST_ACK, "the message comes again and gets the kept result; the handler does not run")

@@ -13,11 +13,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.databases import Sessions, sessions_of
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.sql_sessions import Sessions, sessions_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
@@ -66,7 +66,7 @@ async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> 
             await outbox.add(session, note_in(queue)(text=its), ordered_by="the notes")
 
 
-async def relay(voice: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
+async def relay(worker: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
     """Relay the outbox in a worker that also writes a note, committed or not."""
     async with sessions_of(database, queue) as sessions:
         outbox = Outbox(sessions, lease=LEASE)
@@ -75,13 +75,13 @@ async def relay(voice: WorkerChannel, url: str, queue: str, database: str, add: 
         app.publishes(note_in(queue))
         if add == "committed":
             await write(sessions, outbox, queue, "42")
-            await voice.wait("committed")
+            await worker.report_and_wait("committed")
         if add == "written":
             async with sessions.begin() as session:
                 await outbox.add(session, note_in(queue)(text="42"))
-                await voice.wait("written")
+                await worker.report_and_wait("written")
         async with app:
-            await voice.wait("relays")
+            await worker.report_and_wait("relays")
 
 
 @pytest.fixture
@@ -101,12 +101,12 @@ async def test_a_process_dies_before_it_commits(
 ) -> None:
     place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
     doomed = await workers.start(relay, **place, add="written")
-    await workers.hear("written")
+    await workers.wait_for("written")
     doomed.kill()
     reader = Reader(new_app(), name)
     async with reader.app:
         await workers.start(relay, **place, add="nothing")
-        await workers.hear("relays")
+        await workers.wait_for("relays")
         await write(sessions, Outbox(sessions), name, "last")
         await reader.reads("last")
 
@@ -120,7 +120,7 @@ async def test_a_process_dies_after_it_committed(
 ) -> None:
     place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
     doomed = await workers.start(relay, **place, add="committed")
-    await workers.hear("committed")
+    await workers.wait_for("committed")
     doomed.kill()
     reader = Reader(new_app(), name)
     async with reader.app:

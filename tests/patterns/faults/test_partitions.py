@@ -6,9 +6,9 @@ import asyncio
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
-from tests.patterns.works import Works
+from tests.patterns.partitioned_orders import Works
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -18,32 +18,32 @@ from warren.sdk import App
 MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
 
 
-async def hand(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
+async def hand(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
     """Handle orders in a worker that stops before or after the effect of number 1."""
     works = Works(App(url), name, count=1)
 
     async def before(number: int) -> None:
         if (number, stop) == (1, "before"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     async def after(number: int) -> None:
-        voice.say(f"did {number}")
+        worker.report(f"did {number}")
         if (number, stop) == (1, "after"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     works.before, works.after = before, after  # type: ignore[method-assign]
     async with works.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> list[int]:
     """Kill a worker at number 1; return the numbers that the next one handled."""
     doomed = await workers.start(hand, url=url, name=name, stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     works = Works(new_app(), name, count=1)
     async with works.app:
         await works.publish(4, keys=1)
-        await workers.hear("stands still")
+        await workers.wait_for("stands still")
         assert works.done == []
         doomed.kill()
         await eventually(lambda: ("k0", 3) in works.done, "the other one goes on")
@@ -68,7 +68,7 @@ async def test_who_is_active_dies_after_its_effect(
 ) -> None:
     did = await succeeded(amqp_url, workers, new_app, name, "after")
     assert did[-3:] == [1, 2, 3]
-    assert workers.said.count("did 1") == 1
+    assert workers.reports.count("did 1") == 1
 
 
 @MATRIX.shows(Fault.LOST_ACK, "the message is handled again, then what follows")

@@ -6,13 +6,13 @@ import asyncio
 import secrets
 from datetime import timedelta
 
-from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.replay_attack import publish_captured
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -64,26 +64,26 @@ def protected(app: App) -> App:
     return app
 
 
-async def payer(voice: WorkerChannel, url: str, name: str, secret: str, stop: str) -> None:
+async def payer(worker: WorkerChannel, url: str, name: str, secret: str, stop: str) -> None:
     """Take payments in a worker that stops before or after the effect."""
     vault = Vault(App(url), name, secret=bytes.fromhex(secret))
 
     async def stand_still() -> None:
-        await voice.wait("stands still")
+        await worker.report_and_wait("stands still")
 
     setattr(vault, stop, stand_still)
     async with vault.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
     """Kill a worker that has decrypted a message; check that the next one decrypts it again."""
     doomed = await workers.start(payer, url=url, name=name, secret=KEY.hex(), stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     vault = Vault(new_app(), name)
     async with protected(new_app()) as sender:
         await sender.publish(vault.pay(amount=1))
-    await workers.hear("stands still")
+    await workers.wait_for("stands still")
     doomed.kill()
     async with vault.app:
         await eventually(lambda: vault.taken == [1], "it is taken by another")

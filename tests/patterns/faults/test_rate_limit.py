@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -69,26 +69,26 @@ class Gate:
         )
 
 
-async def guard(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
+async def guard(worker: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """Take a token in a worker that stops before or after the effect."""
     gate = Gate(App(url), name, redis)
 
     async def stand_still() -> None:
-        await voice.wait("stands still")
+        await worker.report_and_wait("stands still")
 
     setattr(gate, stop, stand_still)
     async with gate.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Gate:
     """Kill a worker with the first of two tokens; check that the next one handles the message with the other."""
     doomed = await workers.start(guard, url=url, name=name, redis=redis, stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     gate = Gate(new_app(), name, redis)
     async with new_app() as sender:
         await gate.send(sender, 1)
-        await workers.hear("stands still")
+        await workers.wait_for("stands still")
     doomed.kill()
     async with gate.app as app:
         await gate.has_passed(1)

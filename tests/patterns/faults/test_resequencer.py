@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -75,32 +75,32 @@ class Stairs:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
 
 
-async def climber(voice: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
+async def climber(worker: WorkerChannel, url: str, name: str, redis: str, stop: str) -> None:
     """Handle steps in a worker that stops before or after step 2."""
     stairs = Stairs(App(url), name, redis)
 
     async def before(number: int) -> None:
         if (number, stop) == (2, "before"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     async def after(number: int) -> None:
-        voice.say(f"took {number}")
+        worker.report(f"took {number}")
         if (number, stop) == (2, "after"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     stairs.before, stairs.after = before, after  # type: ignore[method-assign]
     async with stairs.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Stairs:
     """Kill a worker at step 2 while 3 and 4 wait in its memory; check that the next one gets them all."""
     doomed = await workers.start(climber, url=url, name=name, redis=redis, stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     stairs = Stairs(new_app(), name, redis)
     async with stairs.app as app:
         await stairs.send(app, 4, 3, 2, 1)
-        await workers.hear("stands still")
+        await workers.wait_for("stands still")
         assert stairs.taken == []
         doomed.kill()
         await stairs.has_taken(2, 3, 4)
@@ -115,7 +115,7 @@ async def test_who_is_active_dies_before_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     await succeeded(amqp_url, redis_url, workers, new_app, name, "before")
-    assert workers.said.count("took 2") == 0
+    assert workers.reports.count("took 2") == 0
 
 
 @MATRIX.shows(
@@ -126,7 +126,7 @@ async def test_who_is_active_dies_after_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     await succeeded(amqp_url, redis_url, workers, new_app, name, "after")
-    assert workers.said.count("took 2") == 1
+    assert workers.reports.count("took 2") == 1
 
 
 @MATRIX.shows(Fault.LOST_ACK, "the number comes again and is known: it is acknowledged without the handler")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.patterns import tidy
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
+from tests.patterns.topology_cleanup import delete_topology
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -58,11 +58,11 @@ class Till:
         """Run before the handler fails; tests override this."""
 
 
-async def till(voice: WorkerChannel, url: str, queue: str) -> None:
+async def till(worker: WorkerChannel, url: str, queue: str) -> None:
     its = Till(App(url), queue)
 
     async def before() -> None:
-        await voice.wait(f"attempt {its.attempts[-1][1]}")
+        await worker.report_and_wait(f"attempt {its.attempts[-1][1]}")
 
     its.before = before  # type: ignore[method-assign]
     async with its.app:
@@ -92,7 +92,7 @@ async def test_it_comes_back_and_then_is_parked_with_its_origin(
     async with here.app:
         await place(here.app, name)
         dead = await take_one(amqp_url, f"{name}.dead")
-    await tidy.delete(amqp_url, [here.app], name)
+    await delete_topology(amqp_url, [here.app], name)
     assert here.attempts == [("42", 1), ("42", 2), ("42", 3)]
     assert (dead.message_id, dead.headers["warren-attempt"]) == ("42", 3)
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == ("", name)
@@ -108,12 +108,12 @@ async def test_the_process_dies_while_it_handles(
     doomed = await workers.start(till, url=amqp_url, queue=name)
     async with new_app() as app:
         await place(app, name)
-        await workers.hear("attempt 1")
+        await workers.wait_for("attempt 1")
         doomed.kill()
         second = await workers.start(till, url=amqp_url, queue=name)
-        await workers.hear("attempt 1", times=2)
-        second.go_on()
-        await workers.hear("attempt 2")
+        await workers.wait_for("attempt 1", times=2)
+        second.resume()
+        await workers.wait_for("attempt 2")
 
 
 @MATRIX.shows(

@@ -6,9 +6,9 @@ import asyncio
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.trip import Trip
-from tests.patterns.waiting import eventually
+from tests.patterns.trip_booking import Trip
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -18,34 +18,34 @@ from warren.sdk import App
 MATRIX = Matrix("routing_slip", page="docs/patterns/routing_slip.md")
 
 
-async def agent(voice: WorkerChannel, url: str, name: str, stop: str) -> None:
+async def agent(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
     """Book a trip in a worker that stops before or after the hotel."""
     trip = Trip(App(url), name, hears_end=False)
 
     async def before(what: str) -> None:
         if (what, stop) == ("hotel", "before"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     async def after(what: str) -> None:
-        voice.say(f"booked {what}")
+        worker.report(f"booked {what}")
         if (what, stop) == ("hotel", "after"):
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     trip.before, trip.after = before, after  # type: ignore[method-assign]
     async with trip.app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Trip:
     doomed = await workers.start(agent, url=url, name=name, stop=stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     trip = Trip(new_app(), name)
     starter = RoutingSlips(steps=[trip.flight, trip.hotel, trip.car], ends=[trip.ended])
     app = new_app()
     app.include(starter)
     async with app:
         await starter.start([trip.flight(to="Rome"), trip.hotel(town="Rome"), trip.car()], end=trip.ended)
-        await workers.hear("stands still")
+        await workers.wait_for("stands still")
         doomed.kill()
     async with trip.app:
         assert (await trip.is_over()).completed
@@ -60,7 +60,7 @@ async def test_a_worker_dies_before_its_step(
 ) -> None:
     trip = await succeeded(amqp_url, workers, new_app, name, "before")
     assert {"hotel", "car"} <= set(trip.did)
-    assert "booked hotel" not in workers.said
+    assert "booked hotel" not in workers.reports
 
 
 @MATRIX.shows(
@@ -71,7 +71,7 @@ async def test_a_worker_dies_after_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     trip = await succeeded(amqp_url, workers, new_app, name, "after")
-    assert workers.said.count("booked hotel") == 1
+    assert workers.reports.count("booked hotel") == 1
     assert {"hotel", "car"} <= set(trip.did)
 
 

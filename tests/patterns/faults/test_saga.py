@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.patterns.checkout import At, Checkout
+from tests.patterns.checkout_saga import At, Checkout
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -35,22 +35,22 @@ def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
 
 
 async def till(
-    voice: WorkerChannel, url: str, name: str, redis: str, before: int = 0, after: int = 0
+    worker: WorkerChannel, url: str, name: str, redis: str, before: int = 0, after: int = 0
 ) -> None:
     """Run the saga in a worker that stops before or after a change of the store."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
 
     async def stop_before(change: int) -> None:
         if change == before:
-            await voice.wait("not saved yet")
+            await worker.report_and_wait("not saved yet")
 
     async def stop_after(change: int) -> None:
         if change == after:
-            await voice.wait("saved")
+            await worker.report_and_wait("saved")
 
     store.before, store.after = stop_before, stop_after  # type: ignore[method-assign]
     async with Checkout(App(url), store, name).app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def survived(
@@ -58,11 +58,11 @@ async def survived(
 ) -> Checkout:
     """Kill a worker at the given change; return the next process once the order was charged that often."""
     doomed = await workers.start(till, url=url, name=name, redis=redis, **stop)
-    await workers.hear("ready")
+    await workers.wait_for("ready")
     services = shop(new_app(), redis, f"{name}")
     async with new_app() as publisher:
         await publisher.publish(services.placed(order_id="42"))
-        await workers.hear("saved" if "after" in stop else "not saved yet")
+        await workers.wait_for("saved" if "after" in stop else "not saved yet")
         doomed.kill()
         async with services.app:
             await eventually(lambda: services.told == ["charge"] * charges, f"{charges} charges")

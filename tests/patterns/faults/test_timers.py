@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
@@ -83,31 +83,31 @@ class Tower:
 
 
 async def keeper(
-    voice: WorkerChannel, url: str, name: str, redis: str, after: int = 0, before: int = 0
+    worker: WorkerChannel, url: str, name: str, redis: str, after: int = 0, before: int = 0
 ) -> None:
     """Keep timers in a worker that stops at a change of a timer's record: 1, it begins; 2, it is published."""
     store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE), only="timer:")
 
     async def stop_before(change: int) -> None:
         if change == before:
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     async def stop_after(change: int) -> None:
         if change == after:
-            await voice.wait("stands still")
+            await worker.report_and_wait("stands still")
 
     store.before, store.after = stop_before, stop_after  # type: ignore[method-assign]
     app = App(url)
     app.include(timers_of(name, redis, store=store))
     async with app:
-        await voice.wait("ready")
+        await worker.report_and_wait("ready")
 
 
 async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: str, **stop: int) -> None:
     """Kill the leader at the named point; another process takes over."""
     await put(name, redis, soon(name))
     doomed = await workers.start(keeper, url=url, name=name, redis=redis, **stop)
-    await workers.hear("stands still")
+    await workers.wait_for("stands still")
     async with tower.app:
         doomed.kill()
         await tower.hears("tea")
@@ -142,7 +142,7 @@ async def test_who_leads_dies_after_it_published(
     await put(name, redis_url, soon(name, bell="dinner"))
     other = Tower(new_app(), name, timers_of(name, redis_url))
     doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
-    await workers.hear("stands still")
+    await workers.wait_for("stands still")
     async with other.app:
         doomed.kill()
         await eventually(lambda: other.rang.count("dinner") > 1, "it is published again")
@@ -157,7 +157,7 @@ async def test_once_makes_it_once(
     tower = Tower(new_app(), name, timers_of(name, redis_url), once=once)
     await put(name, redis_url, soon(name))
     doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
-    await workers.hear("stands still")
+    await workers.wait_for("stands still")
     async with tower.app:
         doomed.kill()
         await eventually(lambda: once.statistics.duplicates == 1, "the second is known")

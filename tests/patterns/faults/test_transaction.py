@@ -8,9 +8,9 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -38,7 +38,7 @@ async def both(url: str, name: str, expected: int) -> None:
     await eventually(there, f"{expected} are in both queues")
 
 
-async def clerk(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
+async def clerk(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     """Book an order on both sides in a worker that stops before or after the commit."""
     async with App(url) as app:
         async with app.transaction() as tx:
@@ -47,8 +47,8 @@ async def clerk(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
             await tx.publish(order.body, key=f"{queue}.debit")
             await tx.publish(order.body, key=f"{queue}.credit")
             if stop == "before":
-                await voice.wait("booked")
-        await voice.wait("booked")
+                await worker.report_and_wait("booked")
+        await worker.report_and_wait("booked")
 
 
 @MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "nothing is published, and what was taken is in its queue again")
@@ -58,7 +58,7 @@ async def test_the_process_dies_before_the_commit(
     async with books(new_app(), name) as app:
         await app.publish(b"10", key=name)
         doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="before")
-        await workers.hear("booked")
+        await workers.wait_for("booked")
         doomed.kill()
         assert (await take_one(amqp_url, name)).body == b"10"
         await both(amqp_url, name, 0)
@@ -71,7 +71,7 @@ async def test_the_process_dies_after_the_commit(
     async with books(new_app(), name) as app:
         await app.publish(b"10", key=name)
         doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="after")
-        await workers.hear("booked")
+        await workers.wait_for("booked")
         doomed.kill()
         await both(amqp_url, name, 1)
         assert await count(amqp_url, name) == 0

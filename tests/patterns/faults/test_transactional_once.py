@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.databases import Sessions, sessions_of
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.waiting import eventually
+from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.sql_sessions import Sessions, sessions_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
@@ -78,22 +78,22 @@ async def paid(sessions: Sessions, *order_ids: str) -> None:
     await eventually(there, f"payments {order_ids} are in the database")
 
 
-async def bookkeeper(voice: WorkerChannel, url: str, queue: str, database: str, stop: str = "") -> None:
+async def bookkeeper(worker: WorkerChannel, url: str, queue: str, database: str, stop: str = "") -> None:
     """Handle messages in a worker that stops before or after its effect."""
     async with sessions_of(database, queue) as sessions:
         its = Books(App(url), queue, sessions)
 
         async def before() -> None:
             if stop == "before":
-                await voice.wait("about to pay")
+                await worker.report_and_wait("about to pay")
 
         async def after() -> None:
             if stop == "after":
-                await voice.wait("not committed yet")
+                await worker.report_and_wait("not committed yet")
 
         its.before, its.after = before, after  # type: ignore[method-assign]
         async with its.app:
-            await voice.wait("ready")
+            await worker.report_and_wait("ready")
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_a_worker_dies_before_the_commit(
     doomed = await workers.start(bookkeeper, **settings, stop=stop)
     async with new_app() as app:
         await place(app, name)
-        await workers.hear(place_of[stop])
+        await workers.wait_for(place_of[stop])
         doomed.kill()
         await workers.start(bookkeeper, **settings)
         await paid(sessions, "42")

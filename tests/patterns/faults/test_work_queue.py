@@ -6,8 +6,8 @@ import asyncio
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.waiting import eventually
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
@@ -51,11 +51,11 @@ class Press:
         )
 
 
-async def press(voice: WorkerChannel, url: str, queue: str, stop: str) -> None:
+async def press(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     its = Press(App(url), queue)
 
     async def stand() -> None:
-        await voice.wait("here")
+        await worker.report_and_wait("here")
 
     if stop == "before":
         its.before = stand  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ async def test_a_process_dies_before_its_work(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(press, url=amqp_url, queue=name, stop="before")
-    await workers.hear("here")
+    await workers.wait_for("here")
     other = Press(new_app(), name)
     async with other.app:
         doomed.kill()
@@ -88,7 +88,7 @@ async def test_a_process_dies_after_its_work(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(press, url=amqp_url, queue=name, stop="after")
-    await workers.hear("here")
+    await workers.wait_for("here")
     other = Press(new_app(), name)
     async with other.app:
         doomed.kill()

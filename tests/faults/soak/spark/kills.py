@@ -16,7 +16,8 @@ from random import Random
 
 from tests.faults.soak.spark.arrivals import Arrivals, wait_for
 from tests.faults.soak.spark.committed import batches
-from tests.support.processes import Child, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes import Child
 from tests.support.spark_cluster import SparkCluster, children, command_line, kill
 
 MESSAGES = 500_000

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sdk.waiting import until
 from tests.support.async_client import async_client
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.proxy_faults import Fault, FrameTrigger
 from warren.sdk import (
@@ -100,8 +100,8 @@ async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int =
                     live = _live_fully if (direction, frame) in RARER else _live
                     await live(App(proxy.url, longest_retry=0.05, grace=2, connect_timeout=60), name)
                 assert step.hit, f"no {frame} {direction}"
-                await until(lambda: proxy.connections == 0, "its connections are closed")
-        await until(lambda: not asyncio.all_tasks() - before, "its tasks have ended")
+                await eventually(lambda: proxy.connections == 0, "its connections are closed")
+        await eventually(lambda: not asyncio.all_tasks() - before, "its tasks have ended")
     finally:
         async with async_client(url) as client:
             for queue in (name, *(f"{name}.{part}" for part in PARTS)):
@@ -122,8 +122,8 @@ async def _live(app: App, name: str) -> None:
     async with app:
         messages = [Count(number=number) for number in range(MESSAGES)]
         await app.publish_many(messages, timeout=60)
-        await until(lambda: handled == set(range(MESSAGES)), "all that is confirmed is handled")
-        await until(lambda: _open(app, name) == 0, "every delivery has its end")
+        await eventually(lambda: handled == set(range(MESSAGES)), "all that is confirmed is handled")
+        await eventually(lambda: _open(app, name) == 0, "every delivery has its end")
 
 
 async def _live_fully(app: App, name: str) -> None:
@@ -157,7 +157,7 @@ async def _live_fully(app: App, name: str) -> None:
     app.publishes(Kept)
     async with app:
         await app.publish_many([Happened(number=number) for number in range(3)], timeout=60)
-        await until(lambda: handled == {1, 2}, "all but the poison is handled")
+        await eventually(lambda: handled == {1, 2}, "all but the poison is handled")
         assert await _at_last(lambda: app.call(Double(number=21), timeout=5)) == 42
         with pytest.raises(Unroutable):
             await app.publish(b"lost", key=f"{name}.nowhere", timeout=60)
@@ -165,8 +165,8 @@ async def _live_fully(app: App, name: str) -> None:
         for queue, least in ((f"{name}.dead", 1), (f"{name}.kept", 2)):
             for _ in range(least):
                 await _at_last(lambda queue=queue: _take(app, queue))  # type: ignore[misc]
-        await until(lambda: _open(app, name) == 0, "every delivery has its end")
-        await until(lambda: _open(app, f"{name}.calls") == 0, "every request has its end")
+        await eventually(lambda: _open(app, name) == 0, "every delivery has its end")
+        await eventually(lambda: _open(app, f"{name}.calls") == 0, "every request has its end")
 
 
 async def _commit(app: App, *messages: Command) -> None:

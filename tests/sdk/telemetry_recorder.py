@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.sdk.waiting import until
+from tests.support.polling import eventually
 from warren.sdk import (
     App,
     Telemetry,
@@ -75,4 +75,4 @@ def id_of(span: ReadableSpan) -> int:
 
 
 async def handled(app: App, name: str, times: int = 1) -> None:
-    await until(lambda: app.statistics().subscriptions[name].acknowledged >= times, "it is acknowledged")
+    await eventually(lambda: app.statistics().subscriptions[name].acknowledged >= times, "it is acknowledged")

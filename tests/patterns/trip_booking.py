@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.patterns import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command, Delivery, Retry
 

@@ -7,7 +7,7 @@ import aio_pika
 from warren.sdk import App, Exchange, Queue
 
 
-async def delete(url: str, apps: list[App], prefix: str) -> None:
+async def delete_topology(url: str, apps: list[App], prefix: str) -> None:
     """Delete the queues and exchanges that the Apps declared and whose names begin with `prefix`."""
     declared = [item for app in apps for item in app.topology]
     names = {(type(item), item.name) for item in declared if isinstance(item, Queue | Exchange)}

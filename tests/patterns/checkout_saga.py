@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tests.patterns.waiting import eventually
+from tests.support.polling import eventually
 from warren.patterns import (
     COMPENSATED,
     CompensateSaga,
