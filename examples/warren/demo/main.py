@@ -29,19 +29,20 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.spark_session import check_spark
 
 MIN_SPAN = 50.0
-"""Shortest span, in real seconds, in which the orders are placed."""
+"""Shortest time, in real seconds, over which the orders are placed."""
 ORDERS_A_SECOND = 150
-"""Highest rate of orders."""
+"""Highest number of orders that are placed per real second."""
 REAL_TIMEOUT = 8.0
-"""Real seconds that a customer has to pay, unless --speed is set."""
+"""Default time that a customer has to pay, in real seconds; `--speed` overrides it."""
 MIN_REAL_TIMEOUT = 1.0
-"""Fewest real seconds to pay that --speed may leave."""
+"""Shortest time to pay, in real seconds, that `--speed` may lead to."""
 SETTLE_SECONDS = 60.0
-"""Seconds for the last decisions after the last payment and the last deadline."""
+"""Time to wait, in real seconds, until every order is decided after the last payment and the last deadline."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo. Print the verdict on standard output, and the progress on standard error."""
+    """Run the demo and return the exit code. Print the verdict on standard output, and the progress on standard
+    error."""
     options = parser().parse_args(arguments)
     try:
         timeout = durations.parse(options.timeout)
@@ -114,7 +115,7 @@ def positive(text: str) -> float:
 
 
 def log_to_file(out: Path) -> None:
-    """Write the log to a file; the terminal shows the progress."""
+    """Write the log to a file in the folder `out`, because the terminal shows the progress."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(out / "demo.log", mode="w")
@@ -130,7 +131,8 @@ def log_to_file(out: Path) -> None:
 async def run_demo(
     orders: list[Order], plan: ReplayPlan, crash: bool, out: Path, console: Console
 ) -> Verdict:
-    """Run broker, shop, orders and Spark job in a new folder, and return the verdict."""
+    """Run the broker, the shop, all orders and the Spark job in a temporary folder, write their results to `out`, and
+    return the verdict."""
     with tempfile.TemporaryDirectory(prefix="warren-demo-") as name:
         folder = Path(name)
         broker = BrokerProcess(folder)
@@ -150,7 +152,8 @@ async def run_demo(
 async def process_orders(
     orders: list[Order], plan: ReplayPlan, shop: Shop, broker: BrokerProcess, crash: bool, console: Console
 ) -> ReplayRecord:
-    """Replay the orders and wait until each is decided. Show the progress of the handlers."""
+    """Replay the orders, wait until each of them is paid or cancelled, and show the progress of the handlers meanwhile.
+    Return the real times of the replay."""
     payments = [order for order in orders if order.delay is not None]
     with Progress(
         TextColumn("{task.description:<14}"),

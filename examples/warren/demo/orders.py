@@ -1,4 +1,4 @@
-"""Orders of the demo: a CSV file, or a seeded sample."""
+"""Orders of the demo: read from a CSV file, or generated from a seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from warren.core.errors import UsageError
 
 COLUMNS = ("order_id", "status", "placed_at", "paid_at")
 SAMPLE_SIZE = 2000
-"""Orders of the sample."""
+"""Number of generated orders, by default."""
 SAMPLE_SEED = 20160904
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order. `paid_at` is None if it was never paid."""
+    """Order of a customer. `paid_at` is None if it was never paid."""
 
     order_id: str
     placed_at: datetime
@@ -94,7 +94,7 @@ def _time(text: str | None, column: str, where: str) -> datetime | None:
 
 
 def sample(size: int = SAMPLE_SIZE, seed: int = SAMPLE_SEED) -> list[Order]:
-    """Generate orders, the same ones for each seed.
+    """Generate `size` orders; the same seed always gives the same orders.
 
     As with real customers, most are paid within half an hour, some much later, and a few never.
     """

@@ -1,4 +1,4 @@
-"""Replay of orders: place and pay them at their times, and kill the broker half-way."""
+"""Replay of the orders: place and pay each one at its time, and kill the broker half-way."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from warren.demo.services import BrokerProcess
 from warren.demo.shop import PayOrder, PlaceOrder, Shop
 
 CATCH_UP_SECONDS = 0.7
-"""Real seconds after the first confirm in which the backlog is still being processed."""
+"""Real seconds after the first confirm of the restarted broker that still count as outage, because the backlog is being
+processed."""
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """Schedule of a replay.
+    """Schedule of a replay: how the times in the CSV file become real times.
 
-    :param span: real seconds in which the orders are placed, evenly
-    :param speed: factor by which time passes faster than in the file, from an order to its payment
-    :param timeout: time to pay, in the time of the file
+    :param span: real seconds in which all orders are placed, evenly spaced
+    :param speed: how many times faster than in the CSV file the time from an order to its payment passes
+    :param timeout: time to pay an order, in the time of the CSV file
     """
 
     span: float
@@ -32,11 +33,12 @@ class ReplayPlan:
 
     @property
     def time_to_pay(self) -> timedelta:
-        """Real time to pay."""
+        """Real time that a customer has to pay: `timeout` divided by `speed`."""
         return self.timeout / self.speed
 
     def paid_after(self, order: Order) -> float | None:
-        """Return the real seconds from order to payment, at most four times the timeout; None if never paid."""
+        """Return the real seconds from the order to its payment, at most four times the time to pay; None if it was
+        never paid."""
         if order.delay is None:
             return None
         return min(order.delay, 4 * self.timeout).total_seconds() / self.speed
@@ -44,19 +46,22 @@ class ReplayPlan:
 
 @dataclass
 class ReplayRecord:
-    """Times of a replay, by the monotonic clock."""
+    """Real times of the events of a replay, in seconds of the monotonic clock."""
 
     placed: dict[str, float] = field(default_factory=dict)
-    """Time at which each order was due to be placed."""
+    """Scheduled time of each order's placement, by order id."""
     paid: dict[str, float] = field(default_factory=dict)
-    """Time at which each payment was confirmed: on a busy machine, later than it was due."""
+    """Time at which the broker confirmed each payment, by order id. On a busy machine, this is later than scheduled."""
     killed_at: float | None = None
     ready_at: float | None = None
     confirmed_at: float | None = None
-    """Time of the first confirm after the restart."""
+    """Time of the first confirm after the broker's restart."""
 
     def outage(self) -> tuple[float, float] | None:
-        """Return start and end of the outage: the kill, and the first confirm plus the time to catch up."""
+        """Return the start and end of the broker's outage, or None if it was not killed.
+
+        The outage lasts from the kill until `CATCH_UP_SECONDS` after the first confirm of the restarted broker.
+        """
         if self.killed_at is None:
             return None
         assert self.confirmed_at is not None
@@ -72,7 +77,8 @@ async def replay(
     crash: bool,
     progress: Callable[[str], None],
 ) -> ReplayRecord:
-    """Place and pay all orders, each at its time. Return when all publishes are confirmed."""
+    """Place and pay all orders, each at its scheduled time, and wait for the broker's confirms. Return the real
+    times."""
     record = ReplayRecord()
     start = time.monotonic()
     wall = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Services of the demo: the broker as a process that can be killed, and a store."""
+"""Services that the demo starts: the broker as a process that can be killed, and a store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from warren.core.errors import UsageError
 from warren.patterns import RedisStore, SqliteStore, Store
 
 START_SECONDS = 30.0
-"""Seconds for the start of a service."""
+"""Seconds that a service may take to start."""
 
 
 class BrokerProcess:
-    """`warren broker` on a data folder, with the same port after each restart."""
+    """Process of `warren broker` that keeps its messages in a data folder, and listens on the same port after each
+    restart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +88,8 @@ async def open_store(folder: Path) -> AsyncIterator[tuple[Store, str]]:
 
 @asynccontextmanager
 async def private_redis(server: str, folder: Path, socket: Path) -> AsyncIterator[None]:
-    """Run a private Redis on a Unix socket in the demo's folder, so that it needs no port."""
+    """Run a Redis server for the demo alone until the block ends. It listens on a Unix socket in the demo's folder, so
+    it needs no port."""
     process = await asyncio.create_subprocess_exec(
         server,
         *("--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"),

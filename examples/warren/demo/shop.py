@@ -1,4 +1,4 @@
-"""The shop: messages, and the handlers that place, collect and cancel orders, as in an application of yours."""
+"""Shop of the demo: its messages, and the handlers that place, pay and cancel orders, as in an application of yours."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from warren.patterns import Deadline, DeadlineOutcome, Once, Store
 from warren.sdk import App, Command, Event, Queue
 
 AUDIT = Queue("orders.audit", type="stream")
-"""Stream of all events of orders, for the pipeline."""
+"""Stream that gets all order events, for the Spark pipeline."""
 
 
 class PlaceOrder(Command, queue="orders.place"):
     order_id: str
     placed_at: datetime
     sent_at: datetime
-    """Real time of the order. The time to pay starts here."""
+    """Real time at which the order was placed; the time to pay starts then."""
 
 
 class PayOrder(Command, queue="orders.pay"):
     order_id: str
     paid_at: datetime
     sent_at: datetime
-    """Real time of the payment. After the time to pay it is late, even if the deadline has not been processed yet."""
+    """Real time of the payment. A payment after the time to pay is late, even if the deadline has not been processed
+    yet."""
 
 
 class CancelOrder(Command, queue="orders.cancel"):
@@ -51,7 +52,8 @@ class OrderRefunded(Event, exchange="orders", key="order.refunded", audience=[AU
 
 @dataclass
 class ProcessedOrders:
-    """Ids of processed orders, by outcome. A redelivery changes nothing."""
+    """Ids of the orders that the handlers have processed, by outcome. They are sets, so a redelivery changes
+    nothing."""
 
     placed: set[str] = field(default_factory=set)
     paid_in_time: set[str] = field(default_factory=set)
@@ -60,7 +62,7 @@ class ProcessedOrders:
 
 
 class Shop:
-    """The application with its deadline.
+    """Application of the demo: an App with its handlers, and the deadline that cancels unpaid orders.
 
     :param url: URL of the broker
     :param time_to_pay: real time after which an unpaid order is cancelled

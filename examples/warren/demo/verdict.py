@@ -11,46 +11,48 @@ from warren.demo.orders import Order
 from warren.demo.replay import ReplayPlan, ReplayRecord
 
 NEAR_TIMEOUT = timedelta(minutes=1)
-"""Distance of a payment from the timeout, in the time of the file, within which both outcomes are correct. It also
-applies to a payment that a busy machine delivered that late."""
+"""Tolerance around the end of the time to pay, measured in the time of the CSV file: a payment within this distance may
+correctly be in time or late. The tolerance also covers payments that a busy machine delivered that late."""
 MAX_UNJUDGED = 0.10
-"""Largest share of orders that may be left unjudged."""
+"""Largest share of orders whose outcome may remain unchecked for the demo to pass, from 0 to 1."""
 
 POSSIBLE_OUTCOMES = {True: ("paid_in_time", "paid_late"), False: ("cancelled",)}
-"""Possible outcomes of an order, by whether it was paid."""
+"""Outcomes that an order can have: for paid orders (True) and for orders that were never paid (False)."""
 
 
 @dataclass
 class Verdict:
-    """Result of the check of all orders."""
+    """Result of comparing the outcome of every order with the expected one."""
 
     orders: int
     right: int = 0
     near_timeout: int = 0
     in_outage: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Number of orders by outcome, judged or not."""
+    """Number of orders by outcome as the Spark job found it, including orders that were not judged."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """Error of each wrong order, by its id."""
+    """Description of the error for each wrong order, by order id, such as `is cancelled, must be paid_in_time`."""
 
     @property
     def unjudged(self) -> int:
-        """Number of orders that are not judged, because both outcomes are correct."""
+        """Number of orders that cannot be judged, because both outcomes are correct (`near_timeout` and
+        `in_outage`)."""
         return self.near_timeout + self.in_outage
 
     @property
     def passed(self) -> bool:
-        """True if no order is wrong and few enough are unjudged."""
+        """True if no order is wrong and at most the share `MAX_UNJUDGED` of the orders is unjudged."""
         return not self.wrong and self.unjudged <= MAX_UNJUDGED * self.orders
 
 
 def judge(
     orders: list[Order], outcomes: Mapping[str, str], plan: ReplayPlan, record: ReplayRecord
 ) -> Verdict:
-    """Compare the outcome of each order with its times.
+    """Compare the outcome of each order with the outcome that is expected from its times, and return the verdict.
 
-    Every order must have exactly one possible outcome. Orders whose payment is near the timeout, or whose payment or
-    deadline was due in the outage, may have either; they are counted separately.
+    Every order must have an outcome that is possible for it: paid in time or late if it was paid, else cancelled. A
+    paid order whose payment is near the timeout, or for which the payment or the deadline fell into the outage of the
+    broker, may be in time or late; such orders are counted separately as unjudged.
     """
     verdict = Verdict(len(orders))
     for order in orders:
@@ -75,14 +77,15 @@ def judge(
 
 
 def expected_outcome(order: Order, timeout: timedelta) -> str:
-    """Return the outcome that follows from the times of an order."""
+    """Return the outcome that is correct for an order according to its times in the file: `cancelled` if it was never
+    paid, else `paid_in_time` or `paid_late`."""
     if order.delay is None:
         return "cancelled"
     return "paid_in_time" if order.delay < timeout else "paid_late"
 
 
 def near_timeout(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
-    """Return True if the payment is so close to the timeout that both outcomes are correct."""
+    """Return True if the payment is so close to the end of the time to pay that in time and late are both correct."""
     if order.delay is None:
         return False
     if abs(order.delay - plan.timeout) <= NEAR_TIMEOUT:
@@ -98,7 +101,7 @@ def near_timeout(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
 
 
 def in_outage(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
-    """Return True if the payment or the deadline was due in the outage."""
+    """Return True if the payment or the deadline was due while the broker was down or catching up after its restart."""
     window = record.outage()
     if window is None:
         return False

@@ -11,8 +11,8 @@ from warren.sdk.extend import Duration, duration
 def backoff(
     first: Duration, *, factor: float = 2.0, times: int = 5, longest: Duration = "1h"
 ) -> tuple[timedelta, ...]:
-    """Return `times` delays: the first is `first`, each further one `factor` times the one before, at most `longest`;
-    whole milliseconds.
+    """Return `times` growing delays: the first is `first`, and each further one is `factor` times the one before, but
+    at most `longest`. Delays are rounded to whole milliseconds.
 
     :raises ConfigError: `times` or `factor` is below 1, or a duration is invalid.
     """

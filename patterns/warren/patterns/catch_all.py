@@ -1,10 +1,11 @@
 """Catch-all: messages that an exchange cannot route are kept, counted and reported.
 
-Guarantees: a message that no binding matches goes to the alternate exchange in the same step of the broker, and from
-there to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` shows it and replays it when the binding
-exists. Its publisher gets no return (RabbitMQ, "Alternate Exchanges": a message that the alternate exchange routes is
-not returned, mandatory or not); the processes with an alert do. Costs nothing as long as every message is routed;
-then two queues.
+Guarantees: the exchange has an alternate exchange. A message that matches no binding goes there in the same step of the
+broker, and from there to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` shows it, and replays it when
+the missing binding exists. The message's publisher gets no return (RabbitMQ, "Alternate Exchanges": a message that the
+alternate exchange routes is not returned, mandatory or not); the processes that have configured an alert are informed.
+
+Costs: nothing as long as every message is routed, otherwise two queues.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ _unrouted = metrics.get_meter("warren.patterns").create_counter(
 
 
 class CatchAll:
-    """Catch-all for an exchange: `orders = CatchAll("orders", alert=notify)`; `app.include(orders)` where the alert
-    shall run.
+    """Queue for all messages that an exchange cannot route, with an optional alert for each of them.
 
-    All processes must declare the exchange alike: `class OrderPlaced(Event, exchange=orders.exchange, ...)`.
+    Use: `orders = CatchAll("orders", alert=notify)`, then `app.include(orders)` in the processes that shall run the
+    alert. All processes must declare the exchange with the same arguments: `class OrderPlaced(Event,
+    exchange=orders.exchange, ...)`.
 
     :param exchange: the exchange.
     :param alert: called with each unroutable message, in one of the processes that include the CatchAll; without it,
-        messages are counted and logged. A failed call is retried as a handler is; the next message is then reported
-        in any case.
+        messages are counted and logged. A failed call is retried as a handler is. A call that fails for good does not
+        prevent the report of the next message.
     """
 
     def __init__(
@@ -54,9 +56,9 @@ class CatchAll:
         name = f"{base.name}.unrouted"
         self.exchange: Exchange = replace(base, alternate_exchange=name)
         self.queue: Queue = Queue(name, dead_letter_exchange=None)
-        """Queue that keeps the messages."""
+        """Queue that keeps the unroutable messages."""
         self.unrouted: int = 0
-        """Messages that were reported to this process."""
+        """Number of unroutable messages that were reported to this process."""
         self._alert = alert
         # A separate queue, so that an alert removes no message; bounded, because it may have no consumer.
         self._alerts = Queue(
@@ -74,7 +76,7 @@ class CatchAll:
         app.handle(bytes, queue=self._alerts)(self._report)
 
     async def on_start(self) -> None:
-        """Do nothing: unroutable messages arrive as messages."""
+        """Do nothing: reports of unroutable messages arrive as messages."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -1,4 +1,4 @@
-"""Clock of the Apps under test, which counts the handlers that sleep."""
+"""Clock for Apps under test that counts the handlers which are sleeping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from warren.sdk import Clock, Delivery, Timer, current_delivery
 
 
 class HandlerClock:
-    """The environment's clock for Apps. A handler that sleeps by it waits for the test to advance the time."""
+    """Clock that Apps under test use, and that counts the sleeping handlers by queue.
+
+    It runs on the clock of the test environment, so a handler that sleeps by it sleeps until the test has advanced the
+    time far enough.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,7 +31,7 @@ class HandlerClock:
             await self._clock.sleep(seconds)
 
     def asleep(self) -> Counter[str]:
-        """Return the number of deliveries whose handler sleeps, by queue."""
+        """Return the number of deliveries whose handler is sleeping, by queue."""
         return Counter(delivery.queue for delivery in self._asleep)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Dead letters of a test: copies of all messages that reach the dead letter exchange."""
+"""Collection of dead letters in a test: copies of all messages that the Apps' queues dead-letter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Content = TypeVar("Content", bound=Message)
 
 @dataclass(frozen=True)
 class DeadLettered:
-    """A message that was dead-lettered.
+    """Message that was dead-lettered during a test.
 
     :ivar queue: queue in which the message was dead-lettered.
     :ivar reason: the SDK's reason (`failed`, `rejected`, `undecodable`, `unknown_type`) or the broker's (`expired`,
@@ -35,7 +35,7 @@ class DeadLettered:
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeadLettered:
-        """Read a dead letter's headers."""
+        """Return the description of a dead letter that was delivered, read from its headers."""
         try:
             headers = delivery.headers
         except TableError:
@@ -52,7 +52,7 @@ class DeadLettered:
         )
 
     def read(self, kind: type[Content]) -> Content:
-        """Decode the message.
+        """Decode the body as a message of the class `kind`.
 
         :raises ValueError: if it is not a message of this class.
         """
@@ -61,9 +61,11 @@ class DeadLettered:
 
 
 class DeadLetters:
-    """Collects the dead letters of all queues that the Apps declare with the SDK's dead letter exchange.
+    """Collector of the dead letters of all queues that the Apps declare with the SDK's dead letter exchange.
 
-    :ivar received: in the order of arrival.
+    Its own queue is bound to that exchange with the dead letter routing key of each such queue.
+
+    :ivar received: the dead letters in the order of arrival.
     """
 
     def __init__(self) -> None:
@@ -72,14 +74,15 @@ class DeadLetters:
         self._keys: set[str] = set()
 
     def consume_with(self, app: App) -> None:
-        """Consume the dead letters with this App, which must not run yet."""
+        """Register the handler that collects the dead letters with this App, which must not be running yet."""
 
         @app.handle(bytes, queue=self._queue, concurrency=1)
         async def collect(body: bytes, delivery: Delivery) -> None:
             self.received.append(DeadLettered.of(delivery))
 
     async def follow(self, app: App, topology: Iterable[Declarable]) -> None:
-        """Bind also the dead letters of those queues in this topology that are new."""
+        """Bind the collector's queue for the dead letters of those queues in `topology` that it does not collect
+        yet."""
         new = [key for key in _keys(topology) if key not in self._keys]
         if new:
             exchange = Exchange(DEAD_LETTER_EXCHANGE, type="direct")
@@ -89,7 +92,7 @@ class DeadLetters:
 
 
 def _keys(topology: Iterable[Declarable]) -> Iterator[str]:
-    """Yield the dead letter routing key of each queue."""
+    """Yield the dead letter routing key of each queue in `topology` that uses the SDK's dead letter exchange."""
     for item in topology:
         if (
             isinstance(item, Queue)

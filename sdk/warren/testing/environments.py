@@ -16,12 +16,12 @@ from warren.testing.name_rewriting import NameRewriter
 from warren.testing.proxy import RewritingProxy
 
 QUIET_SECONDS: Final = 0.15
-"""A live broker counts as idle after this time without a frame: its internal work cannot be observed."""
+"""Seconds without a frame after which a live broker counts as idle: its internal work cannot be observed."""
 POLL_SECONDS: Final = 0.01
 
 
 class TestEnvironment(Protocol):
-    """A broker, its clock, and the wait until all work is done.
+    """Broker and clock of a test, with the means to let time pass and to wait until all work is done.
 
     :ivar patience: seconds of real time that handlers and publishes may take before `settle` fails.
     """
@@ -36,14 +36,14 @@ class TestEnvironment(Protocol):
         ...
 
     def open(self, probe: Probe) -> AbstractAsyncContextManager[str]:
-        """Start the broker for as long as the context lasts; it yields the URL for clients.
+        """Return a context that runs or connects the broker until the block ends; it yields the URL for clients.
 
         :param probe: returns a description of the clients' current work, empty if they are idle.
         """
         ...
 
     async def advance(self, seconds: float) -> None:
-        """Let the test's time pass, and settle."""
+        """Let `seconds` of the test's time pass, and wait until all work that fell due has been done."""
         ...
 
     async def settle(self) -> None:
@@ -55,7 +55,7 @@ class TestEnvironment(Protocol):
 
 
 class VirtualEnvironment:
-    """A broker in this process on a virtual clock."""
+    """Broker in this process on a virtual clock, whose time passes only when the test advances it."""
 
     def __init__(self) -> None:
         # Whole seconds: sums of times and delays are exact to the millisecond then.
@@ -93,10 +93,11 @@ class VirtualEnvironment:
 
 
 class LiveEnvironment:
-    """A live broker behind a proxy that rewrites names, to isolate the test, and divides TTLs and delays by the scale.
+    """Live broker behind a proxy, which isolates the test by rewriting names, and divides TTLs and delays by `scale`.
 
-    The broker's time passes while nothing happens; the test's time does not. It is the time of the last activity, or the
-    time that `advance` went to. `advance` counts from there, so that waiting for idleness does not consume the test's time.
+    The broker's time passes all the time, while the test's time stands still between activities. The test's time is the
+    time of the last activity, or the end of the last `advance` if that is later. `advance` counts from there, so
+    waiting for idleness does not use up the test's time.
 
     :param scale: how many times faster than real time the test's time passes.
     """
@@ -146,7 +147,7 @@ class LiveEnvironment:
 
 
 class ScaledClock:
-    """A clock that starts at the current time and runs `scale` times as fast as real time."""
+    """Clock that starts at the current time and runs `scale` times as fast as real time."""
 
     def __init__(self, scale: float) -> None:
         self._scale = scale

@@ -20,16 +20,18 @@ Sent = TypeVar("Sent", bound=Message)
 Answer = TypeVar("Answer")
 
 GRACE_SECONDS = 0.2
-"""Seconds for handlers that still run at the end of a test: nothing that they wait for will happen."""
+"""Real seconds that running handlers get to finish at the end of a test. Longer is of no use, because the test's time
+no longer passes."""
 STEP_SECONDS = 0.05
-"""Steps in which time passes for a handler that sleeps during `call`."""
+"""Seconds by which the test's time advances at a time while a handler sleeps during `call`."""
 
 
 class Warren:
-    """Apps under test on a broker with a clock that the test controls: an hour takes as long as its work.
+    """Harness that runs Apps on a broker with a clock that the test controls, so that an hour of waiting takes no real
+    time.
 
-    Handlers, delays, deadlines, leases and TTLs use the test's clock. The timeouts of `publish` and `call`, heartbeats and
-    sockets use real time.
+    Handlers, delays, deadlines, leases and TTLs use the test's clock. The timeouts of `publish` and `call`, heartbeats
+    and sockets use real time.
 
     :param url: URL of a live broker; by default the broker runs in this process, and its time passes only by `advance`.
     :param scale: how many times faster than real time the time passes on a live broker.
@@ -53,7 +55,7 @@ class Warren:
     async def running(self, *apps: App) -> AsyncIterator[Warren]:
         """Run the Apps on the test's broker and clock until the block ends.
 
-        They must not run yet, and may run again afterwards. At the end they get back their own URL and clock.
+        The Apps must not be running already. At the end they get back their own URL and clock, and may run again.
         """
         if self._url is not None:
             raise RuntimeError("this test runs its Apps already: warren.running(first, second)")
@@ -100,7 +102,7 @@ class Warren:
 
     @property
     def patience(self) -> float:
-        """Seconds of real time that pending work may take: 5 by default, 15 on a live broker."""
+        """Seconds of real time that pending work may take before a wait fails: 5 by default, 15 on a live broker."""
         return self._environment.patience
 
     @patience.setter
@@ -109,7 +111,7 @@ class Warren:
 
     @property
     def now(self) -> datetime:
-        """The test's time. It starts at the real time."""
+        """Return the test's current time. It starts at the real time."""
         return datetime.fromtimestamp(self._environment.now(), UTC)
 
     # Actions
@@ -122,7 +124,8 @@ class Warren:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish as a client outside of the Apps, and wait until all that follows now is done; parameters as `app.publish`.
+        """Publish as a client outside of the Apps, and wait until all work that follows from the message now is done;
+        parameters as for `app.publish`.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
@@ -135,7 +138,10 @@ class Warren:
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
-        """Call as a client outside of the Apps; parameters as `app.call`. Time passes while a handler of the call sleeps."""
+        """Call as a client outside of the Apps, and return the answer; parameters as for `app.call`.
+
+        While a handler of the call sleeps, the test's time advances, so that the handler can finish.
+        """
         client = self._client()
         calling = asyncio.ensure_future(client.call(request, timeout=timeout, message_id=message_id))
         try:
@@ -159,10 +165,11 @@ class Warren:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Let time pass. All that falls due meanwhile happens at its time and in order, each with all that follows from it.
+        """Let the test's time pass. Delays, TTLs, deadlines and sleeps that end meanwhile do so at their times and in
+        order, each with all the work that follows from it.
 
-        :raises Unsettled: if something takes more than `patience` seconds of real time, such as a handler that waits for an
-            external service.
+        :raises Unsettled: if something takes more than `patience` seconds of real time, such as a handler that waits
+            for an external service.
         """
         duration += timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
@@ -171,7 +178,7 @@ class Warren:
         await self._environment.advance(duration.total_seconds())
 
     async def settle(self) -> None:
-        """Wait until all work that is due now is done: published, handled, acknowledged.
+        """Wait until all work that is due now is done: messages are published, handled and acknowledged.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
@@ -181,9 +188,10 @@ class Warren:
     # Results
 
     def handled(self, kind: type[Content]) -> list[Content]:
-        """Return the messages of this class (or of a subclass) whose handlers returned, in that order.
+        """Return the messages of this class (or of a subclass) whose handlers returned, in the order in which they
+        returned.
 
-        A message that several queues handle is listed once for each.
+        A message that several queues handle is listed once for each queue.
         """
         return [
             message
@@ -207,7 +215,8 @@ class Warren:
 
     @property
     def dead_letters(self) -> list[DeadLettered]:
-        """Dead letters of the Apps' queues in the order of arrival, from handlers, the SDK and the broker."""
+        """Messages that the Apps' queues dead-lettered, in the order of arrival, whether a handler, the SDK or the
+        broker was the cause."""
         return list(self._dead_letters.received)
 
     # Internals
@@ -218,7 +227,7 @@ class Warren:
         return self._own
 
     async def _follow(self) -> None:
-        """Collect also the dead letters of queues that were declared meanwhile."""
+        """Start to collect the dead letters of queues that the Apps have declared since the last call."""
         own = self._client()
         for app in self._apps:
             await self._dead_letters.follow(own, app.topology)

@@ -1,4 +1,5 @@
-"""Rewriting of names and times: isolates a test on a shared broker by a suffix, and scales its TTLs and delays."""
+"""Rewriting of names and times between clients and a shared live broker: a suffix on each name isolates a test, and its
+TTLs and delays are divided so that it runs faster."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ NAME_BYTES: Final = 255
 TIMES: Final = frozenset(
     {"x-message-ttl", "x-expires", "x-delay", "x-delayed-retry-min", "x-delayed-retry-max"}
 )
-"""Arguments and headers in milliseconds that are divided by the scale. Timeouts in real time are not included."""
+"""Queue arguments and message headers in milliseconds that are divided by `scale` on the way to the broker. Timeouts in
+real time are not included."""
 
 _QUEUE = ("queue",)
 _EXCHANGE = ("exchange",)
@@ -37,16 +39,16 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "basic.get-ok": ("exchange", "routing_key"),
     "basic.return": ("exchange", "routing_key"),
 }
-"""Fields of each method that contain, or may contain, the name of a queue or exchange."""
+"""Fields of each AMQP method that contain, or may contain, the name of a queue or exchange."""
 TEXTS: Final = frozenset({"channel.close", "connection.close"})
-"""Methods whose reply text may contain names."""
+"""AMQP methods whose reply text may contain names of queues or exchanges."""
 
 
 class NameRewriter:
-    """Rewrites names and times in the frames between clients and a broker.
+    """Rewriter of queue and exchange names, TTLs and delays in the frames between clients and a broker.
 
     :param suffix: appended to every name except predeclared ones (`amq.`) and the default exchange's.
-    :param scale: divisor of times.
+    :param scale: how many times faster than real time the test's time passes; TTLs and delays are divided by it.
     """
 
     def __init__(self, suffix: str, scale: float) -> None:
@@ -54,7 +56,7 @@ class NameRewriter:
         self._scale = scale
 
     def to_broker(self, name: bytes) -> bytes:
-        """Return the name on the broker.
+        """Return the name that the broker gets for a name that the test uses.
 
         :raises ValueError: if the name would be longer than 255 bytes.
         """
@@ -65,11 +67,15 @@ class NameRewriter:
         return name + self._suffix
 
     def to_client(self, name: bytes) -> bytes:
-        """Return the name in the test."""
+        """Return the name that the test uses for a name from the broker."""
         return name.removesuffix(self._suffix)
 
     def rewrite_request(self, payload: bytes) -> tuple[bytes, Method | None, Arguments]:
-        """Rewrite a method from a client; return the payload, and the method with its new fields if it contains names."""
+        """Rewrite the payload of a method frame from a client.
+
+        :return: the new payload, and, for the proxy to record, the method with its rewritten fields. The method is
+            None, and the payload unchanged, if the method contains no names.
+        """
         method = _method(payload)
         if method is None:
             return payload, None, Arguments()
@@ -84,7 +90,7 @@ class NameRewriter:
         return _encoded(method, fields), method, fields
 
     def rewrite_response(self, payload: bytes) -> bytes:
-        """Rewrite a method from the broker."""
+        """Return the payload of a method frame from the broker with the names that the test uses."""
         method = _method(payload)
         if method is None or self._suffix not in payload:
             return payload
@@ -96,9 +102,10 @@ class NameRewriter:
         return _encoded(method, fields)
 
     def rewrite_request_header(self, payload: bytes) -> bytes:
-        """Rewrite a content header from a client.
+        """Return the payload of a content header frame from a client with its times divided by `scale`.
 
-        The expiration of a request stays, because it is the caller's timeout in real time.
+        The expiration of an RPC request (a message with `reply_to`) stays, because it is the caller's timeout in real
+        time.
         """
         held = properties.decode(payload)
         expiration, headers = held.data("expiration"), held.headers
@@ -112,7 +119,8 @@ class NameRewriter:
         return properties.encode(held, int.from_bytes(payload[4:12]))
 
     def rewrite_response_header(self, payload: bytes) -> bytes:
-        """Rewrite a content header from the broker: the names in `x-death`."""
+        """Return the payload of a content header frame from the broker with the names that the test uses in headers
+        such as `x-death`."""
         if self._suffix not in payload:
             return payload
         held = properties.decode(payload)
@@ -146,12 +154,13 @@ class NameRewriter:
         return field_tables.field_of(self._divided(field.value))
 
     def _divided(self, milliseconds: int) -> int:
-        """Divide by the scale, rounded up so that nothing expires too early."""
+        """Divide a TTL or delay by the factor by which the test's time is faster, rounded up so that nothing expires
+        too early."""
         return -int(-milliseconds // self._scale)
 
 
 def _method(payload: bytes) -> Method | None:
-    """Return the method, if it contains names."""
+    """Return the AMQP method of the payload if its fields or its reply text can contain names, else None."""
     method = methods.BY_ID.get(int.from_bytes(payload[:4]))
     return method if method is not None and (method.name in NAMES or method.name in TEXTS) else None
 

@@ -36,14 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def warren_url(pytestconfig: pytest.Config) -> str | None:
-    """URL of the live broker from `--amqp-url`, or None. A conftest.py may override this fixture."""
+    """Return the URL of the live broker from `--amqp-url`, or None. A conftest.py may override this fixture."""
     url: str | None = pytestconfig.getoption("--amqp-url")
     return url
 
 
 @pytest.fixture
 def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
-    """Harness for Apps under test: `async with warren.running(app):`; see `Warren`."""
+    """Return the harness for Apps under test: `async with warren.running(app):`; see `Warren`."""
     from warren.testing.harness import Warren
 
     return Warren(warren_url, pytestconfig.getoption("--time-scale"))

@@ -52,7 +52,7 @@ class RewritingProxy:
         )
 
     async def __aenter__(self) -> RewritingProxy:
-        """Start to listen.
+        """Start to listen for clients, after a check that the broker can be reached.
 
         :raises TransportUnavailable: if the broker cannot be reached or refuses the login.
         """

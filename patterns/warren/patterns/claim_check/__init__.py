@@ -1,4 +1,4 @@
-"""Claim check: large bodies stay in a blob store; messages carry the claim to them."""
+"""Claim check: large bodies are kept in a blob store; messages carry only a reference, the claim."""
 
 from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.patterns.claim_check.claim_check import BlobClaim, ClaimCheck, ClaimCheckStatistics

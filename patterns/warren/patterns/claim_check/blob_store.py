@@ -1,4 +1,4 @@
-"""Blob store protocol: the place where a claim check stores large bodies."""
+"""Blob store protocol: the storage in which a claim check keeps large bodies."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from warren.sdk.extend import Outcome
 
 
 class BlobStoreUnavailable(WarrenError):
-    """The blob store did not answer, or cannot be written. Retryable."""
+    """The blob store did not answer, or cannot be written. The operation can be retried."""
 
     retryable: bool = True
     outcome: Outcome = "not_sent"
 
 
 class BlobStore(Protocol):
-    """Place for large bodies. Names consist of hexadecimal digits; the body of a name never changes."""
+    """Storage for large message bodies. The name of a body consists of hexadecimal digits; the body under a name never
+    changes."""
 
     async def put(self, name: str, body: bytes) -> None:
-        """Store a body. It is durable on return, and its age counts anew if it was stored already.
+        """Store `body` under `name`. The body is durable on return. If it was stored already, its age counts from now.
 
-        :raises BlobStoreUnavailable: it may be stored or not; put it again.
+        :raises BlobStoreUnavailable: the body may or may not be stored; put it again.
         """
         ...
 
     async def get(self, name: str) -> bytes | None:
-        """Return the body, or None if there is none.
+        """Return the body that is stored under `name`, or None if there is none.
 
-        :raises BlobStoreUnavailable: it is unknown whether there is one.
+        :raises BlobStoreUnavailable: it is unknown whether the body exists.
         """
         ...
 
     async def clean(self, before: datetime) -> int:
-        """Delete the bodies that were put before `before`, and return their number.
+        """Delete the bodies that were last put before the time `before`, and return the number of deleted bodies.
 
-        :raises BlobStoreUnavailable: some may be deleted.
+        :raises BlobStoreUnavailable: some of the bodies may have been deleted.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""Claim check: store large bodies in a blob store; their messages carry the claim.
+"""Claim check: store large bodies in a blob store; their messages carry only a reference, the claim.
 
-Guarantees: the body is durable in the store before its message is published, and cannot be confused with another: it
-is identified by its SHA-256, which is checked when it is fetched. A message whose body is missing or was changed
-becomes a dead letter with the reason; if the store does not answer, the handler fails, for its retry policy.
+Guarantees: the body is durable in the store before its message is published, and cannot be confused with another: it is
+identified by its SHA-256, which is checked when it is fetched. A message whose body is missing or was changed becomes a
+dead letter with the reason. If the store does not answer, the handler fails, and its retry policy applies.
 
 A body is kept for `keep` after it was last published; a message that waits longer, in a queue or as a dead letter,
 loses its content. Nothing deletes a body earlier, because the number of queues with the message is unknown.
@@ -38,7 +38,8 @@ DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 class BlobClaim(BaseModel, frozen=True):
-    """Claim to a stored body: its SHA-256 in hexadecimal digits and its size in bytes. May be a field of a message."""
+    """Reference to a stored body: its SHA-256 in hexadecimal digits and its size in bytes. It may be a field of a
+    message."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     size: int = Field(ge=0)
@@ -46,7 +47,7 @@ class BlobClaim(BaseModel, frozen=True):
 
 @dataclass(slots=True)
 class ClaimCheckStatistics:
-    """Counters of this process."""
+    """Counters of one `ClaimCheck` in this process."""
 
     checked: int = 0
     """Bodies that were stored."""
@@ -59,17 +60,18 @@ class ClaimCheckStatistics:
 
 
 class ClaimCheck:
-    """Middleware for publishers and handlers that stores large bodies: `ClaimCheck(FolderBlobStore("/srv/blobs"))`.
+    """Middleware that stores large bodies when messages are published, and fetches them before messages are handled:
+    `ClaimCheck(FolderBlobStore("/srv/blobs"))`.
 
-    Include it after `Encryption` to store encrypted bodies. `put` and `get` do the same explicitly, also without an
-    App.
+    Include it after `Encryption` to store encrypted bodies. `put` and `get` store and fetch single bodies explicitly,
+    also without an App.
 
     :param blobs: `FolderBlobStore` or `S3BlobStore`.
     :param threshold_bytes: bodies above this size are stored. Default 256 KiB.
     :param max_bytes: bodies above this size are refused, on publishing and on fetching. Default 256 MiB.
-    :param keep: how long a body is kept after it was last published; longer than any message may wait. Default 30
-        days.
-    :param clean_every: how often this process deletes older bodies; None disables it. Default 1 hour.
+    :param keep: how long a body is kept after it was last published; longer than any message may wait. Default 30 days.
+    :param clean_every: interval at which this process deletes bodies older than `keep`; None disables it. Default 1
+        hour.
     :raises ConfigError: `threshold_bytes` is negative or above `max_bytes`, or a duration is not positive.
     """
 
@@ -100,14 +102,16 @@ class ClaimCheck:
 
     @property
     def busy(self) -> str:
-        """Background work in progress; empty if there is none."""
+        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
+        none."""
         return "deleting old bodies" if self._cleaning else ""
 
     async def put(self, body: bytes) -> BlobClaim:
-        """Store a body and return its claim; the body is durable on return. Storing it again renews its age.
+        """Store a body and return its claim. The body is durable on return. If it was stored already, its age counts
+        from now.
 
-        :raises ConfigError: it is larger than `max_bytes`.
-        :raises BlobStoreUnavailable: put it again.
+        :raises ConfigError: the body is larger than `max_bytes`.
+        :raises BlobStoreUnavailable: the body may or may not be stored; put it again.
         """
         if len(body) > self._max_bytes:
             raise ConfigError(
@@ -119,10 +123,10 @@ class ClaimCheck:
         return claim
 
     async def get(self, claim: BlobClaim) -> bytes:
-        """Return the body of a claim.
+        """Return the body to which a claim refers.
 
-        :raises DeadLetter: it is missing, was changed, or is larger than `max_bytes`.
-        :raises BlobStoreUnavailable: try again.
+        :raises DeadLetter: the body is missing, was changed, or is larger than `max_bytes`.
+        :raises BlobStoreUnavailable: the store did not answer; try again.
         """
         if claim.size > self._max_bytes:
             raise DeadLetter(
@@ -139,9 +143,9 @@ class ClaimCheck:
         return body
 
     async def clean(self) -> int:
-        """Delete bodies older than `keep`, and return their number.
+        """Delete the bodies that are older than `keep`, and return the number of deleted bodies.
 
-        :raises BlobStoreUnavailable: some may be deleted; the next call deletes the rest.
+        :raises BlobStoreUnavailable: some of the bodies may have been deleted; the next call deletes the rest.
         """
         cleaned = await self._blobs.clean(datetime.fromtimestamp(self._clock.now(), UTC) - self._keep)
         self.statistics.cleaned += cleaned
@@ -159,7 +163,7 @@ class ClaimCheck:
             self._cleaner = asyncio.create_task(self._clean_up(every), name="claim check", context=Context())
 
     async def on_stop(self) -> None:
-        """Stop the periodic deletion, and release connections."""
+        """Stop the periodic deletion, and close the connections of the blob store."""
         cleaner, self._cleaner = self._cleaner, None
         if cleaner is not None:
             cleaner.cancel()
@@ -203,7 +207,8 @@ class ClaimCheck:
 
 
 def _read(text: object) -> BlobClaim:
-    """Return the claim of a header: a digest and a size, whoever wrote it."""
+    """Return the claim from a message's header, or raise `DeadLetter` if the header is not a valid claim. Anybody may
+    have written the header, so only a digest and a size are accepted."""
     digest, _, size = text.partition(";") if isinstance(text, str) else ("", "", "")
     if not DIGEST.fullmatch(digest) or not (size.isascii() and size.isdecimal() and len(size) < 20):
         raise DeadLetter("the claim in its header is not in the form that Warren writes")

@@ -22,13 +22,13 @@ PREFIX: Final = 2
 
 
 class FolderBlobStore:
-    """Blob store with one file per body, in folders by the first two digits of its name.
+    """Blob store with one file per body, in subfolders named by the first two digits of the body's name.
 
-    A file is written under another name, synced, renamed, and its folder synced: an existing name stands for the
-    whole body, also after a power failure.
+    A file is written under a temporary name, synced and renamed, and its folder is synced. A file under its final name
+    is therefore complete, also after a power failure.
 
     :param path: the folder; it is created if it is missing, its parent is not.
-    :raises UsageError: it is no folder, or cannot be created.
+    :raises UsageError: `path` is no folder, or cannot be created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -87,7 +87,10 @@ class FolderBlobStore:
         return cleaned
 
     def _delete_if_old(self, path: Path, before: float) -> bool:
-        """Delete a file unless it was put again meanwhile: under another name no put can replace it."""
+        """Delete a file that was last put before the time `before`, and return whether it was deleted.
+
+        The file is first renamed, so that a concurrent put of the same body is not deleted.
+        """
         deleting = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{DELETING}"))
         if deleting.stat().st_mtime >= before:
             deleting.rename(path)
@@ -111,7 +114,7 @@ class FolderBlobStore:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the folder: a rename is durable only then (fsync(2))."""
+    """Sync the folder, because a rename in it is durable only then (fsync(2))."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""`S3BlobStore`: large bodies in an object store with Amazon S3's protocol."""
+"""`S3BlobStore`: large bodies in an object store that supports Amazon's S3 protocol."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from warren.patterns.optional_packages import require_package
 class S3BlobStore:
     """Blob store with one object per body, shared by every process that reaches the bucket.
 
-    Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role),
-    unless they are given. An object store can delete old bodies by itself: a lifecycle rule of the bucket that
-    expires objects under `prefix` after the days that messages may wait costs nothing, while `clean` lists them all.
-    It is also the only safe way if the same content is published again after so long: `clean` may delete a body that
-    was put again since it was listed.
+    Unless they are given, credentials and region are found as Amazon's tools find them (environment, `~/.aws`, the
+    machine's role).
+
+    An object store can delete old bodies by itself: a lifecycle rule of the bucket that expires the objects under
+    `prefix` after the number of days that messages may wait. This costs nothing, while `clean` lists all objects. The
+    rule is also the only safe way if content may be published again at that age: `clean` may delete a body that was put
+    again after it was listed.
 
     :param bucket: an existing bucket.
-    :param prefix: prefix of every name.
+    :param prefix: prefix of every object's name.
     :param settings: further arguments of aiobotocore's `create_client`: `endpoint_url`, `region_name`,
         `aws_access_key_id`, `aws_secret_access_key`, `config`.
     :raises UsageError: aiobotocore is not installed.
@@ -74,7 +76,7 @@ class S3BlobStore:
             await opened[1].aclose()
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the client; return None if there is no such object."""
+        """Call a method of the S3 client and return its response, or None if the requested object does not exist."""
         from botocore.exceptions import ClientError
 
         try:
@@ -88,7 +90,7 @@ class S3BlobStore:
             raise self._unavailable(error) from error
 
     async def _client(self) -> Any:
-        """Return the client of the running event loop."""
+        """Return the S3 client of the running event loop."""
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._open is None or self._open[0] is not loop:

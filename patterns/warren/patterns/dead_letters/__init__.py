@@ -1,9 +1,9 @@
 """Dead letters: inspect, replay or discard messages that could not be handled.
 
-The parking lot of a queue is its dead letter queue, `<queue>.dead` by default. Guarantees: reading leaves every
-message in its place; a replay publishes a message to the exchange and key that it was first published to, with the
-same id, and removes it from the parking lot only after the broker's confirm, so nothing is lost wherever the replay
-stops. A message that was replayed but not yet removed when the replay stopped exists twice, with one message id.
+The parking lot of a queue is its dead letter queue, `<queue>.dead` by default. Guarantees: reading removes no message
+and keeps the order; a replay publishes a message to the exchange and key that it was first published to, with the same
+id, and removes it from the parking lot only after the broker's confirm, so nothing is lost if the replay is
+interrupted. A message that was replayed but not yet removed when the replay stopped exists twice, with one message id.
 
 The command `warren dlq` does the same from a shell.
 """

@@ -1,5 +1,5 @@
-"""Parked messages: a dead message with the facts of its death, from the SDK's headers or else from the broker's
-`x-death`."""
+"""Parked messages: dead letters with the reason, time and place of their death, read from the SDK's headers or, without
+them, from the broker's `x-death`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from warren.wire.field_tables import TableError
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """Message in a parking lot.
+    """Dead letter in a parking lot.
 
-    :ivar queue: queue in which it died.
-    :ivar reason: from the SDK `failed`, `undecodable`, `unknown_type`, `unknown_content_type` or `rejected`; from the
-        broker `rejected`, `expired`, `maxlen` or `delivery_limit`; empty if no header has one (messages from an
-        alternate exchange).
+    :ivar queue: queue in which the message was dead-lettered.
+    :ivar reason: reason of the dead-lettering. From the SDK: `failed`, `undecodable`, `unknown_type`,
+        `unknown_content_type` or `rejected`; from the broker: `rejected`, `expired`, `maxlen` or `delivery_limit`;
+        empty if no header contains one (messages from an alternate exchange).
     :ivar error: the exception's type and text, or the reason that the handler gave; may be empty.
-    :ivar exchange: exchange to which it was first published with `key`.
-    :ivar deaths: how often it died, also before it was replayed.
+    :ivar exchange: exchange to which the message was first published, with the routing key `key`.
+    :ivar deaths: how often the message was dead-lettered, including the times before it was replayed.
     """
 
     delivery: Delivery
@@ -49,7 +49,7 @@ class ParkedMessage:
 
     @classmethod
     def of(cls, delivery: Delivery, delivery_tag: int) -> ParkedMessage:
-        """Return the parked message of a delivery."""
+        """Return the parked message for a delivery from a dead letter queue."""
         try:
             headers = delivery.headers
             exchange, key = origin(delivery)
@@ -92,7 +92,7 @@ class ParkedMessage:
 
     @property
     def exception(self) -> str:
-        """Name of the exception's type; empty if none is known."""
+        """Name of the exception's type with which the handler failed; empty if it is unknown."""
         name, colon, _ = self.error.partition(":")
         return name if colon and name.isidentifier() else ""
 
@@ -101,7 +101,7 @@ class ParkedMessage:
         return self.delivery.message_id or ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its facts for JSON output, without the body."""
+        """Return the message's metadata, without its body, as values for JSON output."""
         return {
             "message_id": self.message_id,
             "type": self.delivery.type or "",
@@ -117,7 +117,8 @@ class ParkedMessage:
         }
 
     def details(self) -> dict[str, Any]:
-        """Return everything about the message as values of JSON: `as_dict`, properties, headers and body.
+        """Return everything about the message as values for JSON output: the metadata of `as_dict`, properties, headers
+        and body.
 
         A body that is not UTF-8 is `body_base64`. Unprintable characters in headers are replaced.
         """
@@ -135,12 +136,13 @@ class ParkedMessage:
 
 
 def printable(text: str) -> str:
-    """Replace characters that would control a terminal: headers and ids of a message may hold anything."""
+    """Return the text without characters that could control a terminal, because headers and ids of a message may
+    contain anything."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value of a header as a value of JSON."""
+    """Convert the value of a header to a value that JSON can represent."""
     if isinstance(value, dict):
         return {str(name): _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -151,7 +153,8 @@ def _json_value(value: Any) -> Any:
 
 
 def _latest_death(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first entry of `x-death`: brokers put the latest there (RabbitMQ, "Dead Letter Exchanges")."""
+    """Return the first entry of the header `x-death`, or an empty mapping: brokers put the latest death first
+    (RabbitMQ, "Dead Letter Exchanges")."""
     deaths = headers.get("x-death")
     latest = deaths[0] if isinstance(deaths, list) and deaths else {}
     return latest if isinstance(latest, Mapping) else {}

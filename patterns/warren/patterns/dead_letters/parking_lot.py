@@ -1,4 +1,4 @@
-"""Parking lot: read a dead letter queue once through; messages stay in their place unless they are removed."""
+"""Parking lot: reader of a dead letter queue that leaves every message in the queue unless it is removed explicitly."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
 from warren.sdk.extend import DataChannel, Session, translate_errors
 
 PAGE: Final = 500
-"""Messages that one consumer may hold unacknowledged."""
+"""Largest number of unacknowledged messages of one consumer; for more messages, the next consumer is opened."""
 ANSWER_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 1.0
 REQUEUE_SECONDS: Final = 2.0
 """Seconds that a broker may take to requeue held messages after it has closed the channel."""
 POLL_SECONDS: Final = 0.05
 EMPTY_ANSWERS: Final = 4
-"""Answers of an empty queue that count as empty: RabbitMQ also reports a quorum queue as empty whose leader has not
-answered within 250 ms."""
+"""Number of consecutive reports of 0 messages after which a queue counts as empty: RabbitMQ also reports 0 for a quorum
+queue whose leader has not answered within 250 ms."""
 
 
 class ParkingLot:
-    """Queue of dead letters: `async with ParkingLot(url, "billing.dead") as lot: async for message in lot: ...`.
+    """Reader of a queue of dead letters: `async with ParkingLot(url, "billing.dead") as lot: async for message in lot:
+    ...`.
 
-    Messages that were read are held unacknowledged and requeued at their places at the end of the block; a quorum
-    queue of RabbitMQ's changes the order of more than 500. They are ready again when the block has ended; until then
-    no other consumer gets them. On a quorum queue of RabbitMQ's each reading counts as a delivery: the dead letter
-    queues that Warren declares have no delivery limit, which would end messages after 20.
+    Messages that were read stay unacknowledged until the end of the block, so no other consumer gets them meanwhile. At
+    the end of the block they return to their positions in the queue; RabbitMQ's quorum queues change the order if there
+    are more than 500. On RabbitMQ's quorum queues each reading also counts as a delivery. The dead letter queues that
+    Warren declares have no delivery limit, because the default limit of 20 would delete messages.
 
     :raises TopologyMismatch: the queue does not exist, or is exclusive to another connection.
-    :raises TransportUnavailable: there is no connection, or it was lost; all held messages are back in the queue
-        then. Also raised at the end of the block if the connection was lost before the broker had acknowledged the
+    :raises TransportUnavailable: there is no connection, or it was lost; all unacknowledged messages are back in the
+        queue then. Also raised at the end of the block if the connection was lost before the broker had confirmed the
         removals.
     """
 
     def __init__(self, url: str, queue: str) -> None:
         self.queue: str = queue
         self.size: int = 0
-        """Messages when the block was entered; so many are read, not those that arrive meanwhile."""
+        """Number of messages in the queue when the block was entered. Iteration ends after so many, even if more have
+        arrived."""
         self._url = url
         self._session: Session | None = None
         self._channel: DataChannel | None = None
@@ -54,7 +56,8 @@ class ParkingLot:
         self._removed_any = False
         self._last_tag = 0
         self._previous_last_tag = 0
-        """Last delivery tag before the present consumer: removals of earlier messages do not add to its capacity."""
+        """Last delivery tag of the previous consumer. Removing a message up to this tag does not let the present
+        consumer receive another."""
 
     async def __aenter__(self) -> ParkingLot:
         self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)
@@ -100,8 +103,8 @@ class ParkingLot:
             yield ParkedMessage.of(delivery, tag)
 
     def remove(self, message: ParkedMessage) -> None:
-        """Remove the message from the queue (acknowledge it); the removal is certain when the `async with` block has
-        ended."""
+        """Remove the message from the queue by acknowledging it. The removal is certain only when the `async with`
+        block has ended without an error."""
         self._usable().acknowledge(message.delivery_tag)
         self._removed_any = True
         self._unacknowledged -= 1
@@ -147,7 +150,8 @@ class ParkingLot:
                 self._consumer = await channel.consume(self.queue, prefetch=PAGE)
 
     async def _wait_until_requeued(self) -> None:
-        """Wait until held messages are ready: a quorum queue of RabbitMQ's requeues them after the channel was closed."""
+        """Wait until the unacknowledged messages are ready in the queue again: RabbitMQ requeues those of a quorum
+        queue only after it has closed the channel."""
         if self._session is None or self._unacknowledged <= 0:
             return
         with contextlib.suppress(TimeoutError, TransportUnavailable, TopologyMismatch):
@@ -166,7 +170,7 @@ class ParkingLot:
 
 
 async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int]:
-    """Return how many messages are ready, and how many consumers there are."""
+    """Return the numbers of ready messages and of consumers of an existing queue."""
     with translate_errors(f"cannot read queue {queue!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
             ok = await channel.methods.queue_declare(queue, passive=True)
@@ -174,7 +178,7 @@ async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int
 
 
 async def _ready_messages(channel: DataChannel, queue: str) -> int:
-    """Return how many messages are ready; 0 after several empty answers."""
+    """Return the number of ready messages of a queue; 0 only if the broker has reported 0 several times."""
     for _ in range(EMPTY_ANSWERS):
         ready, _ = await _declare_passively(channel, queue)
         if ready:
@@ -184,7 +188,7 @@ async def _ready_messages(channel: DataChannel, queue: str) -> int:
 
 
 async def count_messages(url: str, queues: Iterable[str]) -> dict[str, int | None]:
-    """Return how many messages are ready in each queue; None if a queue does not exist.
+    """Return the number of ready messages of each queue, or None for a queue that does not exist.
 
     :raises TransportUnavailable: there is no connection, or it was lost.
     """

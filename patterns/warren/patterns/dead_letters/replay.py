@@ -25,7 +25,7 @@ from warren.sdk.extend import (
 )
 
 REPLAYED: Final = "warren-replayed"
-"""Header of a replayed message: how often it was replayed."""
+"""Header of a replayed message: number of times that it has been replayed."""
 IN_FLIGHT: Final = 100
 
 Progress = Callable[[int], object]
@@ -50,9 +50,9 @@ class SelectionResult:
 async def find(
     lot: ParkingLot, selection: DeadLetterSelection | None = None, *, limit: int | None = None
 ) -> list[ParkedMessage]:
-    """Return the selected messages, the oldest first; they stay in the parking lot.
+    """Return the selected messages, the oldest first, without removing them from the parking lot.
 
-    :param limit: messages at most.
+    :param limit: largest number of messages to return.
     """
     return [message async for message in _selected(lot, selection, SelectionResult(), limit, None)]
 
@@ -68,16 +68,17 @@ async def replay(
     to_queue: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Publish messages again to the address of their first publishing, and remove each that the broker has confirmed.
+    """Publish the selected messages again to their original exchanges and routing keys, and remove each one that the
+    broker has confirmed.
 
-    The copy has the same id, body and headers; `warren-replayed` counts the replays, and its attempts count anew. An
-    event that goes to its exchange reaches all of its queues again, also those that had handled it: protect their
-    handlers with `Once`, or replay to the queue alone.
+    The new message has the same id, body and headers. The header `warren-replayed` counts the replays, and the number
+    of attempts starts from 1 again. An event that is published to its exchange reaches all queues again, including
+    those that had handled it: protect their handlers with `Once`, or use `to_queue`.
 
-    :param rate: messages per second at most.
-    :param limit: messages at most.
-    :param dry_run: change nothing; `matched` is the number of messages that would be replayed.
-    :param to_queue: publish to the queue in which the message died, past the exchange.
+    :param rate: largest number of messages per second.
+    :param limit: largest number of messages to replay.
+    :param dry_run: change nothing; `matched` in the result is the number of messages that would be replayed.
+    :param to_queue: publish directly to the queue in which the message died instead of to its exchange.
     :param progress: called with the number of messages read so far.
     """
     result = SelectionResult()
@@ -117,7 +118,7 @@ async def discard(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Delete messages from the parking lot; parameters as for `replay`."""
+    """Delete the selected messages from the parking lot; parameters as for `replay`."""
     result = SelectionResult()
     async for message in _selected(lot, selection, result, limit, progress):
         if not dry_run:

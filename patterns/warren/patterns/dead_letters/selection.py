@@ -11,15 +11,16 @@ from warren.patterns.dead_letters.parked_message import ParkedMessage
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Filter for which all given conditions must hold; without conditions it selects every message.
+    """Filter for dead letters: all conditions that are given must hold. Without conditions it selects every message.
 
-    :ivar queue: queue in which it died; `*` stands for any text in this and the next three.
+    :ivar queue: queue in which the message died. `*` stands for any text here, in `reason`, in `exception` and in
+        `key`.
     :ivar reason: reason of its death (see `ParkedMessage.reason`).
     :ivar exception: type of the exception.
     :ivar key: routing key with which it was published.
-    :ivar older_than: it died at least so long ago.
-    :ivar newer_than: it died at most so long ago.
-    :ivar message_id: exactly this message.
+    :ivar older_than: smallest time since its death.
+    :ivar newer_than: largest time since its death.
+    :ivar message_id: id of the only message to select.
     """
 
     queue: str | None = None
@@ -31,7 +32,7 @@ class DeadLetterSelection:
     message_id: str | None = None
 
     def __call__(self, message: ParkedMessage, now: datetime) -> bool:
-        """Return whether the message matches, by its age at `now`."""
+        """Return whether the message matches all conditions; its age is computed for the time `now`."""
         if self.message_id is not None and message.message_id != self.message_id:
             return False
         patterns = (

@@ -1,4 +1,4 @@
-"""Deadline: publish a signal unless something happens in time."""
+"""Deadline: publish a message (the signal) unless an event is recorded in time."""
 
 from warren.patterns.deadline.deadline import Deadline, DeadlineStatistics
 from warren.patterns.deadline.rules import DeadlineOutcome

@@ -1,20 +1,21 @@
-"""Deadline: publish a signal unless something happens in time (cancel the order that stays unpaid).
+"""Deadline: publish a message (the signal) unless an event is recorded in time, such as a payment (cancel the order
+that stays unpaid).
 
 Guarantees: exactly one of *completed* and *expired* wins, once and for all, whatever the order in which start,
-completion and due message arrive, how often each is delivered, and whichever process crashes in between. The store
-decides, by a compare-and-set. The signal is published only after the record is *expired*, and again until the broker
-has confirmed it: at least once, always with the same message id, so that `Once` recognises its duplicates. The
-guarantees hold as long as the store keeps what it has confirmed.
+completion and due message (a delayed message to check the deadline) arrive, how often each is delivered, and whichever
+process crashes in between. The store decides, by a compare-and-set. The signal is published only after the record is
+*expired*, and again until the broker has confirmed it: at least once, always with the same message id, so that `Once`
+recognises its duplicates. The guarantees hold as long as the store keeps what it has confirmed.
 
-**Which clock counts.** The clock of the process that calls `start` computes the due time, and the clock of the
-process that handles the due message compares with it. `complete(key)` is in time if it reaches the store before the
-expiry does: a payment whose message waited in a backlog loses to an expiry that did not. `complete(key, at=...)` is
-stricter, never more generous: a completion whose own time is after the due time is late even if the expiry is not
-decided yet. A decision is never reversed.
+**Which clock counts.** The clock of the process that calls `start` computes the due time, and the clock of the process
+that handles the due message compares with it. `complete(key)` is in time if it reaches the store before the expiry
+does: a payment whose message waited in a backlog loses to an expiry that did not. `complete(key, at=...)` is stricter,
+never more generous: a completion whose own time is after the due time is late even if the expiry is not decided yet. A
+decision is never reversed.
 
 Costs: a quorum queue for the due messages, one that delays them, and a few more (each with half the delay) that are
-declared when they are first needed, for a deadline that was extended or started late. A deadline that expires costs
-two messages and three store operations, one that is completed costs one message and two or three store operations.
+declared when they are first needed, for a deadline that was extended or started late. A deadline that expires costs two
+messages and three store operations, one that is completed costs one message and two or three store operations.
 """
 
 from __future__ import annotations
@@ -55,24 +56,25 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class DeadlineStatistics:
-    """Counters of this process; other processes count their own."""
+    """Counters of one `Deadline` in this process; other processes count their own."""
 
     started: int = 0
     """Calls of `start`, repeated ones included."""
     won: int = 0
-    """Completions that were in time."""
+    """Completions that were in time and the first for their key."""
     late: int = 0
-    """Completions that arrived after the expiry."""
+    """Completions that arrived after the deadline had expired."""
     repeated: int = 0
-    """Completions after another completion had won."""
+    """Completions of a key that another completion had completed before."""
     signalled: int = 0
-    """Signals that the broker confirmed; above the number of expired deadlines if some were published again."""
+    """Signals that the broker confirmed. The number exceeds that of expired deadlines if some signals were published
+    again."""
     settled: int = 0
-    """Due messages whose deadline was already completed, or whose signal was already confirmed."""
+    """Due messages that needed no action: the deadline was already completed, or its signal was already confirmed."""
     delayed_again: int = 0
-    """Due messages that arrived early, or whose deadline was extended."""
+    """Due messages that were delayed again because they arrived too early, or their deadline had been extended."""
     postponed: int = 0
-    """Due messages that were delayed again because the store or the publishing of the signal failed."""
+    """Due messages that were delayed again because the store failed or the signal could not be published."""
 
 
 class Deadline:
@@ -132,18 +134,18 @@ class Deadline:
         self._due = _due_message(self._queue)
         self._steps_ms = list(_delay_steps(self._after_ms, self._precision_ms))
         self._waiting: dict[int, str] = {}
-        """The queues that delay, by their milliseconds, as far as they are declared."""
+        """Wait queues declared so far: names by their delay in milliseconds."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
     async def start(self, key: str, *, at: datetime | None = None) -> None:
-        """Start the deadline of `key`, due `after` from `at` (default: now). Return when store and broker have stored
-        it.
+        """Start the deadline of `key`, due `after` from `at` (default: now). Return when the store has recorded it and
+        the broker has confirmed its due message.
 
-        The signal of a deadline that starts now comes later by as much as the store took to answer. A second start
-        changes nothing. A key that was completed before stays completed.
+        The signal of a deadline that starts now is delayed by the time that the store took to answer. A second start of
+        the same key changes nothing. A key that was completed before its start stays completed.
 
-        :param at: start of the time; a due time in the past expires at once.
+        :param at: time from which `after` counts. If the due time is already past, the deadline expires at once.
         :raises ConfigError: the Deadline belongs to no App, or `at` has no time zone.
         :raises StoreUnavailable: it is unknown whether the deadline was started; start it again.
         :raises PublishError: the due message may be missing; start the deadline again.
@@ -169,15 +171,18 @@ class Deadline:
     async def complete(
         self, key: str, *, at: datetime | None = None, by: str | None = None
     ) -> DeadlineOutcome:
-        """Record that the awaited event of `key` has happened, and return the outcome.
+        """Record that the awaited event of `key` has happened, and return whether it was in time.
 
         `WON`: in time, the signal will not be published. `LATE`: the deadline expired before, and the signal was or
-        will be published; every late completion gets this answer each time, so its reaction must be idempotent.
-        `REPEATED`: another completion won before. A completion before `start` is remembered for `keep`, and wins.
+        will be published; every late completion gets this answer each time, so the caller's reaction to it must be
+        idempotent. `REPEATED`: another completion won before. A completion before `start` is remembered for `keep`, and
+        wins.
 
-        :param at: time of the event; later than the due time is late even if the expiry is not decided yet.
-        :param by: identity of the caller: the winner gets `WON` again when it asks again. Default the message id of
-            the delivery that is being handled, so that a redelivery gets the answer of the first delivery.
+        :param at: time of the event. An event after the due time is late even if the deadline has not expired in the
+            store yet.
+        :param by: identity of the completion, so that the winner gets `WON` again when it repeats the call. Default:
+            message id of the delivery that is being handled, so that a redelivery gets the answer of the first
+            delivery.
         :raises StoreUnavailable: it is unknown whether the completion was recorded; call again.
         """
         identity = by or _current_message_id() or secrets.token_hex(8)
@@ -195,9 +200,10 @@ class Deadline:
         return outcome
 
     async def extend(self, key: str, until: datetime) -> bool:
-        """Move the due time of `key` to `until`. An earlier time changes nothing.
+        """Move the due time of `key` to the later time `until`; return True if the deadline is pending. An earlier time
+        changes nothing.
 
-        :return: False if the deadline is settled or was never started.
+        :return: False if the deadline is completed or expired, or was never started.
         :raises ConfigError: `until` has no time zone.
         :raises StoreUnavailable: it is unknown whether the due time was moved; call again.
         """
@@ -217,7 +223,7 @@ class Deadline:
         app.handle(self._due, concurrency=self._concurrency)(self._handle)
 
     async def on_start(self) -> None:
-        """Do nothing: the work arrives as messages."""
+        """Do nothing: due messages arrive from their queue."""
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
@@ -243,7 +249,8 @@ class Deadline:
             await self._publish_due(app, due.key, again_ms)
 
     async def _expire(self, app: App, due: _Due) -> int | None:
-        """Expire a due deadline and publish its signal; return the due time in milliseconds if it is too early."""
+        """Expire the deadline of a due message and publish its signal. If the deadline is not due yet, return its due
+        time in milliseconds, for the message to be delayed again."""
         key = due.key
         now_ms = self._now_ms()
         held = await apply_rule(
@@ -274,7 +281,7 @@ class Deadline:
         return None
 
     async def _publish_due(self, app: App, key: str, until_ms: int, due_ms: int | None = None) -> None:
-        """Publish the due message so that it returns at about `until_ms`, and at once if that is past.
+        """Publish the due message of `key` so that it arrives at about `until_ms`, or at once if that is past.
 
         :param due_ms: due time of the deadline, if it differs from `until_ms`.
         """
@@ -309,18 +316,20 @@ def _current_message_id() -> str | None:
 class _Due(Command):
     key: str
     due_ms: int | None = None
-    """Due time when this message was published. The store's record counts; this is only the first guess."""
+    """Due time in milliseconds when this message was published. It is a first guess; the due time in the store
+    decides."""
 
 
 def _due_message(queue: Queue) -> type[_Due]:
     class Due(_Due, queue=queue, type="deadline_due"):
-        """Message: a deadline may be due. The store has the due time and the decision."""
+        """Message that requests a check of the deadline of `key`. The due time and the decision are in the store."""
 
     return Due
 
 
 def _delay_steps(after_ms: int, precision_ms: int) -> Iterator[int]:
-    """Yield the delays that have a queue: `after`, its half, and so on down to the precision."""
+    """Yield the delays in milliseconds for which there is a wait queue: `after`, its half, and so on down to the
+    precision."""
     step = after_ms
     while True:
         yield step
@@ -330,7 +339,11 @@ def _delay_steps(after_ms: int, precision_ms: int) -> Iterator[int]:
 
 
 def _next_delay(steps_ms: Sequence[int], rest_ms: int, precision_ms: int) -> int:
-    """Return the next delay: the shortest that ends at most `precision_ms` too late, else the longest that ends before."""
+    """Return the delay of the wait queue to use next: the shortest that ends at most `precision_ms` after the due time,
+    else the longest that ends before it.
+
+    :param rest_ms: milliseconds until the due time.
+    """
     fitting = [step for step in steps_ms if rest_ms <= step <= rest_ms + precision_ms]
     return min(fitting) if fitting else max(step for step in steps_ms if step < rest_ms)
 

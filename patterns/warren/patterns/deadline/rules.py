@@ -8,8 +8,9 @@
     expired    --confirm-->            signalled   the broker has the signal
     completed, expired and signalled never change into each other
 
-The rules read neither a clock nor a store. Each turns a record into the next one, and the store's compare-and-set
-makes one of several concurrent rules win. Times are milliseconds since the epoch.
+The rules read neither a clock nor a store. Each computes the next record of a deadline from its present one; if several
+processes do so at the same time, the store's compare-and-set lets one of them win. Times are milliseconds since the
+epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class DeadlineState(StrEnum):
-    """State of a deadline. `FORGOTTEN` stands for no record: never started, or settled and kept long enough."""
+    """State of a deadline. `FORGOTTEN` means that there is no record: the deadline was never started, or it ended and
+    was kept for `keep`."""
 
     FORGOTTEN = "forgotten"
     PENDING = "pending"
@@ -37,23 +39,24 @@ class DeadlineState(StrEnum):
 
 
 class DeadlineOutcome(StrEnum):
-    """Outcome of a completion."""
+    """Answer to a completion: whether it came in time, too late, or after another completion."""
 
     WON = "won"
-    """In time: the deadline will not expire. The same completion gets this answer again when it is redelivered."""
+    """The completion is in time, and the deadline will not expire. The same completion gets this answer again when it
+    is redelivered."""
     LATE = "late"
     """The deadline had expired; its signal was or will be published. Every late completion gets this answer."""
     REPEATED = "repeated"
-    """Another completion had won before."""
+    """Another completion of the same key had won before."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineRecord:
-    """Record of one deadline.
+    """Stored state of one deadline. Times are milliseconds since the epoch.
 
-    :ivar due_ms: due time; None if it was completed before it was started.
+    :ivar due_ms: due time; None if the deadline was completed before it was started.
     :ivar by: identity of the winning completion.
-    :ivar keep_until_ms: how long a settled deadline is remembered.
+    :ivar keep_until_ms: time until which a completed or expired deadline is remembered.
     """
 
     state: DeadlineState
@@ -63,7 +66,7 @@ class DeadlineRecord:
 
 
 def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Start the deadline; a second start finds the first and changes nothing."""
+    """Start the deadline. A deadline that was started or completed before is not changed; the answer is its record."""
     held = _read(record, now_ms)
     if held.state is DeadlineState.FORGOTTEN:
         return _write(DeadlineRecord(DeadlineState.PENDING, due_ms), now_ms, keep_ms)
@@ -76,7 +79,10 @@ def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> Ru
 def complete(
     record: bytes | None, *, by: str, at_ms: int | None, now_ms: int, keep_ms: int
 ) -> RuleResult[DeadlineOutcome]:
-    """Complete as `by`: in time if the record is not expired yet and, with `at_ms`, if also `at_ms <= due_ms`."""
+    """Complete the deadline on behalf of the completion `by`, and answer with the outcome.
+
+    The completion is in time if the deadline has not expired yet and, with `at_ms`, if also `at_ms <= due_ms`.
+    """
     held = _read(record, now_ms)
     if held.state is DeadlineState.COMPLETED:
         return RuleResult(record, DeadlineOutcome.WON if held.by == by else DeadlineOutcome.REPEATED)
@@ -102,10 +108,10 @@ def extend(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> R
 
 
 def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Expire a deadline whose due message has arrived.
+    """Expire a pending deadline whose due time is past; the answer is its record after that.
 
-    The answer's state is `EXPIRED` if the signal must be published, and `PENDING` if the message came too early; then
-    `due_ms` is the time to come again.
+    The caller publishes the signal if the answer's state is `EXPIRED`. If it is `PENDING`, the due message came too
+    early, and is delayed again until the answer's `due_ms`.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.PENDING and held.due_ms is not None and held.due_ms <= now_ms:
@@ -114,7 +120,7 @@ def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Dea
 
 
 def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Record that the broker has the signal, so it is not published again."""
+    """Record that the broker has confirmed the signal, so that it is not published again."""
     held = _read(record, now_ms)
     if held.state is not DeadlineState.EXPIRED:
         return RuleResult(record, None)
@@ -122,12 +128,13 @@ def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[No
 
 
 def pending_record(due_ms: int, keep_ms: int) -> bytes:
-    """Return the record that a start leaves: a guess that saves a round trip if nothing has happened since."""
+    """Return the record of a deadline that was started and not changed since. Used as the expected record of the next
+    compare-and-set: a right guess saves a round trip to read it."""
     return record_of(DeadlineRecord(DeadlineState.PENDING, due_ms, None, due_ms + keep_ms))
 
 
 def record_of(record: DeadlineRecord) -> bytes:
-    """Return a deadline's record as bytes."""
+    """Encode the record of a deadline for the store."""
     return _json([record.state, record.due_ms, record.by, record.keep_until_ms]).encode()
 
 
@@ -142,7 +149,8 @@ def _read(record: bytes | None, now_ms: int) -> DeadlineRecord:
 
 
 def _write(record: DeadlineRecord, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Return the result that writes `record`, kept for `keep_ms` after its due time or now, whichever is later."""
+    """Return the result that stores `record`, to be kept for `keep_ms` after its due time or `now_ms`, whichever is
+    later."""
     keep_until_ms = max(now_ms, record.due_ms or 0) + keep_ms
     record = replace(record, keep_until_ms=keep_until_ms)
     return RuleResult(record_of(record), record, keep_until_ms - now_ms)

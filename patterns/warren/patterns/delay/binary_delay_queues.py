@@ -14,13 +14,14 @@ LEVELS: Final = 28
 
 
 class BinaryDelayQueues:
-    """Delay strategy for any AMQP 0-9-1 broker: quorum queues with at-least-once dead-lettering, one per power of two of
-    the unit.
+    """Delay strategy for any AMQP 0-9-1 broker: quorum queues with at-least-once dead-lettering, one per power of two
+    of the unit.
 
-    A message waits in the queues of its delay's one bits and skips those of the zero bits: up to `levels` hops, half
-    as many on average. Each hop adds the broker's own time, so a long delay arrives some milliseconds late. A message
-    whose target is gone ends in the queue `...lost`: the last exchange has an alternate exchange, because otherwise
-    the message would stay at the head of a level's queue and hold up all others behind it.
+    The delay is a binary number of units: a message waits in the queue of each 1 bit and skips those of the 0 bits. It
+    takes up to `levels` hops, half as many on average. Each hop adds the broker's own time, so a long delay arrives
+    some milliseconds late. A message whose target no longer exists ends in the queue `...lost`, by an alternate
+    exchange of the last exchange. Otherwise at-least-once dead-lettering would keep it at the head of its queue, where
+    it holds up all others.
 
     :param unit: resolution of delays, which are rounded up. Default 1 s. A smaller unit shortens the longest delay.
     :param levels: number of powers of two. The longest delay is `(2 ** levels - 1) * unit`, by default 8.5 years; 20
@@ -42,7 +43,8 @@ class BinaryDelayQueues:
         self._settings_name = f"{levels}x{unit // timedelta(milliseconds=1)}ms"
 
     def topology(self, name: str) -> Iterator[Declarable]:
-        """Yield the levels, lowest first, the exchange at their end, and the queue for messages whose target is gone."""
+        """Yield the queues and exchanges of the levels, lowest first, then the exchange at their end, and the queue for
+        messages whose target no longer exists."""
         lost = f"{name}.{self._settings_name}.lost"
         yield Exchange(lost, type="fanout")
         yield Queue(lost, dead_letter_exchange=None)

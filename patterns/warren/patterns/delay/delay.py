@@ -54,11 +54,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class DelayStatistics:
-    """Counters of this process; other processes count their own.
+    """Counters of one `Delay` in this process; other processes count their own.
 
-    `passed` and all after it count the arrivals of messages that can be cancelled: `unknown` those without a record
-    in the store (they were forwarded), `forgotten` those that arrived later than their record is kept (they were
-    dead-lettered), `postponed` those that were delayed again because store or broker failed.
+    The counters from `passed` on count the due messages that were published with a `cancel_key`. `unknown`: the store
+    had no record, and the message was forwarded. `forgotten`: the message arrived later than its record is kept, and
+    was dead-lettered. `postponed`: the message was delayed again because the store or the broker failed.
     """
 
     delayed: int = 0
@@ -74,14 +74,15 @@ class DelayStatistics:
 class Delay:
     """Publisher of messages that arrive after any delay, or at a set time.
 
-    Use: `app.include(delay)`, then `await delay.after(message, timedelta(minutes=7))`. The delay counts from when the
-    broker has the message. As `App(delay=Delay())` it also redelivers the messages that a retry policy delays.
+    Use: `app.include(delay)`, then `await delay.after(message, timedelta(minutes=7))`. The delay starts when the broker
+    has received the message. As `App(delay=Delay())` it also redelivers the messages that a retry policy delays.
 
     :param name: prefix of its exchanges and queues.
     :param strategy: mechanism that makes messages wait: `BinaryDelayQueues()` (default: steps of 1 s up to 8.5 years,
         on any broker), or `DelayedExchange()`.
-    :param store: remembers messages with a `cancel_key`, so that they can be cancelled and listed. Those messages go
-        to the queue `<name>.due` first; any process with the store may forward them from there.
+    :param store: keeps a record of each message that is published with a `cancel_key`, so that it can be cancelled and
+        listed. When such a message is due, it first arrives in the queue `<name>.due`, from which any process with the
+        store may forward it.
     :param keep: how long the record of such a message is kept after its due time; it must be longer than an outage. A
         message that arrives later, without a record, becomes a dead letter of `<name>.due`. Default one week.
     :raises ConfigError: a parameter of the strategy is out of range.
@@ -117,16 +118,17 @@ class Delay:
             app.handle(bytes, queue=self._due)(self._handle_due)
 
     async def on_start(self) -> None:
-        """Prepare for the event loop of this start: messages wait in the broker."""
+        """Reset the state that belongs to an event loop; delayed messages wait in the broker, not here."""
         self._declaring = asyncio.Lock()
 
     async def on_stop(self) -> None:
-        """Close the store; messages go on waiting in the broker."""
+        """Close the store. Delayed messages continue to wait in the broker."""
         if self._store is not None:
             await self._store.close()
 
     def topology(self) -> list[Declarable]:
-        """Return what is declared at start; each target address adds its own when it is first used."""
+        """Return the exchanges and queues to declare when the App starts. Those of each target address are declared
+        when it is first used."""
         return [*self._strategy.topology(self.name), *([] if self._store is None else [self._due])]
 
     async def after(
@@ -139,13 +141,13 @@ class Delay:
         message_id: str | None = None,
         cancel_key: str | None = None,
     ) -> None:
-        """Publish `message` so that it arrives after `delay`, at least once. Return when the broker has it.
+        """Publish `message` so that it arrives after `delay`, at least once. Return when the broker has confirmed it.
 
-        Whether its queue will still exist then is unknown now: a message without a target ends in the queue
-        `<name>...lost`.
+        The target may be deleted during the delay: a message without a target ends in the queue `<name>...lost`.
 
-        :param exchange: with `key`, the address of a message without a message class.
-        :param cancel_key: key by which it can be cancelled. Another message under the same key replaces it.
+        :param exchange: exchange for a message without a message class, together with `key`.
+        :param cancel_key: name, chosen by the caller, under which the message can be cancelled before it is due.
+            Another message with the same `cancel_key` replaces it.
         :raises ConfigError: the delay is longer than `longest`, the address is too long or missing, or there is a
             `cancel_key` but no store.
         :raises TopologyMismatch: the target queue or exchange does not exist now.
@@ -177,9 +179,10 @@ class Delay:
         self.statistics.delayed += 1
 
     async def at(self, message: Message | bytes | Mapping[str, Any], when: datetime, **address: Any) -> None:
-        """Publish `message` so that it arrives at `when`, or now if that is past; parameters and errors as for `after`.
+        """Publish `message` so that it arrives at `when`, or at once if that time is past; parameters and errors as for
+        `after`.
 
-        The publisher's clock counts: the broker gets the difference.
+        The delay is the difference between `when` and the publisher's clock.
 
         :raises ConfigError: `when` has no time zone.
         """
@@ -189,17 +192,18 @@ class Delay:
         await self.after(message, max(when - now, NOW), **address)
 
     async def cancel(self, cancel_key: str) -> Cancellation:
-        """Cancel the message that is delayed under this key.
+        """Cancel the message that was published with this `cancel_key`, and return the outcome.
 
-        A broker cannot return a message from the middle of a queue. The store keeps a tombstone, and the message goes
-        on waiting and is dropped when it arrives. `CANCELLED` and `TOO_LATE` are both certain.
+        A broker cannot remove a message from the middle of a queue. The message therefore waits on, while its record in
+        the store says that it is cancelled, and it is dropped when it is due. The outcomes `CANCELLED` and `TOO_LATE`
+        are both final.
 
         :raises StoreUnavailable: it is unknown whether the message is cancelled; cancel again.
         """
         return await self._decide(cancel_key, rules.cancel)
 
     async def delayed(self) -> AsyncIterator[DelayedMessage]:
-        """Yield the messages that wait and can be cancelled, in no order.
+        """Yield the waiting messages that were published with a `cancel_key`, in no order.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -210,7 +214,7 @@ class Delay:
                 yield entry.delayed
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
-        """Return what must exist so that messages of `queue` can be delayed (`DelayBackend`).
+        """Return the exchanges and queues that must exist for messages of `queue` to be delayed (see `DelayBackend`).
 
         :raises ConfigError: one of these delays is longer than `longest`.
         """
@@ -219,11 +223,11 @@ class Delay:
         return list(self._strategy.target_topology(self.name, "", queue))
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy that returns to its queue later (`DelayBackend`); delays are rounded up to the strategy's
-        resolution.
+        """Publish a copy of the delivery that arrives in `queue` after the delay `after`, rounded up to the strategy's
+        resolution (see `DelayBackend`).
 
         :raises ConfigError: the delay is longer than `longest`.
-        :raises PublishError: the broker does not have the copy.
+        :raises PublishError: the broker has not confirmed the copy.
         """
         app = self._included()
         self._check(after)
@@ -234,9 +238,9 @@ class Delay:
         self.statistics.redelivered += 1
 
     async def _handle_due(self, body: bytes, delivery: Delivery) -> None:
-        """Forward a due message unless it was cancelled.
+        """Forward a due message to its target, or drop it if it was cancelled or replaced.
 
-        :raises DeadLetter: it is unknown whether it was cancelled.
+        :raises DeadLetter: it is unknown whether the message was cancelled.
         """
         app = self._included()
         cancel_key = str(delivery.headers.get(CANCEL_KEY, ""))
@@ -316,7 +320,8 @@ class Delay:
         return exchange or "", key
 
     async def _entry_point(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Return where to publish the message, and declare what leads from there to its target."""
+        """Return the address and headers to publish the message with, after declaring the exchanges and queues from
+        there to its target."""
         if delay <= NOW:
             return EntryPoint(exchange, key, {})
         await self._ensure_declared(
@@ -327,7 +332,8 @@ class Delay:
     async def _ensure_declared(
         self, app: App, what: object, reach: Callable[[], Iterable[Declarable]]
     ) -> None:
-        """Declare it once, however many callers need it at a time."""
+        """Declare the exchanges and queues that `reach` returns, once for each `what`, even if several tasks need them
+        at the same time."""
         if what not in self._ensured:
             async with self._declaring:
                 if what not in self._ensured:

@@ -17,16 +17,17 @@ class DelayedExchange:
     """Delay strategy for Warren's broker, and for RabbitMQ before 4.3 with the plugin
     `rabbitmq_delayed_message_exchange`.
 
-    One hop, in milliseconds. RabbitMQ's plugin keeps waiting messages on the disk of one node, is not made for
-    hundreds of thousands of messages, and ends with RabbitMQ 4.3 (the plugin's README; RabbitMQ 4.3's release notes):
-    choose it where the broker is Warren's. A broker without this exchange type closes the connection.
+    A message takes one hop; delays are exact to the millisecond. RabbitMQ's plugin keeps waiting messages on the disk
+    of one node, is not made for hundreds of thousands of messages, and ends with RabbitMQ 4.3 (the plugin's README;
+    RabbitMQ 4.3's release notes): choose it where the broker is Warren's. A broker without this exchange type closes
+    the connection.
 
-    A message whose target is gone ends in the queue `...lost`.
+    A message whose target no longer exists ends in the queue `...lost`.
     """
 
     ignores_returns: bool = True
     longest: timedelta = timedelta(milliseconds=2**32 - 1)
-    """49.7 days: the plugin treats a longer delay as no delay."""
+    """Longest delay, 49.7 days: the plugin delivers a message with a longer delay at once."""
 
     def topology(self, name: str) -> Iterator[Declarable]:
         lost = f"{name}.lost"

@@ -13,14 +13,15 @@ STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
 
 
 class DelayLadder:
-    """Fixed delays with one target queue each.
+    """Set of fixed delays (steps), each with its own target queue.
 
     Use: `app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind,
     queue=ladder.queue("30s"))`.
 
-    A message of a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`, so each step is
-    published and handled by itself. No step holds up another; one hop, exact to the millisecond, three quorum queues
-    per step (one for its dead letters). `<step>` is spelled as given, so all processes must spell it alike.
+    A message of a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`, so each step has
+    handlers of its own, and no step holds up another. Delays take one hop and are exact to the millisecond. Each step
+    has three quorum queues, one of them for its dead letters. `<step>` is spelled as given, so all processes must spell
+    it alike.
 
     :param steps: the delays, rounded up to whole milliseconds. Default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min
         and 1 h.
@@ -40,7 +41,7 @@ class DelayLadder:
         return tuple(self._labels)
 
     def queue(self, step: Duration) -> Queue:
-        """Return the queue in which messages of a step arrive.
+        """Return the queue in which the messages of a step arrive, to be used in `app.handle`.
 
         :raises ConfigError: there is no such step.
         """
@@ -52,7 +53,7 @@ class DelayLadder:
         return Queue(f"{self.name}.{label}")
 
     async def publish(self, message: object, step: Duration, *, message_id: str | None = None) -> None:
-        """Publish `message` so that it arrives in `queue(step)` after that time, at least once.
+        """Publish `message` so that it arrives in `queue(step)` after the delay `step`, at least once.
 
         :raises ConfigError: there is no such step, or the ladder belongs to no App.
         :raises PublishError: as `app.publish`.
@@ -71,11 +72,12 @@ class DelayLadder:
         """Do nothing: messages wait in the broker."""
 
     async def on_stop(self) -> None:
-        """Do nothing: messages go on waiting in the broker."""
+        """Do nothing: messages continue to wait in the broker."""
 
 
 def _rounded(step: Duration) -> timedelta:
-    """Return the delay as the broker counts it, so that two steps that share a waiting queue are one."""
+    """Return the delay rounded up to whole milliseconds, as the broker counts it. Steps that are equal then would share
+    a waiting queue."""
     return timedelta(milliseconds=milliseconds(duration(step)) or 0)
 
 

@@ -1,4 +1,4 @@
-"""Rules of cancelling a delayed message: a tombstone in a store, which is read when the message arrives.
+"""Rules of cancelling a delayed message: its record in a store is marked, and is read when the message is due.
 
     (none)            --schedule--> waiting(token)
     waiting(a)        --schedule--> waiting(b)   message a is superseded: it is dropped when it arrives
@@ -6,7 +6,8 @@
     waiting(a)        --arrive(a)-> passed(a)    it goes to its target and cannot be cancelled any more
     cancelled, passed --schedule--> waiting(b)   the key is used again
 
-The rules read neither a clock nor a store. Times are milliseconds since the epoch; a token is a message id.
+There is one record for each `cancel_key`, the name under which a publisher may cancel its message. The rules read
+neither a clock nor a store. Times are milliseconds since the epoch; a token is a message id.
 """
 
 from __future__ import annotations
@@ -20,35 +21,37 @@ from typing import Final
 from warren.patterns.stores.store import RuleResult
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""Extra time that a record is kept: the store deletes it by its own clock, which may be ahead of the publisher's."""
+"""Milliseconds that a record is kept longer than needed, because the store deletes it by its own clock, which may be
+ahead of the publisher's."""
 
 
 class Cancellation(StrEnum):
-    """Outcome of a cancellation."""
+    """Outcome of cancelling a delayed message."""
 
     CANCELLED = "cancelled"
-    """The message will not reach its target. Every cancellation of the same message gets this answer."""
+    """The message will not reach its target. Further cancellations of the same message get the same outcome."""
     TOO_LATE = "too_late"
-    """The message has been forwarded to its target."""
+    """The message has already been forwarded to its target."""
     UNKNOWN = "unknown"
-    """No message is delayed under this key, or its record is older than it is kept."""
+    """No delayed message has this `cancel_key`, or its record has been deleted after the time `keep`."""
 
 
 class ArrivalDecision(StrEnum):
-    """Decision on a message whose time has come."""
+    """Decision about a delayed message that is due: forward it (`PASS`, `UNKNOWN`), drop it (`CANCELLED`, `SUPERSEDED`)
+    or dead-letter it (`FORGOTTEN`)."""
 
     PASS = "pass"
     UNKNOWN = "unknown"
-    """The store has lost its record: the message is forwarded, so that it is not lost as well."""
+    """The store has lost the message's record. The message is forwarded, so that it is not lost as well."""
     FORGOTTEN = "forgotten"
     """The message arrives later than its record is kept, so it is unknown whether it was cancelled."""
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
-    """Another message was scheduled under the same key after it."""
+    """Another message was later published with the same `cancel_key` and replaces this one."""
 
 
 class DelayState(StrEnum):
-    """State of a delayed message."""
+    """State of a delayed message that was published with a `cancel_key`."""
 
     WAITING = "waiting"
     PASSED = "passed"
@@ -57,11 +60,11 @@ class DelayState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """Message that waits and can be cancelled.
+    """Waiting message that can be cancelled.
 
-    :ivar key: its cancel key.
-    :ivar due: when it is due.
-    :ivar exchange: exchange to which it goes with `routing_key` when it is due.
+    :ivar key: `cancel_key` with which it was published.
+    :ivar due: time at which it is due.
+    :ivar exchange: exchange to which it goes, with `routing_key`, when it is due.
     """
 
     key: str
@@ -73,7 +76,14 @@ class DelayedMessage:
 
 @dataclass(frozen=True, slots=True)
 class DelayRecord:
-    """Record of one cancel key; `token` is the id of the message that waits."""
+    """Stored state of the delayed message that was last published with a `cancel_key`, the name under which it can be
+    cancelled.
+
+    :ivar key: the `cancel_key`.
+    :ivar token: id of the message.
+    :ivar due_ms: due time in milliseconds since the epoch.
+    :ivar exchange: exchange to which the message goes, with `routing_key`, when it is due.
+    """
 
     state: DelayState
     key: str
@@ -89,18 +99,18 @@ class DelayRecord:
 
 
 def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Record the message that waits from now on under its key."""
+    """Record a new delayed message under its `cancel_key`, in place of an earlier one."""
     return RuleResult(_write(entry), None, _keep(entry, now_ms, keep_ms))
 
 
 def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Remove the record of a message that was not published after all."""
+    """Delete the record of a message that could not be published, unless another message has replaced it."""
     held = read(record)
     return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
 
 def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Cancellation]:
-    """Cancel the message of the key, unless it has been forwarded."""
+    """Mark the message of the record as cancelled, unless it has been forwarded, and answer with the outcome."""
     held = read(record)
     if held is None:
         return RuleResult(record, Cancellation.UNKNOWN)
@@ -113,11 +123,12 @@ def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Can
 def arrive(
     record: bytes | None, token: str, due_ms: int | None, *, now_ms: int, keep_ms: int
 ) -> RuleResult[ArrivalDecision]:
-    """Decide what happens to a due message.
+    """Decide whether a due message is forwarded, dropped or dead-lettered.
 
-    A message that may pass may pass again: the process that let it pass may have died before it forwarded the
-    message.
+    A message that was already decided to be forwarded gets the same answer again, because the process that asked before
+    may have died before it forwarded the message.
 
+    :param token: id of the due message.
     :param due_ms: due time according to the message; None if it has none.
     """
     held = read(record)
@@ -133,7 +144,7 @@ def arrive(
 
 
 def read(record: bytes | None) -> DelayRecord | None:
-    """Return the record of a key; None if there is none."""
+    """Decode the stored state of a delayed message; None if there is no record."""
     if record is None:
         return None
     state, *rest = json.loads(record)
@@ -146,7 +157,8 @@ def _write(entry: DelayRecord) -> bytes:
 
 
 def _keep(entry: DelayRecord, now_ms: int, keep_ms: int) -> int:
-    """Return how long to keep the record: longer than the message waits, because it is read when the message arrives."""
+    """Return the milliseconds for which to keep the record: longer than the message waits, because it is read when the
+    message arrives."""
     return max(0, entry.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
 
 

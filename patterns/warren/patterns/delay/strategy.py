@@ -10,7 +10,7 @@ from warren.sdk import Declarable
 
 
 class EntryPoint(NamedTuple):
-    """Address and headers with which a message is published so that it waits."""
+    """Address and headers to publish a message with, so that it waits."""
 
     exchange: str
     key: str
@@ -21,27 +21,28 @@ class DelayStrategy(Protocol):
     """Mechanism that makes messages wait.
 
     :ivar longest: the longest delay.
-    :ivar ignores_returns: the broker returns messages published here although it will deliver them later, so a return
-        is no error.
+    :ivar ignores_returns: True if the broker returns a mandatory message as unroutable although it will deliver it
+        later, so that returns must be ignored.
     """
 
     longest: timedelta
     ignores_returns: bool
 
     def topology(self, name: str) -> Iterable[Declarable]:
-        """Return what must exist as long as the App does; all names begin with `name`."""
+        """Return the exchanges and queues to declare when the App starts; all their names begin with `name`."""
         ...
 
     def target_topology(self, name: str, exchange: str, key: str) -> Iterable[Declarable]:
-        """Return what must exist so that delayed messages get to this exchange and key, or, with `exchange=""`, to the
-        queue `key`.
+        """Return the exchanges, queues and bindings that lead delayed messages to this exchange and routing key, or,
+        with `exchange=""`, to the queue `key`.
 
         :raises ConfigError: messages to this address cannot be delayed.
         """
         ...
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Return where to publish a message that shall arrive after `delay`, which is above 0 and at most `longest`."""
+        """Return the address and headers to publish a message with, so that it arrives at its target after `delay`,
+        which is above 0 and at most `longest`."""
         ...
 
 

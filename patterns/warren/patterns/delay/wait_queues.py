@@ -1,4 +1,4 @@
-"""Constant delays: one queue per delay, whose messages move on when its TTL is over."""
+"""Constant delays: one wait queue per delay, with a TTL after which its messages move to their target queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 MANY: Final = 30
-"""Waiting queues of one queue at which a warning is logged."""
+"""Number of wait queues before one queue at which a warning is logged."""
 
 
 def wait_queue(target: str, after: timedelta) -> Queue:
@@ -35,8 +35,9 @@ class WaitQueues:
     """Redelivery of messages that a retry policy delays, by a `wait_queue` for each queue and delay;
     `App(delay=WaitQueues())`.
 
-    The default if a policy has delays. Exact, one hop, as many quorum queues as there are queues and delays. A policy
-    whose delays vary (jitter) creates a queue for each: use `Delay` for those.
+    Used by default if a retry policy has delays. A delay takes one hop and is exact to the millisecond. There is one
+    quorum queue for each combination of queue and delay. With delays that vary (jitter) there would be a queue for each
+    value: use `Delay` for those.
     """
 
     def __init__(self) -> None:
@@ -50,16 +51,16 @@ class WaitQueues:
         """Do nothing: queues are declared when they are first needed."""
 
     async def on_stop(self) -> None:
-        """Do nothing: messages go on waiting in the broker."""
+        """Do nothing: messages continue to wait in the broker."""
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
-        """Return the waiting queues of these delays (`DelayBackend`)."""
+        """Return the wait queues for these delays before `queue` (see `DelayBackend`)."""
         queues = [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
         self._declared.setdefault(queue, set()).update(waiting.name for waiting in queues)
         return queues
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy that returns to its queue after `after` (`DelayBackend`)."""
+        """Publish a copy of the delivery that arrives in `queue` after the delay `after` (see `DelayBackend`)."""
         if self._app is None:
             raise ConfigError("these WaitQueues belong to no App: give them to App(delay=WaitQueues())")
         headers = redelivery_headers(delivery)
@@ -83,7 +84,8 @@ class WaitQueues:
 
 
 def redelivery_headers(delivery: Delivery) -> dict[str, object]:
-    """Return the headers of a redelivery: its attempt, and where the message was published first."""
+    """Return the headers for a redelivered copy: the number of the attempt, and the exchange and routing key of the
+    first publish."""
     exchange, key = origin(delivery)
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 

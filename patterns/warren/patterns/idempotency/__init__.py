@@ -1,7 +1,7 @@
-"""Idempotency: effects that happen once although messages are delivered twice.
+"""Idempotency: effects that happen once although a message may be delivered several times.
 
-With a store (`Once`), in the handler's own database transaction (`TransactionalOnce`), or by the handler's nature
-(`NaturallyIdempotent`).
+The protection uses a store (`Once`) or the handler's own database transaction (`TransactionalOnce`), or declares that
+none is needed (`NaturallyIdempotent`).
 """
 
 from warren.patterns.idempotency.naturally_idempotent import NaturallyIdempotent

@@ -10,10 +10,11 @@ from warren.sdk import DeadLetter, Delivery
 
 
 def idempotency_key(key: Callable[[Any], str] | None, message: Any, delivery: Delivery) -> str:
-    """Return the store's key of a delivery: the result of `key` for the message, or else its message id; within its
-    queue.
+    """Return the store's key of a delivery, by which duplicates of the message are recognised.
 
-    :raises DeadLetter: there is neither.
+    It contains the queue and the result of the function `key` for the message, or without this function the message id.
+
+    :raises DeadLetter: there is neither a function `key` nor a message id.
     """
     own = delivery.message_id if key is None else key(message)
     if not own:

@@ -10,9 +10,10 @@ from warren.sdk import App, Delivery
 
 
 class _NaturallyIdempotent:
-    """Marker for `once=NaturallyIdempotent`: the handler sets a value, deletes a row or writes under a key.
+    """Marker `once=NaturallyIdempotent` for a handler whose repetition has no further effect, because it sets a value,
+    deletes a row or writes under a key.
 
-    It documents the decision where readers look for the protection. It stores nothing: a duplicate runs the handler
+    It documents this property where readers look for the protection. It stores nothing: a duplicate runs the handler
     again.
     """
 

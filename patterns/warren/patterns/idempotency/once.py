@@ -1,10 +1,10 @@
 """`Once`: a handler whose effect happens once for each key, although its message may be delivered several times.
 
-Guarantees: of all deliveries with one key, in all processes that share the store, one runs the handler at a time.
-When it has returned, later ones get its result without running it, for as long as `keep`. A handler that raised, or
-whose process died, counts as not run: the next delivery runs it again. The gap that remains is the instant between
-the effect and its record: a crash there runs the handler twice. Only an effect that carries the claim's key or token
-(a database constraint, an idempotency key of a payment service) closes that gap.
+Guarantees: of all deliveries with one key, in all processes that share the store, one runs the handler at a time. When
+it has returned, later deliveries get its stored result without running it again, until `keep` is over. A handler that
+raised, or whose process died, counts as not run: the next delivery runs it again. One gap remains: after a crash
+between the handler's effect and the storing of its result, the handler runs twice. Only an effect that includes the
+claim's key or token (a database constraint, an idempotency key of a payment service) closes that gap.
 
 Costs: two store operations per message (claim, finish), and one each third of a lease while the handler runs.
 """
@@ -34,22 +34,23 @@ MAX_POLL_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class OnceStatistics:
-    """Counters of the deliveries that were handled."""
+    """Counters of the deliveries that one `Once` has processed in this process."""
 
     run: int = 0
-    """The handler ran and its result was stored."""
+    """Deliveries whose handler ran and whose result was stored."""
     duplicates: int = 0
-    """A stored result was returned."""
+    """Deliveries that were answered with a stored result."""
     waited: int = 0
-    """Another worker held the claim, and the delivery waited for it."""
+    """Deliveries that waited because another worker held the claim of their key."""
     failed: int = 0
-    """The handler raised; the claim was released."""
+    """Deliveries whose handler raised; the claim was released."""
     overtaken: int = 0
-    """The handler ran longer than its lease and another worker took over: the effect may have happened twice."""
+    """Deliveries whose handler ran longer than its lease, so that another worker took over: the effect may have
+    happened twice."""
     unrecorded: int = 0
-    """The handler ran and its result could not be stored: a duplicate would run it again."""
+    """Deliveries whose handler ran, but whose result could not be stored: a duplicate would run it again."""
     unprotected: int = 0
-    """The handler ran without a claim, because the store failed and `on_store_failure="fail_open"`."""
+    """Deliveries whose handler ran without a claim, because the store failed and `on_store_failure="fail_open"`."""
 
 
 class Once:
@@ -97,7 +98,8 @@ class Once:
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run `handler` unless its result is stored, and return the encoded result (called by the SDK).
+        """Run `handler` unless a result for the delivery's key is stored, and return the encoded result (called by the
+        SDK).
 
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: `fail_closed`, and the store did not answer within `patience`.
@@ -122,7 +124,8 @@ class Once:
         await self._store.close()
 
     async def _claim(self, key: str, owner: str) -> Claimed | Done:
-        """Claim the key; wait for the holder of the claim and, with `fail_closed`, for a store that fails."""
+        """Claim the key for `owner`, or return the stored result. Wait while another worker holds the claim and, with
+        `fail_closed`, while the store fails."""
 
         def rule(record: bytes | None) -> RuleResult[Claimed | Busy | Done]:
             return rules.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
@@ -192,8 +195,8 @@ class Once:
             log.warning("event=once.release_failed key=%s error=%s", key, error)
 
     async def _finish(self, key: str, claimed: Claimed, result: bytes) -> None:
-        """Store the result. Retry while the store fails, then give up: to raise now would run the handler again for
-        certain."""
+        """Store the handler's result. Retry while the store fails, then give up without an error, because an error
+        would certainly make the handler run again."""
 
         def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
