@@ -26,15 +26,15 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class Fault(StrEnum):
-    """Faults, in a reader's words; each pattern has an answer to each."""
+    """Faults, as the pages name them. Each pattern states its behaviour in each of them."""
 
     CRASH_BEFORE_EFFECT = "The process dies before the handler's effect"
     CRASH_AFTER_EFFECT = "The process dies after the effect, before the acknowledgement"
     LOST_ACK = "The acknowledgement is lost"
     LOST_CONFIRM = "The confirm of a publish is lost"
-    DUPLICATE = "A message comes twice"
-    REORDERING = "Messages come in another order"
-    BROKER_RESTART = "The broker is killed and started again"
+    DUPLICATE = "A message arrives twice"
+    REORDERING = "Messages arrive in another order"
+    BROKER_RESTART = "The broker is killed and restarted"
     STORE_DOWN = "The store is down"
     CLOCK_SKEW = "The clocks of two machines differ"
 
@@ -71,7 +71,7 @@ class Matrix:
 
     def table(self) -> str:
         rows = [f"| {fault} | {'; '.join(self.answers[fault])} |" for fault in Fault if fault in self.answers]
-        return "\n".join(["| When | Then |", "|---|---|", *rows])
+        return "\n".join(["| Failure | Behaviour |", "|---|---|", *rows])
 
     def page_with_table(self) -> str:
         """Return the page's text with the current table.

@@ -67,9 +67,18 @@ async def watch(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
         await asyncio.Event().wait()
 
 
-@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "another process tells; the message itself is kept all the while")
-@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "it is told again")
-@MATRIX.shows(Fault.LOST_ACK, "it is told again")
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "another process reports the message; the message itself is kept all the time",
+)
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "the message is reported again",
+)
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is reported again",
+)
 async def test_who_tells_dies(amqp_url: str, workers: Workers, new_app: NewApp, name: str) -> None:
     for stop in ("before", "after"):
         doomed = await workers.start(watch, url=amqp_url, name=f"{name}.{stop}", stop=stop)
@@ -83,7 +92,10 @@ async def test_who_tells_dies(amqp_url: str, workers: Workers, new_app: NewApp, 
         workers.reports.clear()
 
 
-@MATRIX.shows(Fault.LOST_CONFIRM, "it is published again with the same id: kept twice, told twice")
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the message is published again with the same id; it is kept twice and reported twice",
+)
 async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     here = Watch(new_app(), name)
     async with here.app, Proxy(amqp_url) as proxy, App(proxy.url) as away:
@@ -97,8 +109,14 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
         await here.kept("a", "a")
 
 
-@MATRIX.shows(Fault.DUPLICATE, "each copy is kept and told")
-@MATRIX.shows(Fault.REORDERING, "they are kept in the order in which they were published")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "each copy is kept and reported",
+)
+@MATRIX.shows(
+    Fault.REORDERING,
+    "messages are kept in the order in which they were published",
+)
 async def test_each_is_kept_in_order(new_app: NewApp, name: str) -> None:
     here = Watch(new_app(), name)
     async with here.app:
@@ -110,7 +128,7 @@ async def test_each_is_kept_in_order(new_app: NewApp, name: str) -> None:
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "what is kept is on the disk; an alert may come again, or once in a while not at all",
+    "kept messages are on the disk; a report may be repeated, or in rare cases lost",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
     here = Watch(App(mortal_broker.url), name)
@@ -124,5 +142,11 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
         await eventually(lambda: "b" in here.told, "and it tells")
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store: what is kept is in a queue")
-MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "there is no store: messages are kept in a queue",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the pattern reads no clock",
+)

@@ -136,7 +136,8 @@ async def test_a_handler_dies_before_its_effect(
 
 
 @MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT, "the message comes again and claims its body again: nobody deletes it"
+    Fault.CRASH_AFTER_EFFECT,
+    "the message is redelivered and fetches its body again: bodies are not deleted on use",
 )
 async def test_a_handler_dies_after_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
@@ -144,7 +145,10 @@ async def test_a_handler_dies_after_its_effect(
     await succeeded(amqp_url, tmp_path / "b", workers, new_app, name, "after")
 
 
-@MATRIX.shows(Fault.DUPLICATE, "each copy claims the same body")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "each copy fetches the same body",
+)
 async def test_a_letter_comes_twice(new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b")
     async with post.app as app:
@@ -155,10 +159,16 @@ async def test_a_letter_comes_twice(new_app: NewApp, tmp_path: Path, name: str) 
     assert len(list((tmp_path / "b").glob("*/*"))) == 1
 
 
-MATRIX.spared(Fault.REORDERING, "nothing: each message has its own claim")
+MATRIX.spared(
+    Fault.REORDERING,
+    "no effect: each message has its own claim",
+)
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again and claims its body again")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered and fetches its body again",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         post = Post(new_app(proxy.url), name, tmp_path / "b")
@@ -194,7 +204,10 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, tmp_path: Pat
     assert len(list((tmp_path / "b").glob("*/*"))) == 2
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "nothing: the body is where it was, and the message is as durable as any")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "no effect: the body is in the blob store, and the message is as durable as any other",
+)
 async def test_the_broker_is_killed_while_a_message_waits(
     mortal_broker: BrokerProcess, tmp_path: Path, name: str
 ) -> None:
@@ -233,7 +246,8 @@ async def test_the_place_for_bodies_is_down(new_app: NewApp, tmp_path: Path, nam
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "nothing but the age at which bodies are deleted: a clock that is ahead by `keep` deletes what is needed",
+    "no effect except on the age at which bodies are deleted: a process whose clock is ahead by `keep` "
+    "deletes bodies that are needed",
 )
 async def test_who_cleans_is_a_day_ahead(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b", keep=timedelta(days=7))

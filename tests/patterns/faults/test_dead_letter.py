@@ -68,12 +68,13 @@ async def replayer(worker: WorkerChannel, url: str, queue: str, stop: str) -> No
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "what was not published yet is in the parking lot; replay again and it goes on"
+    Fault.CRASH_BEFORE_EFFECT,
+    "letters that were not published yet are in the parking lot; the next replay publishes them",
 )
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "a message that was published but not removed is in both places, with one message id: replayed again it comes twice, "
-    "and `Once` knows it",
+    "a message that was published but not removed is in both places, with the same message id: after the "
+    "next replay it arrives twice, and `Once` recognises it",
 )
 @pytest.mark.parametrize(("stop", "word"), [("before", "about to publish"), ("after", "published")])
 async def test_a_replay_is_killed(
@@ -123,7 +124,8 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "it is published again with the same id, marked `warren-republished`, and taken out when that is confirmed",
+    "the message is published again with the same id, marked `warren-republished`, and the letter is "
+    "removed when that is confirmed",
 )
 async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy, new_app(proxy.url) as publisher:
@@ -143,7 +145,10 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
         assert await ids(amqp_url, f"{name}.dead") == IDS[1:]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "a message that is there twice is replayed twice, with one message id")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "a message that is in the parking lot twice is replayed twice, with the same message id",
+)
 async def test_a_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app:
         await park(app, name)
@@ -165,7 +170,8 @@ async def test_the_order_is_that_of_the_parking_lot(amqp_url: str, new_app: NewA
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "the replay ends with an error; what was not taken out is in the parking lot, and what was published is at its queue",
+    "the replay ends with an error; letters that were not removed are in the parking lot, and published "
+    "messages are in their queues",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
     async with parking(App(mortal_broker.url), name) as app:
@@ -188,7 +194,11 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
         assert await ids(mortal_broker.url, name) == ["m0"]
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store: the parking lot is a queue")
 MATRIX.spared(
-    Fault.CLOCK_SKEW, "only the ages that `--older-than` and `--newer-than` ask for are told by clocks"
+    Fault.STORE_DOWN,
+    "no effect: there is no store; the parking lot is a queue",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "only the filters `--older-than` and `--newer-than` depend on clocks",
 )

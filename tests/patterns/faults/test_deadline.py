@@ -202,7 +202,10 @@ async def test_a_worker_dies_after_the_signal(
     assert shop.cancelled == ["42"]
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the due message comes again and finds the decision")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the due message is redelivered; the decision is recorded already",
+)
 async def test_the_acknowledgement_of_a_due_message_never_arrives(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
@@ -264,7 +267,7 @@ async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name:
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "a completion before its start is remembered and wins; one after the expiry is `LATE`, each time it is asked",
+    "a completion before its start is recorded and wins; one after the expiry gets `LATE`, each time",
 )
 async def test_the_payment_comes_before_the_order(redis_url: str, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), name, redis_url)
@@ -279,7 +282,8 @@ async def test_the_payment_comes_before_the_order(redis_url: str, new_app: NewAp
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "the due message waits in a durable, replicated queue; what fell due meanwhile is late by that",
+    "the due message waits in a durable, replicated queue; deadlines that expire meanwhile are late by "
+    "the outage",
 )
 async def test_the_broker_is_killed_while_deadlines_wait(
     mortal_broker: BrokerProcess, redis_url: str, name: str

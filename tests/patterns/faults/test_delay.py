@@ -87,7 +87,7 @@ async def gate(worker: WorkerChannel, url: str, queue: str, redis: str, stop: st
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "what waits is with the broker; what was to be passed on by a process that died is passed on by another",
+    "delayed messages are on the broker; another process forwards those that the dead process was forwarding",
 )
 async def test_the_process_dies_before_it_passes_on(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -101,10 +101,14 @@ async def test_the_process_dies_before_it_passes_on(
         assert await other.delay.cancel("k") is Cancellation.TOO_LATE
 
 
-@MATRIX.shows(Fault.LOST_ACK, "as after a crash: it may arrive twice, with one message id")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "as after a crash: the message may arrive twice, with the same message id",
+)
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "it is passed on again, with the same message id: it arrives twice, and `Once` knows it",
+    "the message is forwarded again with the same message id: it arrives twice, and `Once` recognises the"
+    " copy",
 )
 async def test_the_process_dies_after_it_passed_on(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -119,7 +123,8 @@ async def test_the_process_dies_after_it_passed_on(
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the publisher sends it again with the same id: both wait, and both arrive; with a `cancel_key`, both are cancelled",
+    "the publisher sends the message again with the same id: both copies are delayed and arrive; with a "
+    "`cancel_key`, both are cancelled",
 )
 async def test_the_confirm_of_the_publish_is_lost(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
@@ -145,7 +150,8 @@ async def test_the_confirm_of_the_publish_is_lost(
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "a handler that runs twice delays twice; with a `cancel_key`, the second takes the place of the first and one arrives",
+    "a handler that runs twice delays two messages; with a `cancel_key`, the second replaces the first "
+    "and one arrives",
 )
 async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name, redis_url)
@@ -161,7 +167,7 @@ async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "messages arrive in the order of their times, those of one time in that of their publishing",
+    "messages arrive in the order of their times; messages with the same time in the order of publishing",
 )
 async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name)
@@ -174,7 +180,7 @@ async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "what waits goes on waiting: it is in durable queues, and its time goes on meanwhile; a hop is never half done",
+    "delayed messages are in durable queues, and their time goes on meanwhile; each hop is atomic",
 )
 async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess, name: str) -> None:
     here = Bell(App(mortal_broker.url), name)
@@ -188,8 +194,9 @@ async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess,
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "without a store none is asked. `after` with a `cancel_key` and `cancel` wait a minute for it, then raise "
-    "`StoreUnavailable`; what is due is put off for 5 s at a time, so that nothing passes that may be cancelled",
+    "no effect without `store=`. With it, `after` with a `cancel_key` and `cancel` wait for a minute, "
+    "then raise `StoreUnavailable`; due messages are postponed by 5 s at a time, so that no cancelled "
+    "message is forwarded",
 )
 async def test_redis_is_stopped_when_a_message_is_due(
     new_app: NewApp, name: str, tmp_path: Path, monkeypatch: Any
@@ -214,8 +221,8 @@ async def test_redis_is_stopped_when_a_message_is_due(
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "`after` is a duration, which the broker alone measures; `at` is as right as the publisher's clock; "
-    "who cancels compares no times, who passes on none but those of a week and more (`keep`)",
+    "`after` is a duration, which the broker alone measures; `at` is as accurate as the publisher's "
+    "clock; cancelling compares no times, and forwarding only times of a week and more (`keep`)",
 )
 async def test_a_publisher_whose_clock_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     ahead = SkewedClock(3600.0)

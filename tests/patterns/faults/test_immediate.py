@@ -64,10 +64,12 @@ async def house(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "its publisher has heard that a consumer has it; the message comes back, expires at once, and is kept in `<queue>.dead`",
+    "the publisher has got the receipt; the message returns to its queue, expires at once, and is kept in"
+    " `<queue>.dead`",
 )
 @MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT, "the same: what is in `<queue>.dead` as `expired` may have had its effect"
+    Fault.CRASH_AFTER_EFFECT,
+    "the same; a message in `<queue>.dead` with the reason `expired` may have had its effect",
 )
 @pytest.mark.parametrize("stop", ["before", "after"])
 async def test_the_consumer_dies(
@@ -87,7 +89,8 @@ async def test_the_consumer_dies(
 
 @MATRIX.shows(
     Fault.LOST_ACK,
-    "the message comes back, expires at once, and is kept in `<queue>.dead`: it is not handled again",
+    "the message returns to its queue, expires at once, and is kept in `<queue>.dead`; it is not handled "
+    "again",
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     street = House(new_app(), name, hears=False)
@@ -117,8 +120,8 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "it is published again with the same id and may be handled twice; if neither confirm nor receipt comes in time, "
-    "`PublishTimeout` says that a consumer may have it",
+    "the message is published again with the same id and may be handled twice; if neither confirm nor "
+    "receipt arrives in time, `PublishTimeout` is raised: a consumer may have the message",
 )
 async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> None:
     home = House(new_app(), name)
@@ -137,7 +140,8 @@ async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> 
 
 @MATRIX.shows(Fault.DUPLICATE, "a message that is published twice is handled twice")
 @MATRIX.shows(
-    Fault.REORDERING, "nothing waits, so that nothing is overtaken; a consumer begins in the order of arrival"
+    Fault.REORDERING,
+    "messages do not wait, so none is overtaken; a consumer begins in the order of arrival",
 )
 async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
     street, home = House(new_app(), name, hears=False), House(new_app(), name)
@@ -155,7 +159,8 @@ async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "a message that a consumer had is kept in `<queue>.dead`; the next one is for whoever is there again",
+    "a message that a consumer had is kept in `<queue>.dead`; the next message goes to a consumer that is"
+    " connected again",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
     street, home = House(App(mortal_broker.url), name, hears=False), House(App(mortal_broker.url), name)
@@ -172,5 +177,11 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
         await eventually(lambda: 2 in home.heard, "it is heard")
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store")
-MATRIX.spared(Fault.CLOCK_SKEW, "a time to live of 0 needs no clock")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: a TTL of 0 needs no clock",
+)

@@ -97,7 +97,7 @@ async def stairs(worker: WorkerChannel, url: str, queue: str, stop: str) -> None
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "what waits is with the broker; what had arrived is handled by another process, and does not wait again",
+    "waiting messages are on the broker; another process handles those that had arrived, without a new delay",
 )
 async def test_a_process_dies_before_it_has_handled(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -114,7 +114,7 @@ async def test_a_process_dies_before_it_has_handled(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "it is handled again at its step, with the same message id, without waiting again",
+    "the message is handled again at its step, with the same message id, without a new delay",
 )
 async def test_a_process_dies_after_it_has_handled(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -129,7 +129,8 @@ async def test_a_process_dies_after_it_has_handled(
 
 
 @MATRIX.shows(
-    Fault.LOST_ACK, "as after a crash: it is handled again, with the same message id, without waiting again"
+    Fault.LOST_ACK,
+    "as after a crash: the message is handled again, with the same message id, without a new delay",
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
@@ -150,7 +151,8 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "it is published again with the same message id, marked `warren-republished`: both wait their time, and both arrive",
+    "the message is published again with the same message id, marked `warren-republished`: both copies "
+    "are delayed, and both arrive",
 )
 async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     here = Stairs(new_app(), name)
@@ -170,7 +172,10 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     assert here.republished == [False, True]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "each copy waits and arrives, with one message id")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "each copy is delayed and arrives, with the same message id",
+)
 async def test_two_copies(new_app: NewApp, name: str) -> None:
     here = Stairs(new_app(), name)
     async with here.app:
@@ -192,7 +197,8 @@ async def test_two_copies_and_once(new_app: NewApp, name: str, tmp_path: Path) -
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "within a step they arrive in the order of their publishing; a shorter step overtakes a longer one, none is held up",
+    "within a step messages arrive in the order of publishing; a shorter step overtakes a longer one, and"
+    " no step holds up another",
 )
 async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app: NewApp, name: str) -> None:
     here = Stairs(new_app(), name)
@@ -205,7 +211,8 @@ async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app:
 
 
 @MATRIX.shows(
-    Fault.BROKER_RESTART, "what waits goes on waiting, in durable queues, and its time goes on meanwhile"
+    Fault.BROKER_RESTART,
+    "waiting messages are in durable queues, and their time goes on meanwhile",
 )
 async def test_the_broker_is_killed_while_they_wait(mortal_broker: BrokerProcess, name: str) -> None:
     loop = asyncio.get_running_loop()
@@ -227,7 +234,10 @@ async def test_the_broker_is_killed_while_they_wait(mortal_broker: BrokerProcess
         assert await waits(mortal_broker.url, name) == "m9"
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what had arrived and was being handled comes again")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "messages that were being handled are redelivered",
+)
 async def test_the_broker_is_killed_while_one_is_handled(mortal_broker: BrokerProcess, name: str) -> None:
     here = Stairs(App(mortal_broker.url), name)
 
@@ -244,11 +254,15 @@ async def test_the_broker_is_killed_while_one_is_handled(mortal_broker: BrokerPr
     assert here.met == [(1, "m1", 1), (1, "m1", 1)]
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store: what waits is in the broker's queues")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store; messages wait in the broker's queues",
+)
 
 
 @MATRIX.shows(
-    Fault.CLOCK_SKEW, "the broker alone measures a step, as a duration: neither side's clock counts"
+    Fault.CLOCK_SKEW,
+    "no effect: the broker alone measures a step, as a duration",
 )
 async def test_clocks_an_hour_ahead_and_an_hour_behind(amqp_url: str, new_app: NewApp, name: str) -> None:
     new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.

@@ -102,7 +102,8 @@ async def place(app: App, queue: str, order_id: str = "42") -> None:
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "the message comes again; when the lease of the dead is over, the handler runs"
+    Fault.CRASH_BEFORE_EFFECT,
+    "the message is redelivered; when the lease of the dead process has expired, the handler runs",
 )
 async def test_a_worker_dies_before_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -119,7 +120,8 @@ async def test_a_worker_dies_before_its_effect(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "no store outside can know of the effect: the message comes again, and the handler runs again when the lease is over",
+    "the effect is not recorded in the store: the message is redelivered, and the handler runs again when"
+    " the lease has expired",
 )
 async def test_a_worker_dies_after_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -133,7 +135,10 @@ async def test_a_worker_dies_after_its_effect(
         await workers.wait_for("charged", times=2)
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again and gets the kept result; the handler does not run")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered and gets the stored result; the handler does not run",
+)
 async def test_the_acknowledgement_never_arrives(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
@@ -155,7 +160,7 @@ async def test_the_acknowledgement_never_arrives(
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the publisher sends the message again with the same id; the copy gets the kept result",
+    "the publisher sends the message again with the same id; the copy gets the stored result",
 )
 async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     here = Till(new_app(), name, redis_url)
@@ -172,7 +177,9 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
 
 
 @MATRIX.shows(
-    Fault.DUPLICATE, "one runs; a copy that comes meanwhile waits for its result, a later one gets it at once"
+    Fault.DUPLICATE,
+    "the handler runs for one copy; a copy that arrives meanwhile waits for the result, a later one gets "
+    "it at once",
 )
 async def test_three_copies_at_once_and_a_fourth_later(redis_url: str, new_app: NewApp, name: str) -> None:
     tills = [Till(new_app(), name, redis_url) for _ in range(2)]
@@ -193,12 +200,15 @@ async def test_three_copies_at_once_and_a_fourth_later(redis_url: str, new_app: 
     assert tills[0].charged + tills[1].charged == ["42"]
 
 
-MATRIX.spared(Fault.REORDERING, "each key is decided for itself; whichever copy comes first runs")
+MATRIX.spared(
+    Fault.REORDERING,
+    "each key is independent; the handler runs for the copy that arrives first",
+)
 
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "what was not acknowledged comes again and gets the kept result, or runs if there is none",
+    "unacknowledged messages are redelivered and get the stored result; if there is none, the handler runs",
 )
 async def test_the_broker_is_killed_while_the_handler_runs(
     mortal_broker: BrokerProcess, redis_url: str, name: str

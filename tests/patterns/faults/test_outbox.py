@@ -90,7 +90,10 @@ async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sess
         yield opened
 
 
-@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "before the commit: nothing is published")
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "before the commit: nothing is published",
+)
 async def test_a_process_dies_before_it_commits(
     amqp_url: str,
     mortal_postgres: PostgreSQL,
@@ -156,7 +159,7 @@ async def test_a_relay_dies_between_the_confirm_and_its_note(
 
 @MATRIX.shows(
     Fault.LOST_ACK,
-    "of a handler's own message, under `TransactionalOnce`: it comes again, and nothing is added again",
+    "for a handler's own message, under `TransactionalOnce`: it is redelivered, and nothing is added again",
 )
 async def test_the_acknowledgement_never_arrives(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
@@ -210,7 +213,10 @@ async def test_the_confirm_never_arrives(
     Fault.REORDERING,
     "messages with one `ordered_by` are published one after the other; a copy after a crash comes before what follows it",
 )
-@MATRIX.shows(Fault.BROKER_RESTART, "what is committed meanwhile waits in the table, and is relayed in order")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "messages that are committed meanwhile wait in the table, and are relayed in order",
+)
 async def test_the_broker_is_killed_while_messages_wait(
     mortal_broker: BrokerProcess, sessions: Sessions, name: str
 ) -> None:
@@ -261,7 +267,10 @@ async def test_postgres_crashes_and_comes_back(
     assert len(set(reader.ids)) == 2
 
 
-@MATRIX.shows(Fault.CLOCK_SKEW, "nothing: the lease runs by the database's clock")
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "no effect: the lease uses the database's clock",
+)
 async def test_a_machine_whose_clock_is_an_hour_ahead(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:

@@ -51,7 +51,8 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "another process goes on: the message comes again, before what follows it"
+    Fault.CRASH_BEFORE_EFFECT,
+    "another process takes over: the message is redelivered, before those that follow it",
 )
 async def test_who_is_active_dies_before_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -61,7 +62,8 @@ async def test_who_is_active_dies_before_its_effect(
 
 
 @MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT, "another process goes on: the message is handled again, then what follows"
+    Fault.CRASH_AFTER_EFFECT,
+    "another process takes over: the message is handled again, then those that follow",
 )
 async def test_who_is_active_dies_after_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -71,7 +73,10 @@ async def test_who_is_active_dies_after_its_effect(
     assert workers.reports.count("did 1") == 1
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message is handled again, then what follows")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is handled again, then those that follow",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         works = Works(new_app(proxy.url), name, count=1)
@@ -94,7 +99,8 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "it is published again with the same id; if publishes are awaited, the copy comes before what follows",
+    "the message is published again with the same id; if publishes are awaited, the copy comes before the"
+    " messages that follow",
 )
 async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     works = Works(new_app(), name, count=1)
@@ -136,13 +142,23 @@ async def test_a_message_comes_twice_to_a_handler_with_once(
 
 MATRIX.spared(
     Fault.REORDERING,
-    "the order is that in which the broker got them; where it is not enough, a `Resequencer` orders them by number",
+    "messages are handled in the order in which the broker received them; a `Resequencer` orders them by "
+    "number instead",
 )
-MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
-MATRIX.spared(Fault.CLOCK_SKEW, "nothing: it reads no clock")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the pattern reads no clock",
+)
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what was not acknowledged comes again, in order")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "unacknowledged messages are redelivered, in order",
+)
 async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
     office = Works(App(mortal_broker.url), name, handles=False)
     works = Works(App(mortal_broker.url), name)

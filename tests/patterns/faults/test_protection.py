@@ -89,25 +89,40 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
         await eventually(lambda: vault.taken == [1], "it is taken by another")
 
 
-@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "the message comes again, and is checked and decrypted again")
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "the message is redelivered, and is checked and decrypted again",
+)
 async def test_a_worker_dies_before_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     await succeeded(amqp_url, workers, new_app, name, "before")
 
 
-@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "the message comes again, and is checked and decrypted again")
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "the message is redelivered, and is checked and decrypted again",
+)
 async def test_a_worker_dies_after_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     await succeeded(amqp_url, workers, new_app, name, "after")
 
 
-MATRIX.spared(Fault.REORDERING, "nothing: each message is protected for itself")
-MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
+MATRIX.spared(
+    Fault.REORDERING,
+    "no effect: each message is protected separately",
+)
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store",
+)
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again, and is checked and decrypted again")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered, and is checked and decrypted again",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         vault = Vault(new_app(proxy.url), name)
@@ -127,7 +142,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the message is published again with the same id, and may come twice; `Once` knows it by that",
+    "the message is published again with the same id, and may arrive twice; `Once` recognises it by its id",
 )
 async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
@@ -146,7 +161,8 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "a copy, also one that somebody captured and publishes again, has the same id: `Once` knows it; it cannot get another",
+    "a copy, also one that an attacker captured and publishes again, has the same id, which cannot be "
+    "changed: `Once` recognises it",
 )
 async def test_a_captured_message_is_published_again(redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
@@ -164,7 +180,10 @@ async def test_a_captured_message_is_published_again(redis_url: str, new_app: Ne
     assert "the message was changed on its way" in str(dead.headers["warren-dead-error"])
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what waits is encrypted on the disk too, and is decrypted when it comes")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "waiting messages are encrypted on the disk too, and are decrypted when they are delivered",
+)
 async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
     vault = Vault(App(mortal_broker.url), name)
     async with protected(App(mortal_broker.url)) as sender:
@@ -177,7 +196,8 @@ async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerPro
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "nothing without `max_age`; with it, clocks may differ by as much, and what is older or younger is dead-lettered",
+    "no effect without `max_age`; with it, clocks may differ by as much, and older or younger messages "
+    "are dead-lettered",
 )
 async def test_the_clock_of_the_sender_is_wrong(amqp_url: str, new_app: NewApp, name: str) -> None:
     vault = Vault(new_app(), name, max_age=timedelta(minutes=5))

@@ -99,7 +99,8 @@ async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, nam
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "the message comes again and takes another token; the first is lost, so that the rate is kept and not reached",
+    "the message is redelivered and takes another token; the first token is lost, so the actual rate is "
+    "lower than the limit",
 )
 async def test_a_worker_dies_with_its_token_before_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -108,7 +109,10 @@ async def test_a_worker_dies_with_its_token_before_its_effect(
     assert gate.passed == [1]
 
 
-@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "the message comes again and takes another token: the rate is kept")
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "the message is redelivered and takes another token; the limit is kept",
+)
 async def test_a_worker_dies_after_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
@@ -116,7 +120,10 @@ async def test_a_worker_dies_after_its_effect(
     assert gate.passed == [1]
 
 
-@MATRIX.shows(Fault.REORDERING, "delayed messages come after what came later: a rate limit keeps no order")
+@MATRIX.shows(
+    Fault.REORDERING,
+    "delayed messages are handled after later ones: a rate limit does not keep the order",
+)
 async def test_what_is_put_aside_is_overtaken(redis_url: str, new_app: NewApp, name: str) -> None:
     gate = Gate(new_app(), name, redis_url, burst=1, key=lambda delivery: delivery.headers["tenant"])
     async with gate.app as app:
@@ -132,7 +139,10 @@ async def test_what_is_put_aside_is_overtaken(redis_url: str, new_app: NewApp, n
         await wider.has_passed(2)
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again and takes another token: the rate is kept")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered and takes another token; the limit is kept",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         gate = Gate(new_app(proxy.url), name, redis_url)
@@ -153,7 +163,8 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
 
 
 @MATRIX.shows(
-    Fault.LOST_CONFIRM, "each copy takes a token, like any message; `Once` outside of it knows the second"
+    Fault.LOST_CONFIRM,
+    "each copy takes a token, like any message; `Once` outside of the rate limit recognises the second",
 )
 @MATRIX.shows(Fault.DUPLICATE, "each copy takes a token, like any message")
 async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
@@ -199,7 +210,10 @@ async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> 
             await closed.has_passed(1)
 
 
-@MATRIX.shows(Fault.CLOCK_SKEW, "nothing: `RedisRateLimiter` goes by the time of Redis")
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "no effect: `RedisRateLimiter` uses the time of Redis",
+)
 async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     right, ahead = (
         Gate(App(amqp_url), name, redis_url),

@@ -109,7 +109,8 @@ async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, nam
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "what it handled and what waited in its memory comes again, to the process that takes over, in order",
+    "the message that it handled and those in its memory are redelivered, to the process that takes over,"
+    " in order",
 )
 async def test_who_is_active_dies_before_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -120,7 +121,7 @@ async def test_who_is_active_dies_before_its_effect(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "before it is recorded, the number is handled again, then what follows, in order",
+    "if the number was not recorded yet, it is handled again, then those that follow, in order",
 )
 async def test_who_is_active_dies_after_its_effect(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -129,7 +130,11 @@ async def test_who_is_active_dies_after_its_effect(
     assert workers.reports.count("took 2") == 1
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the number comes again and is known: it is acknowledged without the handler")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered and its number is recorded already: it is acknowledged without running "
+    "the handler",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy, new_app() as sender:
         stairs = Stairs(new_app(proxy.url), name, redis_url)
@@ -150,7 +155,10 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
             await stairs.has_taken(1, 2, 3)
 
 
-@MATRIX.shows(Fault.LOST_CONFIRM, "the copy has the same number: it is acknowledged without the handler")
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the copy has the same number: it is acknowledged without running the handler",
+)
 async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     stairs = Stairs(new_app(), name, redis_url)
     async with stairs.app, Proxy(amqp_url) as proxy, new_app(proxy.url) as sender:
@@ -166,7 +174,10 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
     assert stairs.taken == [1, 2]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "the number is known: it is acknowledged without the handler")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "the number is recorded already: the copy is acknowledged without running the handler",
+)
 @MATRIX.shows(Fault.REORDERING, "what comes before its turn waits")
 async def test_everything_comes_twice_and_backwards(redis_url: str, new_app: NewApp, name: str) -> None:
     stairs = Stairs(new_app(), name, redis_url)
@@ -196,7 +207,10 @@ async def test_a_number_comes_after_it_was_given_up(
     assert stairs.taken == [1, 3]
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what waits comes again, with what the broker kept, in order")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "waiting messages are redelivered with the others of the queue, in order",
+)
 async def test_the_broker_is_killed_while_messages_wait(
     mortal_broker: BrokerProcess, redis_url: str, name: str
 ) -> None:
@@ -240,7 +254,8 @@ async def test_the_store_is_down_for_longer_than_messages_wait(new_app: NewApp, 
 
 
 @MATRIX.shows(
-    Fault.CLOCK_SKEW, "nothing: gaps are measured by the clock of the process in which the messages wait"
+    Fault.CLOCK_SKEW,
+    "no effect: gaps are measured by the clock of the process in which the messages wait",
 )
 async def test_an_active_one_that_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     first = Stairs(App(amqp_url, clock=SkewedClock(3600)), name, redis_url)

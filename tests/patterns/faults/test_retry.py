@@ -100,7 +100,8 @@ async def test_it_comes_back_and_then_is_parked_with_its_origin(
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "a message that waits for its next attempt is not touched; one that was being handled comes again with the same attempt",
+    "a message that waits for its next attempt is not affected; one that was being handled is redelivered"
+    " with the same attempt number",
 )
 async def test_the_process_dies_while_it_handles(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -118,10 +119,13 @@ async def test_the_process_dies_while_it_handles(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "the copy for the next attempt is with the broker and the original comes again: it is attempted twice from there on, "
-    "with one message id, and `Once` knows it",
+    "the copy for the next attempt is on the broker and the original is redelivered: from then on both "
+    "are attempted, with the same message id, and `Once` recognises them",
 )
-@MATRIX.shows(Fault.LOST_ACK, "as after a crash: two copies with one message id")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "as after a crash: two copies with the same message id",
+)
 async def test_the_original_is_not_acknowledged(new_till: Any, amqp_url: str, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         here = new_till(proxy.url, fails=9, steps=1)
@@ -174,7 +178,7 @@ async def test_two_copies(new_till: Any, name: str) -> None:
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "a message that is retried comes behind those that arrived meanwhile: retries give up the order",
+    "a retried message comes after those that arrived meanwhile: retries give up the order",
 )
 async def test_what_came_later_is_handled_first(new_till: Any, name: str) -> None:
     here = new_till(step=timedelta(seconds=20))  # Longer than a busy machine needs for the other one.
@@ -187,7 +191,8 @@ async def test_what_came_later_is_handled_first(new_till: Any, name: str) -> Non
 
 
 @MATRIX.shows(
-    Fault.BROKER_RESTART, "what waits goes on waiting: it is in durable queues, whose time goes on meanwhile"
+    Fault.BROKER_RESTART,
+    "waiting messages are in durable queues, and their time goes on meanwhile",
 )
 async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess, name: str) -> None:
     here = Till(App(mortal_broker.url), name)
@@ -199,8 +204,14 @@ async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess,
         await eventually(lambda: ("42", 2) in here.attempts, "it comes back")
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store: the attempt is counted in the message")
-MATRIX.spared(Fault.CLOCK_SKEW, "the broker alone measures the delay, as a duration")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store; the attempts are counted in the message",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the broker alone measures the delay, as a duration",
+)
 
 
 def test_backoff_grows_to_its_cap() -> None:

@@ -53,7 +53,8 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "the message comes again, and the step is taken where the slip stands"
+    Fault.CRASH_BEFORE_EFFECT,
+    "the message is redelivered, and the step runs again",
 )
 async def test_a_worker_dies_before_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -65,7 +66,7 @@ async def test_a_worker_dies_before_its_step(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "the step is taken again; if the next one was published already, that comes twice, with the same id",
+    "the step runs again; if the next message was published already, it arrives twice, with the same id",
 )
 async def test_a_worker_dies_after_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -77,7 +78,8 @@ async def test_a_worker_dies_after_its_step(
 
 @MATRIX.shows(
     Fault.LOST_ACK,
-    "the step is taken again, and what follows comes twice, with the same ids; with `once=Once(store)`, once",
+    "the step runs again, and the following messages arrive twice, with the same ids; with "
+    "`once=Once(store)`, once",
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
@@ -98,11 +100,12 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "each copy runs along the itinerary, with the same ids; with `once=Once(store)`, one does",
+    "each copy runs through the itinerary, with the same ids; with `once=Once(store)`, one of them does",
 )
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the next step may come twice, with the same id; with `once=Once(store)`, one is taken",
+    "the message of the next step may arrive twice, with the same id; with `once=Once(store)`, the step "
+    "runs once",
 )
 async def test_a_slip_is_started_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
@@ -117,11 +120,20 @@ async def test_a_slip_is_started_three_times(redis_url: str, new_app: NewApp, na
 
 
 MATRIX.spared(Fault.REORDERING, "nothing: a step is published when the one before it is done")
-MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store, but for that of `once`")
-MATRIX.spared(Fault.CLOCK_SKEW, "nothing: it reads no clock")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store, except that of `once`",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the pattern reads no clock",
+)
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "slips wait in durable queues and go on where they stand")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "slips wait in durable queues and continue where they were",
+)
 async def test_the_broker_is_killed_between_steps(mortal_broker: BrokerProcess, name: str) -> None:
     trip = Trip(App(mortal_broker.url), name)
 

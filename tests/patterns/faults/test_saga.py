@@ -102,7 +102,10 @@ async def test_a_worker_dies_between_publishing_and_recording_it(
     assert len(services.ids["charge"]) == 1
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again, is known by its id, and changes nothing")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered, recognised by its id, and changes nothing",
+)
 async def test_the_acknowledgement_never_arrives(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
@@ -141,7 +144,10 @@ async def test_confirms_never_arrive(amqp_url: str, redis_url: str, new_app: New
     assert saga.told == ["charge", "charge"]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "it is known by its id and changes nothing; its messages are not sent again")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "the copy is recognised by its id and changes nothing; no message is sent again",
+)
 async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
     checkout = shop(new_app(), redis_url, name)
     async with checkout.app as app:
@@ -156,7 +162,7 @@ async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "what comes before its turn is delayed, up to `early_attempts` times; then dead-lettered with the reason",
+    "an early message is delayed, up to `early_attempts` times, then dead-lettered with the reason",
 )
 async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewApp, name: str) -> None:
     checkout = shop(new_app(), redis_url, name)

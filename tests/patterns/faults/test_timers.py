@@ -115,7 +115,7 @@ async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: s
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "when its lease is over, another process publishes what it had begun, and all that follows",
+    "when its lease has expired, another process publishes the interrupted time and all that follow",
 )
 async def test_who_leads_dies_before_it_publishes(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -127,7 +127,7 @@ async def test_who_leads_dies_before_it_publishes(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "when its lease is over, another publishes the same time again, with the same message id",
+    "when its lease has expired, another process publishes the same time again, with the same message id",
 )
 async def test_who_leads_dies_after_it_published(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -149,7 +149,10 @@ async def test_who_leads_dies_after_it_published(
     assert len(set(other.ids)) == 1
 
 
-@MATRIX.shows(Fault.DUPLICATE, "both copies have the message id of that time: `Once` runs the handler once")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "both copies have the message id of that time; `Once` runs the handler once",
+)
 async def test_once_makes_it_once(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
@@ -164,7 +167,10 @@ async def test_once_makes_it_once(
     assert tower.rang == ["tea"]
 
 
-@MATRIX.shows(Fault.LOST_ACK, "as with every message: it comes again, with the id by which `Once` knows it")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "as with every message: it is redelivered with the same id, and `Once` recognises it",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
     keeping = new_app()
@@ -187,11 +193,14 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
 
 MATRIX.spared(
     Fault.REORDERING,
-    "each message says in `warren-timer-time` which time it is for; whoever needs an order has it there",
+    "each message has its scheduled time in `warren-timer-time`, by which a handler can restore the order",
 )
 
 
-@MATRIX.shows(Fault.LOST_CONFIRM, "it is published again on the next connection, with the same message id")
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the message is published again on the next connection, with the same message id",
+)
 async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     tower = Tower(new_app(), name, None)
     async with tower.app, Proxy(amqp_url) as proxy:
@@ -210,7 +219,10 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
     assert len(set(tower.ids)) == 1
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what falls due meanwhile is published when the broker is back")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "messages that become due meanwhile are published when the broker is back",
+)
 async def test_the_broker_is_down_when_a_timer_is_due(
     mortal_broker: BrokerProcess, redis_url: str, name: str
 ) -> None:
@@ -226,8 +238,8 @@ async def test_the_broker_is_down_when_a_timer_is_due(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "nothing is published meanwhile: nobody could know what was; afterwards, what was missed is published once or passed "
-    "over, as the timer says",
+    "nothing is published meanwhile; afterwards missed times are published once or skipped, as the "
+    "timer's `missed` requires",
 )
 async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
     port, clock = free_port(), SkewedClock(0.0)
@@ -269,7 +281,8 @@ async def outages_follow(timers: Timers) -> None:
 
 
 @MATRIX.shows(
-    Fault.CLOCK_SKEW, "the lead depends on no common clock; times are those of the clock of whoever leads"
+    Fault.CLOCK_SKEW,
+    "the lease does not depend on a common clock; the times are those of the clock of the publishing process",
 )
 async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     lease = timedelta(seconds=30)

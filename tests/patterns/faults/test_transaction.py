@@ -51,7 +51,10 @@ async def clerk(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
         await worker.report_and_wait("booked")
 
 
-@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "nothing is published, and what was taken is in its queue again")
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "nothing is published, and the consumed messages are in their queues again",
+)
 async def test_the_process_dies_before_the_commit(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
@@ -64,7 +67,10 @@ async def test_the_process_dies_before_the_commit(
         await both(amqp_url, name, 0)
 
 
-@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "all of it is published, and what was taken is gone")
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "everything is published, and the consumed messages are removed",
+)
 async def test_the_process_dies_after_the_commit(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
@@ -78,13 +84,15 @@ async def test_the_process_dies_after_the_commit(
 
 
 MATRIX.spared(
-    Fault.LOST_ACK, "acknowledgements are part of the commit: they take place with it, or not at all"
+    Fault.LOST_ACK,
+    "acknowledgements are part of the commit: they take effect with it, or not at all",
 )
 
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the commit's answer is lost: `TransactionUnknown`; it took place or not, and is never tried again in silence",
+    "the reply to the commit is lost and `TransactionUnknown` is raised: the transaction was committed or"
+    " not; the SDK never repeats it by itself",
 )
 async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with books(new_app(), name), Proxy(amqp_url) as proxy, App(proxy.url) as away:
@@ -107,7 +115,8 @@ async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, 
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "only its caller repeats a transaction; given ids of their own, its messages are known again (`Once`)",
+    "only your code repeats a transaction; if its messages have ids of their own, `Once` recognises the "
+    "copies",
 )
 async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with books(new_app(), name) as app:
@@ -119,7 +128,8 @@ async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> No
 
 
 @MATRIX.shows(
-    Fault.REORDERING, "the messages of a transaction come in their order, behind what was committed before"
+    Fault.REORDERING,
+    "the messages of a transaction arrive in their order, after those that were committed before",
 )
 async def test_order_is_kept(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with books(new_app(), name) as app:
@@ -133,7 +143,8 @@ async def test_order_is_kept(amqp_url: str, new_app: NewApp, name: str) -> None:
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "before the commit: `TransactionFailed`, nothing took place. What was committed is on the disk",
+    "before the commit `TransactionFailed` is raised and nothing takes effect; a committed transaction is"
+    " on the disk",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
     async with books(App(mortal_broker.url), name) as app:
@@ -156,6 +167,9 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
 
 MATRIX.spared(
     Fault.STORE_DOWN,
-    "there is no store: what a database and a queue shall do together is an [outbox](outbox.md)",
+    "no effect: there is no store. For a database and a queue together use an [outbox](outbox.md)",
 )
-MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock")
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the pattern reads no clock",
+)

@@ -106,7 +106,8 @@ async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sess
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "nothing is in the database; the message comes again and runs at once: no lease",
+    "nothing is in the database; the message is redelivered and the handler runs at once, because there "
+    "is no lease",
 )
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
@@ -134,7 +135,10 @@ async def test_a_worker_dies_before_the_commit(
         await paid(sessions, "42")
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the message comes again and gets the kept result; the handler does not run")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the message is redelivered and gets the stored result; the handler does not run",
+)
 async def test_the_acknowledgement_never_arrives(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
@@ -156,11 +160,12 @@ async def test_the_acknowledgement_never_arrives(
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the publisher sends the message again with the same id; the copy gets the kept result",
+    "the publisher sends the message again with the same id; the copy gets the stored result",
 )
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "one runs; a copy that comes meanwhile waits for its commit, a later one gets its result at once",
+    "the handler runs for one copy; a copy that arrives meanwhile waits for the commit, a later one gets "
+    "the result at once",
 )
 async def test_copies_at_once_and_later(sessions: Sessions, new_app: NewApp, name: str) -> None:
     both = [Books(new_app(), name, sessions), Books(new_app(), name, sessions)]
@@ -176,12 +181,15 @@ async def test_copies_at_once_and_later(sessions: Sessions, new_app: NewApp, nam
     assert await payments(sessions) == ["42"]
 
 
-MATRIX.spared(Fault.REORDERING, "each key is decided for itself; whichever copy comes first runs")
+MATRIX.spared(
+    Fault.REORDERING,
+    "each key is independent; the handler runs for the copy that arrives first",
+)
 
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "what was not acknowledged comes again and gets the kept result, or runs if there is none",
+    "unacknowledged messages are redelivered and get the stored result; if there is none, the handler runs",
 )
 async def test_the_broker_is_killed_while_the_handler_runs(
     mortal_broker: BrokerProcess, sessions: Sessions, name: str
@@ -223,7 +231,8 @@ async def test_postgres_crashes_under_the_handler_and_is_down_for_the_next(
 
 
 @MATRIX.shows(
-    Fault.CLOCK_SKEW, "nothing but how long results are kept: who runs is decided by locks, not by time"
+    Fault.CLOCK_SKEW,
+    "no effect except on how long results are kept: locks decide which handler runs, not time",
 )
 async def test_a_worker_whose_clock_is_an_hour_ahead(sessions: Sessions, new_app: NewApp, name: str) -> None:
     right, ahead = Books(new_app(), name, sessions), Books(new_app(), name, sessions, skew=3600)

@@ -67,7 +67,8 @@ async def press(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "another process does the work, and what the dead one had prefetched"
+    Fault.CRASH_BEFORE_EFFECT,
+    "another process does the work, and the work that the dead process had prefetched",
 )
 async def test_a_process_dies_before_its_work(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -82,7 +83,7 @@ async def test_a_process_dies_before_its_work(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "the work is done again: at least once; where that does harm, `Once` in the handler",
+    "the work is done again (at least once); `Once` in the handler prevents that",
 )
 async def test_a_process_dies_after_its_work(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
@@ -95,7 +96,10 @@ async def test_a_process_dies_after_its_work(
         await other.has(1)
 
 
-@MATRIX.shows(Fault.LOST_ACK, "the work is done again, and what was prefetched is not lost")
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "the work is done again, and prefetched messages are not lost",
+)
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
         here = Press(App(proxy.url), name)
@@ -136,7 +140,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
 @MATRIX.shows(Fault.DUPLICATE, "the work is done twice")
 @MATRIX.shows(
     Fault.REORDERING,
-    "within a priority work begins in the order of its arrival; what is redelivered comes first",
+    "within a priority work begins in the order of arrival; redelivered messages come first",
 )
 async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
     here = Press(new_app(), name)
@@ -147,7 +151,10 @@ async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
     assert here.rendered == [1, 1, 2, 3, 4, 5]
 
 
-@MATRIX.shows(Fault.BROKER_RESTART, "what was put is there; what was under way is done again")
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "published work is in the queue; work that was in progress is done again",
+)
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
     here = Press(App(mortal_broker.url), name)
 
@@ -164,5 +171,11 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
         await eventually(lambda: 1 in here.rendered, "work goes on")
 
 
-MATRIX.spared(Fault.STORE_DOWN, "there is no store")
-MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock: the bound on waiting is a count")
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "no effect: there is no store",
+)
+MATRIX.spared(
+    Fault.CLOCK_SKEW,
+    "no effect: the bound on waiting is a count, not a time",
+)
