@@ -1,4 +1,4 @@
-"""Interface of the exchange types that send each message to one of their bindings: hash exchanges and random exchanges."""
+"""Interface of the exchange types that send each message to one binding: hash exchanges and random exchanges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BindingSelector(Protocol):
-    """The part of an exchange that selects one of its bindings for each message."""
+    """Part of a hash or random exchange: selects one of its bindings for each message."""
 
     @property
     def inspects_message(self) -> bool:
@@ -26,34 +26,35 @@ class BindingSelector(Protocol):
         ...
 
     def add(self, binding: Binding) -> None:
-        """Add a binding.
+        """Add a binding to those that `select` chooses from.
 
         :raises AmqpError: 406 if its key or its destination is not allowed for this exchange type.
         """
         ...
 
     def remove(self, binding: Binding) -> None:
-        """Remove a binding that was added before."""
+        """Remove a binding that was added before from those that `select` chooses from."""
         ...
 
     def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
-        """Return a list with the destination of a message; an empty one if there is no binding.
+        """Return the destination of a message, as a list of one; an empty list if there is no binding.
 
-        :param message: None where no exchange on the way inspects more than key and headers.
+        :param key: the routing key.
+        :param message: None if no exchange on the way inspects more of the message than its key and headers.
         """
         ...
 
 
 def hash_bytes(data: bytes) -> int:
-    """Return a hash of 64 bits that is the same after a restart."""
+    """Return a 64-bit hash that is the same in every process, so that hash exchanges route alike after a restart."""
     return int.from_bytes(blake2b(data, digest_size=8).digest())
 
 
 def precondition_failed(reason: str) -> AmqpError:
-    """Return a 406 with RabbitMQ's text."""
+    """Return a channel error 406 with a text in RabbitMQ's words."""
     return AmqpError(Reply.PRECONDITION_FAILED, reason)
 
 
 def printable(data: bytes) -> str:
-    """Decode a name or a key for an error text."""
+    """Decode a name or a key from the wire for an error text."""
     return data.decode(errors="replace")

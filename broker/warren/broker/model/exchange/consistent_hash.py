@@ -28,11 +28,12 @@ MASK_64: Final = 2**64 - 1
 
 
 class ConsistentHash:
-    """Weighted rendezvous hashing; the binding key is the weight.
+    """Weighted rendezvous hashing of an `x-consistent-hash` exchange. The binding key is the weight of the destination.
 
-    For a message each destination gets a draw from the hashes of the message's key and of its own name, and the lowest draw
-    wins. When a destination is added or removed, only the keys move that it gets or had. The result is the same after a
-    restart. A draw takes less than a microsecond; the virtual host caches the result for recent routing keys.
+    For each message, each destination gets a number from the hashes of the message's key and of its own name; the
+    lowest number wins. When a destination is added or removed, only those keys move that it gets or had. The result is
+    the same after a restart. A number takes less than a microsecond; the virtual host caches the result for recent
+    routing keys.
 
     :param header: hash this header instead of the routing key.
     :param property_name: hash this property instead: correlation_id, message_id or timestamp.
@@ -42,9 +43,9 @@ class ConsistentHash:
         self._header = header
         self._property = property_name
         self._weights: dict[Destination, list[tuple[bytes, int]]] = {}
-        """Binding keys and weights of each destination. The first binding counts, as in RabbitMQ."""
+        """For each destination its binding keys, with the weight of each. Only the first one counts, as in RabbitMQ."""
         self._candidates: list[tuple[Destination, int, int]] = []
-        """Each destination with the hash of its name and its weight."""
+        """For each destination the hash of its name, and its weight."""
 
     @property
     def inspects_message(self) -> bool:
@@ -101,7 +102,7 @@ class ConsistentHash:
 
 
 def consistent_hash(fields: dict[str, Field]) -> ConsistentHash:
-    """Return the selector for an exchange's arguments hash-header and hash-property.
+    """Return the binding selector of an exchange with these arguments, of which hash-header and hash-property count.
 
     :raises AmqpError: 406 with RabbitMQ's text if one of them is invalid, or both are given.
     """
@@ -120,7 +121,7 @@ def consistent_hash(fields: dict[str, Field]) -> ConsistentHash:
 
 
 def parse_weight(key: bytes) -> int:
-    """Return the weight that a binding key stands for.
+    """Return the weight in a binding key of an `x-consistent-hash` exchange.
 
     :raises AmqpError: 406 if it is no integer from 1 to 10,000.
     """
@@ -136,7 +137,7 @@ def parse_weight(key: bytes) -> int:
 
 
 def mix_bits(number: int) -> int:
-    """Mix a 64-bit number so that each bit of the result depends on every bit of it (the finalizer of splitmix64)."""
+    """Return a 64-bit number in which each bit depends on every bit of `number` (the finalizer of splitmix64)."""
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & MASK_64
     number = (number ^ number >> 27) * 0x94D049BB133111EB & MASK_64
     return number ^ number >> 31

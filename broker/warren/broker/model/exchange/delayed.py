@@ -1,7 +1,8 @@
 """`x-delayed-message`: an exchange that delays each message by the milliseconds in its header x-delay.
 
-It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange). Beyond that, delayed messages
-are logged like those of a durable queue, are listed, and may wait for any time. `mandatory` is decided at publish time.
+It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange), with some additions.
+Delayed messages are logged like those of a durable queue and are listed, and a delay may be of any length. A mandatory
+message that no queue would get is returned at once, not when it is due.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DELAY_HEADER: Final = "x-delay"
 MAX_DELAY_MS: Final = 2**53
-"""Longest delay in milliseconds. A longer one counts as this."""
+"""Longest delay in milliseconds. A longer one is cut to this."""
 
 
 def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
@@ -41,10 +42,10 @@ def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
 
 
 def delay_ms(headers: dict[str, field_tables.Field]) -> int:
-    """Return the delay in a message's headers in milliseconds; 0 if it is not delayed.
+    """Return the milliseconds in the header x-delay; 0 if the message is not delayed.
 
-    As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other values
-    and negative numbers are no delay.
+    As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other
+    values and negative numbers are no delay.
     """
     field = headers.get(DELAY_HEADER)
     if field is None:
@@ -69,16 +70,17 @@ def to_integer(value: object) -> int:
 
 
 def message_delay_ms(message: Message) -> int:
-    """Return the delay of a message in milliseconds; 0 if it is not delayed."""
+    """Return the milliseconds in a message's header x-delay; 0 if it is not delayed."""
     return delay_ms(decode(header_payload(message.content), "x-death").headers)
 
 
 def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) -> None:
-    """Route a due message as if it were published now. An unroutable one is dropped and counted.
+    """Route a delayed message that is due as if it were published now. An unroutable one is dropped and counted.
 
     Its header x-delay is negated, so that it is not delayed again and a consumer can see that it was delayed.
 
-    :param queue: the internal queue of the exchange.
+    :param queue: the internal queue in which the message has waited.
+    :param exchange: the delayed exchange.
     """
     vhost = queue.vhost
     properties = decode(

@@ -1,4 +1,4 @@
-"""Exchange: bindings, and the destinations that match a routing key and headers."""
+"""An exchange: its bindings, and the search for the destinations that match a routing key and headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ TYPES = (b"direct", b"fanout", b"topic", b"headers")
 
 
 class Binding:
-    """A binding. Source, destination, routing key and arguments together identify it."""
+    """A binding of a queue or an exchange to a source exchange, which holds it.
+
+    Source, destination, routing key and arguments together identify it.
+    """
 
     def __init__(self, destination: Union[Queue, Exchange], routing_key: bytes, arguments: bytes) -> None:  # noqa: UP007
         self.destination = destination
@@ -31,13 +34,13 @@ class Binding:
         return self.destination.durable
 
     def queue_type(self) -> str:
-        """Return the type of the queue that it leads to; an empty text if it leads to an exchange."""
+        """Return the type of the queue that is bound, such as `classic`; an empty text if an exchange is bound."""
         destination = self.destination
         return "" if isinstance(destination, Exchange) else destination.arguments.type_name
 
 
 class Exchange:
-    """An exchange and the bindings from it.
+    """One exchange, the bindings from it, and its cache of routes.
 
     :param kind: the declared type.
     :param arguments: the declared arguments, an encoded table.
@@ -55,39 +58,46 @@ class Exchange:
         self.alternate: bytes | None = None
         """Name of the alternate exchange, by argument or policy."""
         self.matching_type = kind
-        """The type by which it matches bindings: that of x-delayed-type for a delayed exchange, otherwise `kind`."""
+        """Type by which bindings are matched: `kind`, or for a delayed exchange its argument x-delayed-type."""
         self.selector: BindingSelector | None = None
-        """Selects one binding for each message, in hash and random exchanges; None in others."""
+        """Part of hash and random exchanges that selects one binding for each message; None in other exchanges."""
         self.is_delayed = False
         """True for an `x-delayed-message` exchange."""
         self.window: DeduplicationWindow | None = None
-        """Deduplication window; None if it does not deduplicate."""
+        """Keys of recent messages, by which the exchange drops duplicates; None if it does not deduplicate."""
         self.delay_queue: Queue | None = None
-        """Internal queue of the messages that it delays; None if it does not delay."""
+        """Internal queue in which messages wait for their delay; None unless it is a delayed exchange."""
         self.recent_history: RecentHistory | None = None
-        """The last messages, which a new binding gets; None unless it is an `x-recent-history` exchange."""
+        """Last messages of an `x-recent-history` exchange, which a newly bound queue gets; None for other types."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
-        """Bindings by (destination is a queue, destination's name, routing key, encoded arguments)."""
+        """Bindings from here, by (destination is a queue, destination's name, routing key, encoded arguments)."""
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """Bindings to this exchange: (source exchange, routing key, encoded arguments)."""
+        """Keys of the bindings to this exchange: (source exchange, routing key, encoded arguments).
+
+        A dict as an ordered set.
+        """
         self.direct: dict[bytes, list[Binding]] = {}
-        """Bindings by routing key, unless it is a topic exchange."""
+        """Bindings from this exchange by routing key; empty for a topic exchange."""
         self.topic = TopicTrie()
         self.header_patterns: dict[Binding, HeadersPattern] = {}
         self.routes: dict[bytes, list[Queue]] = {}
-        """Cache of the queues that each routing key reaches, also through other exchanges."""
+        """Cache: for each routing key the queues that it reaches, also by way of other exchanges."""
         self.routes_epoch = -1
-        """Routing epoch of the virtual host at which `routes` was valid."""
+        """Value of the virtual host's `routing_epoch` when the cache `routes` was filled.
+
+        A different one invalidates it.
+        """
         self.exchange_binding_count = 0
-        """Number of bindings to other exchanges."""
+        """Number of bindings whose destination is an exchange."""
         self.unroutable_dropped = 0
-        """Messages that reached no queue and were dropped."""
+        """Number of messages that reached no queue and were dropped."""
         self.unroutable_returned = 0
-        """Mandatory messages that reached no queue and were returned."""
+        """Number of mandatory messages that reached no queue and were returned."""
 
     def bind(self, binding: Binding, is_queue: bool) -> bool:
         """Add a binding. Return False if it exists already.
 
+        :param is_queue: True if the destination is a queue, False if it is an exchange.
         :raises AmqpError: 406 if the exchange type does not allow the binding, for example with an invalid x-match.
         """
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
@@ -128,7 +138,7 @@ class Exchange:
         return binding
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
-        """Return the destinations that match. One may occur twice; the caller takes it once."""
+        """Return the destinations of the bindings that match a message. The same one may be in the list twice."""
         if self.matching_type == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
         if self.matching_type == b"fanout":
@@ -143,7 +153,7 @@ class Exchange:
 
     @property
     def inspects_message(self) -> bool:
-        """True if routing needs more of a message than its routing key, or does more than route it."""
+        """True if the exchange needs more of a message than its routing key: headers, a property, or all of it."""
         if self.matching_type == b"headers" or self.recent_history is not None:
             return True
         if self.delay_queue is not None or self.window is not None:

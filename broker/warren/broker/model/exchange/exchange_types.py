@@ -1,4 +1,4 @@
-"""Exchange types: their names, their arguments, and the parts that an exchange of each type needs."""
+"""Exchange types: their names, their arguments, and construction of an exchange of each type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 DELAYED: Final = b"x-delayed-message"
 DEDUPLICATING: Final = b"x-message-deduplication"
-"""A fanout exchange that deduplicates. Other types deduplicate with the argument x-message-deduplication."""
+"""Exchange type of a third-party plugin: a fanout exchange that drops duplicates.
+
+Exchanges of other types do so with the argument x-message-deduplication.
+"""
 EXCHANGE_TYPES: Final = frozenset(
     (
         *TYPES,
@@ -37,13 +40,14 @@ EXCHANGE_TYPES: Final = frozenset(
 )
 
 EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
-"""Arguments that a redeclaration of an exchange has to repeat."""
+"""Arguments that a redeclaration of an exchange has to repeat with the same values."""
 
 
 def check_type(kind: bytes, raw: bytes, compat: VersionBehaviour) -> None:
-    """Check an exchange type, and x-delayed-type for a delayed exchange.
+    """Check that an exchange type exists, and for a delayed exchange the type in x-delayed-type.
 
     :param raw: the encoded arguments of the exchange.
+    :param compat: behaviour of the RabbitMQ version that the broker imitates.
     :raises AmqpError: 406, or 503 before RabbitMQ 4.0, for an unknown type.
     """
     if kind == DELAYED:
@@ -64,9 +68,11 @@ def make_exchange(
     raw: bytes,
     described: str,
 ) -> Exchange:
-    """Make an exchange with the parts that its type needs.
+    """Make an exchange with the parts that its type needs, such as a binding selector.
 
-    :param described: the exchange as error texts name it.
+    :param kind: the exchange type.
+    :param raw: the encoded arguments.
+    :param described: the exchange as error texts name it, `exchange 'e' in vhost '/'`.
     :raises AmqpError: 406 for invalid arguments.
     """
     exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
@@ -95,8 +101,9 @@ def make_exchange(
 
 
 def exchange_deduplication_rule(exchange: Exchange, described: str) -> DeduplicationRule | None:
-    """Return the deduplication rule of an exchange; None if it does not deduplicate.
+    """Return the deduplication settings of an exchange; None if it does not deduplicate.
 
+    :param described: the exchange as error texts name it, `exchange 'e' in vhost '/'`.
     :raises AmqpError: 406 for an invalid argument.
     """
     try:

@@ -1,4 +1,4 @@
-"""Routing by headers: matching of headers exchanges, and the routing keys in CC and BCC.
+"""Routing by headers: matching of headers exchanges, and the routing keys in the headers CC and BCC.
 
 https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/sender-selected
 """
@@ -12,11 +12,11 @@ from warren.wire.reply_codes import AmqpError, Reply
 MODES = ("all", "any", "all-with-x", "any-with-x")
 CC = b"\x02CC"
 BCC = b"\x03BCC"
-"""The names as bytes of an encoded table: searched for before a table is decoded."""
+"""Bytes of the header name in an encoded table. They are searched for, so that most tables need not be decoded."""
 
 
 class HeadersPattern:
-    """The conditions of a binding to a headers exchange.
+    """Arguments of a binding to a headers exchange, which a message's headers have to match.
 
     :param arguments: the encoded arguments of the binding.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid x-match.
@@ -30,13 +30,13 @@ class HeadersPattern:
         self.fields = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
 
     def matches(self, headers: dict[str, Field]) -> bool:
-        """Return True if headers match: all of the binding's fields, or any of them, depending on x-match."""
+        """Return True if a message's headers match all or any of the binding's arguments, as its x-match demands."""
         if self.all:
             return all(self.field_matches(headers, name, field) for name, field in self.fields.items())
         return any(self.field_matches(headers, name, field) for name, field in self.fields.items())
 
     def field_matches(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
-        """Return True if a header exists with the wanted value."""
+        """Return True if the header `name` exists and has the wanted value; a void value matches any."""
         given = headers.get(name)
         if given is None:
             return False
@@ -45,7 +45,7 @@ class HeadersPattern:
 
 
 def match_mode(field: Field | None) -> str:
-    """Return the mode of an x-match; `all` if it is missing.
+    """Return the value of a binding's argument x-match; `all` if it is missing.
 
     :raises AmqpError: 406 with RabbitMQ's text for an invalid value.
     """
@@ -65,10 +65,11 @@ def match_mode(field: Field | None) -> str:
 
 
 def comparison_key(field: Field) -> tuple[str, object]:
-    """Return the key by which two fields are compared.
+    """Return a value that is equal for two fields if headers matching takes them as equal.
 
-    Integers of all widths and timestamps are one kind; so are both floats, and strings and byte arrays. Decimals, arrays and
-    tables are compared by their encoding: the decimal 1.0 differs from 1.00, and types within an array matter.
+    Integers of all widths and timestamps are one kind; so are both floats, and strings and byte arrays. Decimals,
+    arrays and tables are compared by their encoding: the decimal 1.0 differs from 1.00, and types within an array
+    matter.
     """
     kind = field.kind
     if field.is_integer or kind == "T":
@@ -79,7 +80,7 @@ def comparison_key(field: Field) -> tuple[str, object]:
 
 
 def may_have_cc(table: bytes) -> bool:
-    """Return True if an encoded header table may contain CC or BCC."""
+    """Return True if an encoded header table may contain CC or BCC, so that it has to be decoded."""
     return CC in table or BCC in table
 
 
@@ -106,7 +107,7 @@ def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
 
 
 def stored_keys(headers: dict[str, Field], name: str) -> list[bytes]:
-    """Return the routing keys in CC or BCC of a message that is in a queue.
+    """Return the routing keys in the header CC or BCC of a message that was accepted before; ignore invalid ones.
 
     :param name: `CC` or `BCC`.
     """

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 
 class ModulusHash:
-    """Choice of a destination by hash modulo count. A destination that is bound several times counts once."""
+    """Binding selector of an `x-modulus-hash` exchange: takes the destination at position hash modulo their number.
+
+    A destination that is bound several times counts once.
+    """
 
     inspects_message = False
 
     def __init__(self) -> None:
         self._counts: dict[Destination, int] = {}
-        """Bindings of each destination."""
+        """Number of bindings of each destination."""
         self._order: list[Destination] = []
 
     def add(self, binding: Binding) -> None:

@@ -1,4 +1,4 @@
-"""`x-random` and `x-local-random`: any binding, all with the same probability.
+"""`x-random` and `x-local-random`: each message goes to a random binding, all with the same probability.
 
 https://github.com/rabbitmq/rabbitmq-server/tree/main/deps/rabbitmq_random_exchange and, for x-local-random,
 https://www.rabbitmq.com/docs/local-random-exchange.
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class RandomSelector:
-    """Random choice of a binding.
+    """Binding selector of a random exchange.
 
-    :param local: the exchange is an `x-local-random`: it takes classic queues only, bound with an empty key.
+    :param local: True for an `x-local-random` exchange, to which only classic queues can be bound, with an empty key.
     """
 
     inspects_message = True

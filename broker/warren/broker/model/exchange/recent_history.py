@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 DEFAULT_LENGTH: Final = 20
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Limit of the contents that one exchange keeps, whatever the length of its history."""
+"""Bytes of message contents that one exchange keeps at most, whatever the configured length of its history."""
 
 
 class RecentHistory:
-    """The last messages of one exchange, in memory.
+    """Last messages that were published to one `x-recent-history` exchange, kept in memory for newly bound queues.
 
     :param arguments: the encoded arguments of the exchange.
     """
@@ -32,7 +32,10 @@ class RecentHistory:
         self._bytes = 0
 
     def remember(self, message: Message, headers: dict[str, Field]) -> None:
-        """Add a message, unless its header x-recent-history-no-store is true."""
+        """Add a published message, unless its header x-recent-history-no-store is true.
+
+        The oldest ones make room for it.
+        """
         forbidden = headers.get("x-recent-history-no-store")
         if forbidden is not None and forbidden.value is True:
             return
@@ -42,12 +45,12 @@ class RecentHistory:
             self._bytes -= len(self._messages.popleft().content)
 
     def messages(self) -> list[Message]:
-        """Return copies of the messages, the oldest first."""
+        """Return copies of the kept messages, the oldest first."""
         return [message.copy() for message in self._messages]
 
 
 def history_length(field: Field | None) -> int:
-    """Return the number of messages to keep, from x-recent-history-length.
+    """Return the number of messages that an exchange keeps: its argument x-recent-history-length, or the default.
 
     :raises AmqpError: 406 if it is no integer above 0.
     """

@@ -1,4 +1,4 @@
-"""Topic matching by a trie of words: the cost of a publish depends on its own words and its matches, not on the bindings.
+"""Topic matching by a trie of words. The cost of a publish depends on its words and matches, not on the bindings.
 
 `*` stands for exactly one word, `#` for none or more (https://www.rabbitmq.com/tutorials/tutorial-five-python).
 """
@@ -7,23 +7,26 @@ from __future__ import annotations
 
 
 class TrieNode:
-    """A node of the trie: the patterns that end here, and the words that may follow."""
+    """Node of the trie: the destinations whose binding key ends here, and the words that may follow."""
 
     def __init__(self) -> None:
         self.any = False
-        """True for the word `#`, which matches any number of words at this node."""
+        """True if the node was reached by the word `#`: a match may stay at this node for any number of words."""
         self.children: dict[bytes, TrieNode] = {}
         self.ends: dict[object, int] = {}
 
 
 class TopicTrie:
-    """Patterns and their destinations. A destination may have the same pattern several times."""
+    """Binding keys of a topic exchange with their destinations.
+
+    A destination may be added with the same key several times.
+    """
 
     def __init__(self) -> None:
         self.root = TrieNode()
 
     def add(self, pattern: bytes, destination: object) -> None:
-        """Add a pattern for a destination."""
+        """Add a destination under a binding key, here called pattern."""
         node = self.root
         for word in words_of(pattern):
             child = node.children.get(word)
@@ -35,7 +38,7 @@ class TopicTrie:
         node.ends[destination] = node.ends.get(destination, 0) + 1
 
     def remove(self, pattern: bytes, destination: object) -> None:
-        """Remove a pattern of a destination that was added before."""
+        """Remove a destination that was added under a pattern, once."""
         path: list[tuple[TrieNode, bytes]] = []
         node = self.root
         for word in words_of(pattern):
@@ -51,7 +54,7 @@ class TopicTrie:
             del node.children[word]
 
     def match(self, routing_key: bytes) -> dict[object, bool]:
-        """Return the destinations that match a routing key, each once, as the keys of a dict (an ordered set)."""
+        """Return the destinations that a routing key matches, each once, as the keys of a dict (an ordered set)."""
         words = words_of(routing_key)
         count = len(words)
         found: dict[object, bool] = {}

@@ -33,10 +33,9 @@ EXCHANGES: Final = ("all", "exchanges")
 class Policy:
     """A policy or operator policy of a virtual host, checked at construction.
 
-    :param pattern: regular expression, searched for in the name of an object.
-    :param definition: the settings.
+    :param pattern: regular expression that is searched for in the names of objects.
+    :param definition: the settings that it applies, by key.
     :param apply_to: `queues`, `classic_queues`, `quorum_queues`, `streams`, `exchanges` or `all`.
-
     :raises InvalidPolicy: with RabbitMQ's text.
     """
 
@@ -48,14 +47,17 @@ class Policy:
     operator: bool = False
     """True for an operator policy, which limits what other policies may set."""
     found_in: Callable[[str], object] = field(init=False, repr=False, compare=False)
-    """Searches a name for the pattern; None if it does not match."""
+    """Function that searches a name for the compiled pattern. It returns None if the name does not match."""
 
     def __post_init__(self) -> None:
         check_policy(self.pattern, self.apply_to, self.priority, self.definition, self.operator)
         object.__setattr__(self, "found_in", re.compile(self.pattern).search)
 
     def applies_to_type(self, queue_type: str) -> bool:
-        """Return True if the policy applies to queues of a type; for an empty type, if it applies to exchanges."""
+        """Return True if the policy may apply to objects of a type.
+
+        :param queue_type: `classic`, `quorum` or `stream`; empty for exchanges.
+        """
         if not queue_type:
             return self.apply_to in EXCHANGES
         if self.apply_to not in ALL_QUEUES and self.apply_to != QUEUES_OF[queue_type]:
@@ -63,7 +65,7 @@ class Policy:
         return not UNSUPPORTED_KEYS[queue_type] & self.definition.keys()
 
     def to_value(self) -> dict[str, Json]:
-        """Return the policy as the value of a runtime parameter, which is RabbitMQ's form of it."""
+        """Return the policy as the JSON value of a runtime parameter, with RabbitMQ's keys."""
         return {
             "apply-to": self.apply_to,
             "definition": self.definition,
@@ -73,8 +75,9 @@ class Policy:
 
     @classmethod
     def from_value(cls, name: str, value: Json, operator: bool) -> Policy:
-        """Return the policy of a runtime parameter.
+        """Return the policy that the JSON value of a runtime parameter describes.
 
+        :param operator: True for an operator policy.
         :raises InvalidPolicy: if the value is no valid policy.
         """
         if not isinstance(value, dict):
@@ -94,7 +97,7 @@ class Policies:
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
         self.user_policies: dict[str, Policy] = {}
-        """Policies by name."""
+        """Policies that are no operator policies, by name."""
         self.operator: dict[str, Policy] = {}
         """Operator policies by name."""
 
@@ -104,7 +107,7 @@ class Policies:
         self.refresh()
 
     def remove(self, name: str, operator: bool) -> bool:
-        """Remove a policy. Return False if it does not exist."""
+        """Remove a policy, and adjust queues and exchanges at once. Return False if it does not exist."""
         if (self.operator if operator else self.user_policies).pop(name, None) is None:
             return False
         self.refresh()
@@ -139,7 +142,7 @@ class Policies:
     # -- application
 
     def refresh(self) -> None:
-        """Apply the policies to all queues and exchanges."""
+        """Apply the current policies to all queues and exchanges, because a policy has changed."""
         for queue in list(self.vhost.queues.values()):
             if not queue.deleted:
                 self.apply_to_queue(queue)
@@ -147,7 +150,7 @@ class Policies:
             self.apply_to_exchange(exchange)
 
     def apply_to_queue(self, queue: Queue) -> None:
-        """Apply the policies to a queue, beside its declared arguments."""
+        """Set a queue's arguments in force: its declared arguments, merged with the policies that apply to it."""
         arguments = queue.declared_arguments
         definition = merge_definitions(*self.queue_policies(queue))
         if definition:
@@ -156,7 +159,7 @@ class Policies:
             queue.reconfigure(arguments)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
-        """Apply the policies to an exchange, beside its declared arguments."""
+        """Set an exchange's alternate exchange: the declared one, otherwise that of the policies that apply to it."""
         declared = argument_fields(exchange.arguments).get("alternate-exchange")
         alternate = None
         if declared is not None:
@@ -170,7 +173,10 @@ class Policies:
 
 
 def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definition:
-    """Merge both definitions: of two numbers the smaller, otherwise the setting of the operator policy."""
+    """Merge the settings of the policy and the operator policy that apply to an object.
+
+    Of two numbers the smaller counts; of other values that of the operator policy.
+    """
     if operator is None:
         return policy.definition if policy is not None else {}
     if policy is None:
@@ -188,12 +194,12 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
 
 
 def smaller(first: int, second: int) -> int:
-    """Return the smaller number."""
+    """Return the smaller of two limits."""
     return min(first, second)
 
 
 def smaller_limit(first: int, second: int) -> int:
-    """Return the smaller delivery limit; a negative one is no limit."""
+    """Return the smaller of two delivery limits, of which a negative one is no limit."""
     return max(first, second) if first < 0 or second < 0 else min(first, second)
 
 
@@ -208,12 +214,15 @@ NUMBER_MERGES: Final[Mapping[str, Callable[[int, int], int]]] = {
     "stream-max-segment-size-bytes": smaller,
     "delivery-limit": smaller_limit,
 }
-"""The settings that are numbers, with the function that merges two of them."""
+"""Policy settings that are numbers, each with the function that merges the values of two sources.
+
+The sources are a policy, an operator policy and the declared arguments.
+"""
 
 NUMBER_FIELDS: Final = {
     key: key.replace("-", "_") for key in NUMBER_MERGES if not key.startswith("max-in-memory")
 }
-"""The numbers that have an effect, with their fields in QueueArguments, where -1 is no limit."""
+"""Policy settings with numbers that have an effect, and their fields in QueueArguments, where -1 is no limit."""
 
 NAME_FIELDS: Final = {
     "dead-letter-exchange": "dead_letter_exchange",
@@ -222,7 +231,10 @@ NAME_FIELDS: Final = {
 
 
 def stream_changes(definition: Definition) -> dict[str, object]:
-    """Return the fields that policies set for a stream. They precede its arguments (rabbit_stream_queue)."""
+    """Return the argument fields that policies set for a stream, with their values.
+
+    For a stream these take precedence over its declared arguments (rabbit_stream_queue).
+    """
     changes: dict[str, object] = {}
     for key in ("max-length-bytes", "stream-max-segment-size-bytes"):
         value = definition.get(key)
@@ -235,9 +247,10 @@ def stream_changes(definition: Definition) -> dict[str, object]:
 
 
 def effective_arguments(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
-    """Return the arguments in force: the declared ones with a policy definition applied.
+    """Return a queue's arguments in force: the declared ones, changed by the settings of policies.
 
     :param raw: the encoded declared arguments, which show whether a value was declared or is a default.
+    :param definition: the merged settings of the policy and the operator policy.
     """
     given = argument_fields(raw)
     changes: dict[str, object] = {}

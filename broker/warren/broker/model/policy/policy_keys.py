@@ -1,4 +1,4 @@
-"""Keys of policy definitions: checks of their values, with RabbitMQ's texts for invalid ones.
+"""Checks of policies: the keys and values of their definitions, with RabbitMQ's texts for invalid ones.
 
 Source: RabbitMQ's rabbit_policy, rabbit_policies and, for `ha-*`, rabbit_mirror_queue_misc.
 """
@@ -15,7 +15,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
 PATTERN_LIMIT: Final = 1024
-"""Longest pattern in bytes: it is matched against every name."""
+"""Longest pattern of a policy in bytes. It is limited because it is matched against the name of every object."""
 
 UNSUPPORTED_KEYS: Final = {
     "classic": frozenset(
@@ -64,9 +64,10 @@ UNSUPPORTED_KEYS: Final = {
         )
     ),
 }
-"""By queue type: a policy with one of these keys applies to no queue of that type, as in RabbitMQ.
+"""For each queue type the policy keys that it does not support.
 
-Unlike in RabbitMQ, a policy may set the delivery limit of classic queues: no message is requeued for ever.
+A policy with one of these keys applies to no queue of the type, as in RabbitMQ. Unlike in RabbitMQ, a policy may set
+the delivery limit of classic queues: no message is requeued for ever.
 """
 
 
@@ -130,7 +131,7 @@ HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha-promote-on-failure": ("always", "when-synced"),
 }
 HA_KEYS: Final = frozenset((*HA_SETTINGS, "ha-mode", "ha-params", "ha-sync-batch-size"))
-"""Keys of mirrored queues: stored and listed, without an effect on a single node."""
+"""Policy keys of mirrored queues. They are stored and listed, without an effect on a single node."""
 
 OPERATOR: Final = frozenset(
     (
@@ -145,13 +146,13 @@ OPERATOR: Final = frozenset(
         "overflow",
     )
 )
-"""Keys that an operator policy may have."""
+"""Policy keys that an operator policy may have."""
 
 
 def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json, operator: bool) -> None:
-    """Check a policy as RabbitMQ does.
+    """Check the fields of a policy as RabbitMQ does.
 
-    :param operator: it is an operator policy, which may have fewer keys.
+    :param operator: True for an operator policy, which may have fewer keys.
     :raises InvalidPolicy: with RabbitMQ's text.
     """
     check_definition(definition, operator)
@@ -175,8 +176,9 @@ def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json
 
 
 def check_definition(definition: Json, operator: bool) -> None:
-    """Check the definition of a policy.
+    """Check the keys and values of a policy's definition.
 
+    :param operator: True for an operator policy, which may have fewer keys.
     :raises InvalidPolicy: with RabbitMQ's text.
     """
     if not isinstance(definition, dict):
@@ -197,7 +199,7 @@ def check_definition(definition: Json, operator: bool) -> None:
 
 
 def check_mirroring(definition: dict[str, Json]) -> None:
-    """Check the keys of mirrored queues as rabbit_mirror_queue_misc does.
+    """Check the policy keys of mirrored queues (`ha-*`) as rabbit_mirror_queue_misc does.
 
     :raises InvalidPolicy: with RabbitMQ's text.
     """
@@ -230,7 +232,7 @@ def check_mirroring(definition: dict[str, Json]) -> None:
 
 
 def format_settings(definition: dict[str, Json]) -> str:
-    """Format keys and values as RabbitMQ's error texts do."""
+    """Format keys and values of a policy as RabbitMQ's error texts do."""
     pairs = (f"{{{format_term(key)},{format_term(value)}}}" for key, value in sorted(definition.items()))
     return f"[{','.join(pairs)}]"
 

@@ -1,4 +1,4 @@
-"""Runtime parameters of a broker: policies, and parameters that are only stored (https://www.rabbitmq.com/docs/parameters)."""
+"""Runtime parameters of a broker: policies, and others without effect (https://www.rabbitmq.com/docs/parameters)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ OPERATOR_POLICY: Final = "operator_policy"
 
 
 class RuntimeParameters:
-    """All runtime parameters of one broker. Changes are stored.
+    """Runtime parameters of one broker. Changes are written to the definitions database.
 
-    Parameters of other components than policies have no effect: they are stored, listed and exported.
+    A parameter belongs to a component. Those of the components `policy` and `operator_policy` are policies. All others
+    have no effect: they are stored, listed and exported.
     """
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None) -> None:
         self.globals: dict[str, Json] = {}
         """Global parameters by name."""
         self.stored: dict[tuple[bytes, str, str], Json] = {}
-        """Parameters of virtual hosts without policies, by virtual host, component and name."""
+        """Values of the parameters that are no policies, by virtual host, component and name."""
         self._virtual_hosts = virtual_hosts
         self._definitions = definitions
         virtual_hosts.on_deleted.append(self._forget)
@@ -41,17 +42,18 @@ class RuntimeParameters:
     # -- policies
 
     def set_policy(self, vhost: VirtualHost, policy: Policy) -> None:
-        """Add or replace a policy.
+        """Add or replace a policy of a virtual host.
 
-        :raises InvalidPolicy: if it is not portable to RabbitMQ 4.3 and the broker is strict.
+        :raises InvalidPolicy: if the portability checks are strict and RabbitMQ 4.3 would refuse the policy.
         """
         check_portability(vhost.portability, policy)
         vhost.policies.put(policy)
         self._put(vhost.name, policy_component(policy.operator), policy.name, policy.to_value())
 
     def clear_policy(self, vhost: VirtualHost, name: str, operator: bool) -> None:
-        """Remove a policy.
+        """Remove a policy of a virtual host.
 
+        :param operator: True for an operator policy.
         :raises ObjectNotFound: if it does not exist.
         """
         if not vhost.policies.remove(name, operator):
@@ -61,12 +63,12 @@ class RuntimeParameters:
     # -- parameters without an effect
 
     def set(self, vhost: bytes, component: str, name: str, value: Json) -> None:
-        """Set a parameter of a virtual host."""
+        """Set a parameter of a virtual host that is no policy."""
         self.stored[vhost, component, name] = value
         self._put(vhost, component, name, value)
 
     def clear(self, vhost: bytes, component: str, name: str) -> None:
-        """Remove a parameter of a virtual host.
+        """Remove a parameter of a virtual host that is no policy.
 
         :raises ObjectNotFound: if it does not exist.
         """
@@ -117,13 +119,13 @@ class RuntimeParameters:
             self._definitions.remove(ParameterRow, vhost, component, name)
 
     def _forget(self, vhost: str) -> None:
-        """Forget the parameters of a deleted virtual host; their rows are deleted with it."""
+        """Forget the parameters of a deleted virtual host. Their rows in the database are deleted with it."""
         for key in [key for key in self.stored if key[0] == vhost.encode()]:
             del self.stored[key]
 
 
 def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
-    """Check that a policy is portable to RabbitMQ 4.3.
+    """Check the portability of a policy: log the use of features that RabbitMQ 4.3 refuses or ignores.
 
     :raises InvalidPolicy: if the checks are strict and RabbitMQ would refuse the policy.
     """
@@ -140,5 +142,5 @@ def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
 
 
 def policy_component(operator: bool) -> str:
-    """Return the component name of policies or operator policies."""
+    """Return the component to which policies, or operator policies, belong as runtime parameters."""
     return OPERATOR_POLICY if operator else POLICY

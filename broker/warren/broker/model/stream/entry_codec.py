@@ -1,4 +1,4 @@
-"""Encoding of messages in a stream: exchange, routing key, and the content as it is delivered, with x-stream-offset."""
+"""Encoding of messages in a stream: exchange, routing key, and the content with x-stream-offset, as delivered."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
 _U64: Final = struct.Struct(">Q")
 _FLAGS_AT: Final = 19
-"""Offset of the property flags in a content: after the frame header of 7 bytes, class id, weight and body size."""
+"""Position of the property flags in a message's content.
+
+They follow the frame header of 7 bytes, class id, weight and body size.
+"""
 _PROPERTIES_AT: Final = 21
 
 
 def entry_head(exchange: bytes, routing_key: bytes) -> bytes:
-    """Encode the head of an entry: both lengths, then both names. The content follows."""
+    """Encode the head of a stream entry: the lengths of both names, then the names. The message's content follows."""
     return b"".join((bytes((len(exchange), len(routing_key))), exchange, routing_key))
 
 
 def with_offset(message: Message, offset: i64) -> bytes:
-    """Return a message's content with x-stream-offset as its last header (a long, as in RabbitMQ), and without BCC."""
+    """Return a message's content as consumers of the stream get it.
+
+    It has x-stream-offset as its last header (a long, as in RabbitMQ), and no BCC.
+    """
     content = message.content
     flags: i64 = (i64(content[_FLAGS_AT]) << 8) | i64(content[_FLAGS_AT + 1])
     at: i64 = _PROPERTIES_AT
@@ -77,7 +83,10 @@ def with_offset(message: Message, offset: i64) -> bytes:
 
 
 def _rewritten(message: Message, offset: int) -> bytes:
-    """Decode and encode the headers: slow, for a message with BCC or with an x-stream-offset of its own."""
+    """Do the work of `with_offset` by decoding and encoding the headers.
+
+    This is slow, and needed only for a message with BCC or with an x-stream-offset of its own.
+    """
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     if message.has_bcc:

@@ -13,14 +13,14 @@ UNITS: Final = {
     b"m": 60_000,
     b"s": 1000,
 }
-"""Milliseconds of each unit: years, months, days, hours, minutes, seconds."""
+"""Milliseconds of each unit letter: year, month, day, hour, minute, second."""
 
 _FORM: Final = re.compile(rb"([0-9]+)([YMDhms])\Z")
 LONGEST: Final = 1 << 60
-"""Longest interval in milliseconds. Added to the time, it still fits 64 bits."""
+"""Longest interval in milliseconds. The sum of it and the current time fits 64 bits."""
 
 _LONGEST_TEXT: Final = 1000
-"""Characters that are parsed at most: Python refuses to convert numbers of many thousand digits."""
+"""Characters of an interval that are parsed at most: Python refuses to convert numbers of many thousand digits."""
 
 
 def parse_interval_ms(text: bytes) -> int:

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORTED: Final = 1000
-"""Damaged places of a stream that are logged, once each. Further ones are not logged."""
+"""Number of damaged places in a stream's files that are logged. Further ones are not."""
 
 
 class Stream(Queue):
-    """One stream of a virtual host. Its messages are in a stream log of their own, not in the queue's backing queue."""
+    """A stream of a virtual host. Its messages are in files of their own and not in the backing queue of `Queue`."""
 
     age_timer: Optional[Timer] = None  # noqa: UP045
     max_age: i64 = -1
-    """Retention in milliseconds; -1 is no limit."""
+    """Milliseconds after which messages may be removed (x-max-age); -1 is no limit."""
     segments: i64 = 0
-    """Segments at the last check of retention; -1 if it has to be checked again."""
+    """Number of segment files when retention was last applied; -1 if it has to be applied again."""
     streams: Optional[StreamStore] = None  # noqa: UP045
     stored: Optional[StreamLog] = None  # noqa: UP045
 
@@ -66,7 +66,7 @@ class Stream(Queue):
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Apply arguments that a policy may have changed: retention, and the size of new segments."""
+        """Apply arguments that a policy may have changed: the retention limits, and the size of new segment files."""
         self.arguments = arguments
         self.rejects_publishes = False
         self.has_length_limit = False
@@ -90,7 +90,7 @@ class Stream(Queue):
         return self.messages.committed - min(self.messages.first, self.messages.committed)
 
     def stored_bytes(self) -> i64:
-        """Return the bytes on disk, or in memory without a data folder."""
+        """Return the bytes that the stream takes on disk, or in memory if there is no data folder."""
         return self.messages.size()
 
     # -- publishing
@@ -116,7 +116,10 @@ class Stream(Queue):
         log.append(head, with_offset(message, log.next_offset))
 
     def chunks_committed(self, chunks: list[Chunk]) -> None:
-        """Deliver chunks that were written to disk, and check retention."""
+        """Deliver messages whose chunks have been written to disk.
+
+        Apply retention if a segment file has begun or gone.
+        """
         if self.readers:
             self.tail.add(chunks)
             self.drain()
@@ -134,7 +137,7 @@ class Stream(Queue):
         self.deliver_to(consumer)
 
     def deliver_to(self, consumer: Consumer) -> None:
-        """Deliver to a consumer what has been read for it, as long as it has room."""
+        """Deliver messages to a consumer until it has no more room, or no more chunks have been read for it."""
         reader = self.readers.get(consumer)
         if reader is None:
             return
@@ -154,7 +157,10 @@ class Stream(Queue):
                 consumer.stalled = True
 
     def prepare_chunk(self, reader: StreamReader) -> bool:
-        """Open the next chunk, from those that were read or from the cache. Return False if it has to be read first."""
+        """Make the chunk with a consumer's next message current: one that was read for it, or one in the cache.
+
+        Return False if there is none in memory. Then reading from disk begins, unless the consumer has reached the end.
+        """
         ready = reader.ready_chunks
         while ready:
             if reader.open(ready.popleft()):
@@ -176,7 +182,7 @@ class Stream(Queue):
     # -- reading
 
     def read_next(self, reader: StreamReader) -> None:
-        """Start to read the chunks that follow in the segments, if there are any."""
+        """Begin to read the next chunks for a consumer from the segment files, if there are any."""
         segments = self.messages.segments
         if not segments:
             return
@@ -214,7 +220,7 @@ class Stream(Queue):
         streams.read(read, reader.read_done)
 
     def read_finished(self, reader: StreamReader, read: StreamRead) -> None:
-        """Deliver the chunks of a finished read."""
+        """Deliver the chunks that a read from disk has brought. If the disk cannot be read, cancel the consumer."""
         reader.reading = False
         if reader.closed or self.deleted:
             return
@@ -237,7 +243,10 @@ class Stream(Queue):
             self.deliver_to(reader.consumer)
 
     def skip_missing_segment(self, reader: StreamReader, read: StreamRead) -> None:
-        """Continue after a segment that was removed during a read: by retention, or by someone else, which is logged."""
+        """Let a consumer continue after a segment file that was removed during a read.
+
+        If retention removed it, this is normal. If somebody else did, its messages are lost and the loss is logged.
+        """
         segment = read.segment
         reader.segment = None
         if segment not in self.messages.segments:
@@ -250,9 +259,11 @@ class Stream(Queue):
         reader.position = segment.end
 
     def report_damage(self, first: i64, position: int, text: str) -> None:
-        """Log a damaged place, once.
+        """Log a damaged place in the stream's files, once for each place.
 
-        :param first: the first offset of the segment, which is also the name of its file.
+        :param first: the first offset of the segment, by which its file is named.
+        :param position: position of the damage in the file.
+        :param text: description of the damage.
         """
         place = (int(first), position)
         if place in self.reported_damage or len(self.reported_damage) >= REPORTED:
@@ -267,7 +278,7 @@ class Stream(Queue):
         )
 
     def name_text(self) -> str:
-        """Return the name for log events."""
+        """Return the name of the stream as text, for log events."""
         return self.name.decode(errors="replace")
 
     # -- settlement
@@ -283,13 +294,21 @@ class Stream(Queue):
         self.unacked -= len(messages)
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """Settle messages of a channel that ends. A stream keeps its messages: nothing is put back."""
+        """Settle unacknowledged messages of a channel that ends.
+
+        A stream keeps its messages, so that nothing is put back.
+        """
         self.unacked -= len(messages)
 
     # -- consumers and deletion
 
     def attach_reader(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
-        """Set the position of a consumer before it subscribes; see `StreamReader`."""
+        """Set the position at which a consumer begins, before it subscribes.
+
+        :param name: name under which the position is stored on the server; empty if it is not stored.
+        :param offset: the first offset to deliver.
+        :param since: the time to begin at, in milliseconds since 1970; -1 to begin at `offset`.
+        """
         log = self.messages
         if since >= 0 and log.timestamp < since:
             # No message is that new: the consumer gets the next ones, as in RabbitMQ.
@@ -330,7 +349,10 @@ class Stream(Queue):
             consumer.cancel_from_server()
 
     def delete_files(self) -> None:
-        """Delete the files as soon as the definitions have stored the deletion of the stream."""
+        """Delete the stream's files.
+
+        This waits until the definitions database has recorded the deletion of the stream.
+        """
         assert self.streams is not None
         self.streams.drop(self.messages)
 
@@ -341,9 +363,9 @@ class Stream(Queue):
         return int(self.vhost.clock.now() * 1000 + 0.001)
 
     def apply_retention(self) -> None:
-        """Remove segments beyond the retention limits.
+        """Remove the oldest segment files if they are beyond the limits of size and age.
 
-        RabbitMQ checks only when a segment begins; here a timer checks the age as well.
+        RabbitMQ does so only when a segment begins; here a timer checks the age as well.
         """
         log = self.messages
         held_back = log.apply_retention(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
@@ -356,13 +378,13 @@ class Stream(Queue):
             self.age_timer = self.vhost.clock.call_at(due / 1000, self.aged)
 
     def aged(self) -> None:
-        """Check retention when the timer fires."""
+        """Apply retention because the oldest segment has reached its age; called by the timer."""
         self.age_timer = None
         if not self.deleted:
             self.apply_retention()
 
     def stop_timer(self) -> None:
-        """Cancel the timer of retention by age."""
+        """Cancel the timer that removes segments by their age."""
         if self.age_timer is not None:
             self.age_timer.cancel()
             self.age_timer = None

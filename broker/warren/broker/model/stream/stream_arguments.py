@@ -46,7 +46,7 @@ REFUSED: Final = frozenset(
         "x-queue-master-locator",
     )
 )
-"""Arguments of other queue types, which are refused."""
+"""Queue arguments that a stream must not have."""
 
 REFUSED_OF_CONSUMERS: Final = frozenset(("x-priority", "x-cancel-on-ha-failover"))
 LARGEST_SEGMENT: Final = 3_000_000_000
@@ -56,7 +56,7 @@ TRACKING: Final = "x-stream-automatic-offset-tracking"
 
 
 def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
-    """Parse and check the arguments of a stream.
+    """Parse and check the arguments of a queue.declare for a stream.
 
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument.
@@ -89,7 +89,7 @@ def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments
 
 
 def refuse_large_segments(arguments: QueueArguments) -> None:
-    """Check the segment size. RabbitMQ checks it after all other arguments, and its text names no queue.
+    """Check x-stream-max-segment-size-bytes. RabbitMQ checks it after all other arguments; its text names no queue.
 
     :raises AmqpError: 406 if segments would be larger than 3,000,000,000 bytes.
     """
@@ -98,7 +98,12 @@ def refuse_large_segments(arguments: QueueArguments) -> None:
 
 
 def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
-    """Return the error for an argument that queues of a type do not have."""
+    """Return the error for an argument that queues of a type do not have.
+
+    :param name: the name of the argument.
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+    :param kind: the type of the queue, such as `stream`.
+    """
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue"
     )
@@ -106,20 +111,22 @@ def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
 
 @dataclass(frozen=True)
 class OffsetSpecification:
-    """Offset specification of a stream consumer: the position at which it begins."""
+    """Position at which a stream consumer begins: its argument x-stream-offset."""
 
     kind: str = "next"
-    """`first`, `last`, `next`, `offset` or `time`."""
+    """Kind of the position: `first`, `last`, `next`, `offset` or `time`."""
     value: int = 0
-    """The offset, or the time in milliseconds since 1970. A negative offset counts from the end."""
+    """For the kind `offset` the offset, negative to count from the end; for `time` milliseconds since 1970."""
     tracked: bool = False
-    """The position is stored on the server under the consumer tag, and continued from there."""
+    """True if the server stores the consumer's position under its consumer tag, and continues there."""
 
 
 def parse_offset_specification(fields: dict[str, Field], described: str, now_ms: int) -> OffsetSpecification:
-    """Return the offset specification in the arguments of a basic.consume.
+    """Return the position at which a stream consumer begins, from the arguments of its basic.consume.
 
-    :param now_ms: the time in milliseconds since 1970, from which an interval is subtracted.
+    :param fields: the arguments.
+    :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
+    :param now_ms: the time in milliseconds since 1970, from which an interval such as `1h` is subtracted.
     :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.
     """
     for name in fields:

@@ -1,4 +1,4 @@
-"""Reading position of one consumer in a stream: chunks read for it, messages delivered, messages acknowledged."""
+"""Position of one consumer in a stream: chunks read from disk for it, messages delivered, messages acknowledged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class StreamMessage(Message):
 
 
 class StreamReader:
-    """The position of one consumer. Chunks that were read wait in `ready_chunks` and are taken message by message.
+    """Position of one consumer in a stream. Takes the messages for it from chunks of the stream.
+
+    Chunks that were read from disk for it wait in `ready_chunks`.
 
     :param name: name under which the position is stored on the server; empty if it is not stored.
     :param offset: the first offset to deliver.
@@ -56,30 +58,33 @@ class StreamReader:
         self.start_time = since
         self.ready_chunks: deque[Chunk] = deque()
         self.reading = False
-        """A read from the segments is in progress."""
+        """True while chunks are being read from the segment files."""
         self.closed = False
-        """The consumer has left the stream."""
+        """True after the consumer was cancelled or the stream deleted: the result of a read is ignored."""
         self.segment: Optional[StreamSegment] = None  # noqa: UP045
-        """The segment that was read last; None if the offset has to be searched."""
+        """Segment file that was read last; None if the segment with `next_offset` has to be searched."""
         self.position: i64 = 0
-        """Position in `segment` after the last read."""
+        """Position in the file `segment` at which the next read begins."""
         self.outstanding: deque[int] = deque()
-        """Delivered offsets that are not acknowledged yet, if the position is stored."""
+        """Offsets that were delivered and are not acknowledged, the oldest first.
+
+        Empty if the position is not stored.
+        """
         self.acknowledged_early: set[int] = set()
-        """Acknowledged offsets after the first one that is not."""
+        """Offsets that were acknowledged although an older one in `outstanding` is not."""
         self._payload = b""
-        """The current chunk."""
+        """Entries of the current chunk, encoded."""
         self._at: i64 = 0
-        """Position of the next entry in the chunk."""
+        """Position of the next entry in the current chunk's `_payload`."""
         self._offset: i64 = 0
-        """Offset of the next entry."""
+        """Offset of the next entry in the current chunk."""
         self._head = b"\xff"
-        """Head of the last entry: most entries have the same one."""
+        """Encoded exchange and routing key of the last entry. Most entries repeat them and need no decoding."""
         self._exchange = b""
         self._key = b""
 
     def open(self, chunk: Chunk) -> bool:
-        """Make a chunk the current one. Return False if all of it has been delivered before."""
+        """Make a chunk the one that `take` reads. Return False if all its messages have been delivered before."""
         if chunk.first + chunk.count <= self.next_offset:
             return False
         self._payload = chunk.payload
@@ -91,7 +96,7 @@ class StreamReader:
         return True
 
     def take(self) -> Optional[StreamMessage]:  # noqa: UP045
-        """Return the next message of the current chunk; None at its end."""
+        """Return the next message of the current chunk; None if there are no more in it."""
         at = self._at
         payload = self._payload
         if at >= len(payload):
@@ -119,16 +124,21 @@ class StreamReader:
         )
 
     def read_done(self, read: StreamRead) -> None:
-        """Hand a finished read to the stream."""
+        """Pass a finished read from disk on to the stream."""
         self.stream.read_finished(self, read)
 
     def close(self) -> None:
-        """Drop the chunks, because the consumer leaves."""
+        """Drop the chunks that were read, because the consumer is cancelled or the stream deleted."""
         self.closed = True
         self.ready_chunks.clear()
 
     def acknowledge(self, offset: i64, log: StreamLog) -> None:
-        """Record an acknowledgement. The stored position is the first offset that is not acknowledged."""
+        """Record the acknowledgement of an offset, and store the consumer's position on the server.
+
+        The stored position is the lowest offset that is not acknowledged.
+
+        :param log: the stream's log, which stores the position.
+        """
         outstanding = self.outstanding
         if not outstanding or outstanding[0] != offset:
             self.acknowledged_early.add(offset)

@@ -1,4 +1,4 @@
-"""Cache of a stream's last chunks, so that consumers at the end of the stream read no file."""
+"""Cache of a stream's newest chunks (batches of messages), so that consumers at the end of the stream read no file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mypy_extensions import i64
 from warren.broker.store.stream.chunk_format import Chunk
 
 MOST: Final = 2 * 1024 * 1024
-"""Bytes of chunks that are kept at most. Beyond that the older half is dropped."""
+"""Bytes of chunks that the cache keeps at most. Beyond that, the older half is dropped."""
 
 
 class StreamTail:
-    """The last chunks of a stream, without a gap."""
+    """Newest chunks of a stream, in order and without a gap."""
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._bytes: i64 = 0
 
     def add(self, chunks: list[Chunk]) -> None:
-        """Add the newest chunks."""
+        """Add chunks that were just written. If there is a gap before them, the older ones are dropped."""
         for chunk in chunks:
             kept = self._chunks
             if not chunk.payload or (kept and kept[-1].first + kept[-1].count != chunk.first):
@@ -33,7 +33,7 @@ class StreamTail:
             self._shrink()
 
     def find(self, offset: i64) -> Optional[Chunk]:  # noqa: UP045
-        """Return the chunk with an offset; None if it is older than the cache or not written yet."""
+        """Return the chunk that contains an offset; None if it is older than the cache or not written yet."""
         chunks = self._chunks
         if not chunks or offset < chunks[0].first or offset >= chunks[-1].first + chunks[-1].count:
             return None
@@ -48,7 +48,7 @@ class StreamTail:
         return chunks[low]
 
     def clear(self) -> None:
-        """Drop all chunks."""
+        """Drop all chunks from the cache."""
         self._chunks = []
         self._bytes = 0
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Declarations:
-    """The operations by which clients change one virtual host, and its recovery at start."""
+    """Declaration, binding, deletion, and restoration at start, of one virtual host's exchanges and queues."""
 
     def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
         self.vhost = vhost
@@ -54,7 +54,7 @@ class Declarations:
         self._incarnations = 0
         self.internal_queues = InternalQueues(self)
         self._exclusive_queues: dict[object, dict[Queue, bool]] = {}
-        """Exclusive queues by connection."""
+        """Exclusive queues by the connection that owns them. The inner dict serves as an ordered set."""
         vhost.declarations = self
         vhost.exchanges[b""] = Exchange(b"", b"direct", True, False, False, b"")
         for kind in TYPES:
@@ -65,15 +65,17 @@ class Declarations:
     # -- names
 
     def describe(self, kind: str, name: bytes) -> str:
-        """Return the description of a queue or an exchange in error texts: `queue 'q' in vhost '/'`."""
+        """Return the description of a queue or an exchange for error texts, such as `queue 'q' in vhost '/'`.
+
+        :param kind: `queue` or `exchange`.
+        """
         vhost = self.vhost.name.decode(errors="replace")
         return f"{kind} '{name.decode(errors='replace')}' in vhost '{vhost}'"
 
     def queue(self, name: bytes, owner: object) -> Queue:
         """Return a queue by name.
 
-        :param owner: the connection that uses it.
-
+        :param owner: the connection that uses it, which decides on access to an exclusive queue.
         :raises AmqpError: 404 if it does not exist, 405 if it is exclusive to another connection.
         """
         queue = self.vhost.queues.get(name)
@@ -113,13 +115,13 @@ class Declarations:
         *,
         generated: bytes = b"",
     ) -> Queue:
-        """Return the queue of a queue.declare, made if it does not exist.
+        """Carry out a queue.declare: return the queue, which is made if it does not exist.
 
         :param raw: the encoded arguments.
         :param owner: the connection that declares it.
         :param generated: the name to use if `name` is empty; by default a generated one.
-        :raises AmqpError: 403 for a reserved name, 405 if it is exclusive to another connection, 406 if it exists with other
-            properties or an argument is invalid.
+        :raises AmqpError: 403 for a reserved name, 405 if it is exclusive to another connection, 406 if it exists with
+            other properties or an argument is invalid.
         """
         # An exclusive queue is deleted with its connection, so that it is never durable.
         durable = durable and not exclusive
@@ -193,9 +195,11 @@ class Declarations:
         return vhost.streams
 
     def new_incarnation(self, stored: bool) -> int:
-        """Return a number that no queue of this broker has had.
+        """Return a new number for a queue, which no queue of this broker has had.
 
-        :param stored: the queue is durable, so that the number is unique over restarts.
+        The log stores it in place of the name.
+
+        :param stored: True if the queue is durable, so that the number has to stay unique over restarts.
         """
         if stored:
             assert self.definitions is not None
@@ -240,9 +244,10 @@ class Declarations:
         return count
 
     def refuse_reserved(self, name: bytes) -> None:
-        """Refuse a reserved queue name.
+        """Refuse to declare a queue with a reserved name.
 
-        :raises AmqpError: 403 if the name begins with `amq.`, unless a redeclaration is allowed.
+        :raises AmqpError: 403 if the name begins with `amq.`. An existing queue with a generated name may be
+            redeclared, from RabbitMQ 4.0 on.
         """
         own = name in self.vhost.queues and self.vhost.compat.allows_redeclaring_generated_names
         if name.startswith(b"amq.") and not own:
@@ -261,11 +266,12 @@ class Declarations:
     def declare_exchange(
         self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
-        """Return the exchange of an exchange.declare, made if it does not exist.
+        """Carry out an exchange.declare: return the exchange, which is made if it does not exist.
 
+        :param kind: the exchange type.
         :param raw: the encoded arguments.
-        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it exists with other
-            properties.
+        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it exists with
+            other properties.
         """
         check_type(kind, raw, self.vhost.compat)
         refuse_default_exchange(name)
@@ -333,14 +339,17 @@ class Declarations:
         self._unbind_all(exchange, False)
 
     def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
-        """Remove the bindings to a destination that is deleted, and auto-delete exchanges that lose their last binding."""
+        """Remove the bindings to a queue or exchange that is being deleted.
+
+        Auto-delete exchanges that lose their last binding by this are deleted as well.
+        """
         for source, routing_key, arguments in list(destination.incoming_bindings):
             exchange = self.vhost.exchanges[source]
             exchange.unbind(is_queue, destination.name, routing_key, arguments)
             self._unused_exchange(exchange)
 
     def _unused_exchange(self, exchange: Exchange) -> None:
-        """Delete an auto-delete exchange without bindings."""
+        """Delete an exchange if it is auto-delete and has no bindings."""
         if (
             exchange.auto_delete
             and not exchange.bindings
@@ -351,8 +360,9 @@ class Declarations:
     # -- bindings
 
     def bind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
-        """Bind a destination to an exchange. Neither may be the default exchange. An existing binding is no error.
+        """Bind a queue or exchange to an exchange, and store the binding if both are durable. It may exist already.
 
+        :param raw: the encoded arguments of the binding.
         :raises AmqpError: 502 for malformed arguments.
         """
         argument_fields(raw)
@@ -375,7 +385,10 @@ class Declarations:
     def unbind(
         self, source: bytes, destination: Queue | Exchange | None, routing_key: bytes, raw: bytes
     ) -> None:
-        """Remove a binding. A missing binding, exchange or queue is no error."""
+        """Remove a binding. It is no error if the binding, the exchange or the queue does not exist.
+
+        :param raw: the encoded arguments of the binding.
+        """
         exchange = self.vhost.exchanges.get(source)
         if exchange is None or destination is None:
             return
@@ -392,7 +405,10 @@ class Declarations:
     def _binding_row(
         self, source: Exchange, destination: Queue | Exchange, is_queue: bool, routing_key: bytes, raw: bytes
     ) -> BindingRow | None:
-        """Return the row of a durable binding, which has a durable source and destination; None for others."""
+        """Return the database row of a binding; None for one that is not stored.
+
+        A binding is stored if its source and destination are durable.
+        """
         is_durable = source.durable and destination.durable
         if isinstance(destination, Queue):
             is_durable = is_durable and destination.owner is None
@@ -414,7 +430,11 @@ class Declarations:
     def restore(
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
-        """Restore the stored exchanges, queues and bindings at start. Return the queues, still empty, by incarnation."""
+        """Restore the exchanges, queues and bindings that the definitions database holds, at start.
+
+        Return the queues by incarnation, the number by which the log names them, so that their messages can be restored
+        next.
+        """
         queues, self.internal_queues.stored = split_rows(queues)
         restored = {}
         for exchange in exchanges:

@@ -33,14 +33,17 @@ if TYPE_CHECKING:
 REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
 """Prefix of the names of direct reply-to queues."""
 ROUTES_KEPT: Final = 4096
-"""Routes that an exchange caches at most. Then its cache starts anew."""
+"""Number of routing keys whose routes an exchange caches at most. A full cache is emptied."""
 
 
 class VirtualHost:
-    """One virtual host, as publishes use it. `declarations` makes and deletes its exchanges, queues and bindings."""
+    """One virtual host: routes published messages and puts them into queues.
+
+    `declarations` makes and deletes its exchanges, queues and bindings.
+    """
 
     routing_epoch: i64 = 0
-    """Increased by every change that may change a route: cached routes of an older epoch are invalid."""
+    """Number that grows with every change that may change a route. Routes cached under a lower number are invalid."""
 
     def __init__(
         self,
@@ -54,34 +57,39 @@ class VirtualHost:
         self.clock = clock
         self.log = log
         self.memory_budget: Optional[MemoryBudget] = None  # noqa: UP045
-        """Memory budget of waiting messages; None without a data folder."""
+        """Memory budget of the messages in queues; None without a data folder, since nothing can be paged out then."""
         self.compat = compat
         self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.internal_queues: dict[bytes, Queue] = {}
-        """Queues that no client can name: delayed messages and deduplication keys."""
+        """Queues that no client can name, which hold delayed messages and deduplication keys, by name."""
         self.window_count = 0
-        """Number of exchanges and queues that deduplicate."""
+        """Number of exchanges and queues that deduplicate. While it is 0, messages are not checked for duplicates."""
         self.reply_queues: dict[bytes, Queue] = {}
-        """Queues of direct reply-to, by routing key."""
+        """Queues of direct reply-to, by the routing key that a reply is published with."""
         self.dead_lettering = DeadLettering(self)
         self.policies = Policies(self)
         self.declarations: Declarations | None = None
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
-        """Event capture; None if it is off."""
+        """Hook that records life-cycle events; None if event capture is off."""
         self.streams: StreamStore | None = None
-        """Store of its streams; None before the first one is declared."""
+        """Store of the files of its streams; None before the first stream is declared."""
 
     def is_reply_key(self, routing_key: bytes) -> bool:
-        """Return True if a key of the default exchange names a direct reply-to queue.
+        """Return True if a routing key of the default exchange names a direct reply-to queue.
 
-        Such routes are not cached, because these queues come and go too often.
+        Routes to such queues are not cached, because the queues come and go too often.
         """
         return routing_key.startswith(REPLY_PREFIX)
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
-        """Return the queues that a message with this key reaches, each once. The list is cached: do not change it."""
+        """Return the queues that a message with this routing key reaches, each once.
+
+        The list is cached: do not change it.
+
+        Call it only if `routes_by_message` is False.
+        """
         if exchange.routes_epoch != self.routing_epoch or len(exchange.routes) > ROUTES_KEPT:
             exchange.routes.clear()
             exchange.routes_epoch = int(self.routing_epoch)
@@ -92,7 +100,7 @@ class VirtualHost:
         return found
 
     def routes_by_message(self, exchange: Exchange) -> bool:
-        """Return True if the route from this exchange may depend on more than the routing key."""
+        """Return True if a message's route may depend on more than its routing key, so that it is not cached."""
         if exchange.name == b"":
             return False
         if exchange.inspects_message:
@@ -109,12 +117,13 @@ class VirtualHost:
     def find_queues(
         self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
     ) -> list[Queue]:
-        """Return the queues that a message reaches, without cache.
+        """Return the queues that a message reaches, found without the cache.
 
-        Follow the bindings, and from an exchange that matches nothing its alternate exchange; each exchange once. The
+        Follow the bindings, and from an exchange without a match its alternate exchange; visit each exchange once. The
         default exchange routes to every queue by name when it is published to; as an alternate it routes nowhere, as in
         RabbitMQ. Source: https://www.rabbitmq.com/docs/ae and https://www.rabbitmq.com/docs/e2e.
 
+        :param first: the exchange that the message is published to.
         :param keys: the routing key, then the keys in CC and BCC.
         :param headers: the message's headers, for headers exchanges.
         :param message: for exchanges that inspect more of it; None if no exchange on the way does.
@@ -167,10 +176,11 @@ class VirtualHost:
         )
 
     def deliver(self, queues: list[Queue], message: Message) -> i64:
-        """Put a message into the queues that it was routed to. Return ACCEPTED, STORED or REJECTED.
+        """Put a message into the queues that it was routed to.
 
-        A fan-out has one outcome: STORED if any queue logs the message, REJECTED if any queue rejects it. The other queues
-        keep it in both cases.
+        Return ACCEPTED, STORED (to be confirmed when the log is on disk) or REJECTED. With several queues, it is
+        REJECTED if any queue rejects the message, otherwise STORED if any queue logs it. The other queues keep the
+        message in each case.
         """
         if len(queues) == 1:
             return queues[0].publish(message)
@@ -220,7 +230,11 @@ class VirtualHost:
         return STORED if by_expiry or (has_stream and self.log is not None) else ACCEPTED
 
     def transfer(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
-        """Move a message to other queues in one record of the log. Return True if one of them rejected its copy."""
+        """Move a message to other queues by one record of the log. Return True if one of them rejected its copy.
+
+        :param queue: the queue that the message leaves.
+        :param copy: the message to put into `targets`.
+        """
         log = self.log
         if log is None or not (message.stored or copy.persistent):
             return self.deliver(targets, copy) == REJECTED
@@ -234,16 +248,20 @@ class VirtualHost:
         return refused
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
-        """Return True if a delayed message would reach a queue if it were due now."""
+        """Return True if a delayed message would reach a queue if it were due now. This decides on `mandatory`.
+
+        :param first: the delayed exchange.
+        :param keys: the routing key, then the keys in CC and BCC.
+        """
         without = {name: field for name, field in headers.items() if name != DELAY_HEADER}
         return bool(self.find_queues(first, keys, without, None))
 
     def all_queues(self) -> list[Queue]:
-        """Return the queues of clients and the internal queues."""
+        """Return all queues: those of clients and the internal ones."""
         return [*self.queues.values(), *self.internal_queues.values()]
 
     def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
-        """Log the copies of a fan-out in one record, so that the content is written once."""
+        """Log the copies of one message for several queues in one record, so that the content is written once."""
         if len(copies) == 1:
             queue, copy = copies[0]
             queue.store(copy)
@@ -262,7 +280,7 @@ class VirtualHost:
             copy.log_position = place
 
     def track_memory(self, queue: Queue) -> None:
-        """Let the memory budget watch a queue in which messages wait, and page them out."""
+        """Let the memory budget watch a queue in which messages wait, and page their contents out to disk."""
         queue.memory_tracked = True
         memory = self.memory_budget
         if memory is None:
@@ -272,7 +290,7 @@ class VirtualHost:
         memory.track(queue)
 
     def replay_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
-        """Publish the history of an `x-recent-history` exchange to a destination that was just bound to it."""
+        """Put the kept messages of an `x-recent-history` exchange into a destination that was just bound to it."""
         if exchange.recent_history is None:
             return
         for message in exchange.recent_history.messages():
@@ -284,7 +302,7 @@ class VirtualHost:
                 self.deliver(queues, message)
 
     def remove_queue(self, queue: Queue) -> None:
-        """Delete a queue that x-expires or auto-delete ends."""
+        """Delete a queue because of x-expires or auto-delete."""
         topology = self.declarations
         assert topology is not None
         topology.delete_queue(queue)

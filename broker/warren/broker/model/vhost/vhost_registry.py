@@ -1,6 +1,6 @@
-"""The virtual hosts of a broker: add, update, limit and delete them while it runs (https://www.rabbitmq.com/docs/vhosts).
+"""Registry of a broker's virtual hosts: adds, updates, limits and deletes them (https://www.rabbitmq.com/docs/vhosts).
 
-Their names are text here and UTF-8 on the wire.
+The name of a virtual host is text in the methods here, and bytes (UTF-8) on the wire.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class VirtualHosts:
-    """The virtual hosts of one broker. Changes are stored; an invalid change raises `OperationRefused`."""
+    """Virtual hosts of one broker. Changes are written to the definitions database.
+
+    An invalid change raises `OperationRefused`.
+    """
 
     def __init__(
         self,
@@ -40,16 +43,19 @@ class VirtualHosts:
         portability: PortabilityChecks | None = None,
         captures: Mapping[bytes, LifeCycleHook] = MappingProxyType({}),
     ) -> None:
-        """:param captures: capture hooks by the name of the virtual host on the wire."""
+        """:param captures: hooks that record life-cycle events, by the name (bytes) of the virtual host."""
         self._captures = captures
         self.event_streams: dict[bytes, EventStream] = {}
-        """Event streams of captured virtual hosts, by name on the wire."""
+        """Writers of life-cycle events, by the name (bytes) of each virtual host whose capture is on."""
         self.capture_blocked: Callable[[], bool] = lambda: False
-        """Returns True while publishers are blocked: then no events are written either."""
+        """Function that returns True while publishers are blocked: then no life-cycle events are written either."""
         self.declarations: dict[bytes, Declarations] = {}
-        """Declarations of each virtual host, by name on the wire."""
+        """Declarations (exchanges, queues and bindings) of each virtual host, by its name (bytes)."""
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called with the name when a virtual host is deleted: after it is unregistered, before its queues are deleted."""
+        """Functions that are called with the name of a virtual host when it is deleted.
+
+        The virtual host is then unregistered, and its queues still exist.
+        """
         self._clock = clock
         self._log = log
         self._definitions = definitions
@@ -76,7 +82,7 @@ class VirtualHosts:
         return found
 
     def declarations_of(self, name: str) -> Declarations:
-        """Return the declarations of a virtual host.
+        """Return the declarations (exchanges, queues and bindings) of a virtual host.
 
         :raises ObjectNotFound: if it does not exist.
         """
@@ -92,7 +98,7 @@ class VirtualHosts:
         default_queue_type: str = "",
         protected: bool = False,
     ) -> Declarations:
-        """Add a virtual host with the predeclared exchanges.
+        """Add a virtual host with the predeclared exchanges such as `amq.direct`. Return its declarations.
 
         :raises ObjectAlreadyExists: if it exists already.
         """
@@ -118,7 +124,7 @@ class VirtualHosts:
         default_queue_type: str | None = None,
         protected: bool | None = None,
     ) -> None:
-        """Change the metadata of a virtual host. What is None stays as it is."""
+        """Change the metadata of a virtual host. A value of None leaves a field as it is."""
         old = self.settings(name)
         settings = VirtualHostSettings(
             name,
@@ -133,7 +139,7 @@ class VirtualHosts:
         self._change(settings)
 
     def set_limits(self, name: str, *, max_connections: int | None, max_queues: int | None) -> None:
-        """Set both limits. None or a negative number is no limit; 0 allows nothing."""
+        """Set both limits of a virtual host. None or a negative number is no limit; 0 allows nothing."""
         self._change(
             replace(
                 self.settings(name),
@@ -159,7 +165,7 @@ class VirtualHosts:
         logger.info("event=virtual_host.deleted name=%r", name)
 
     def restore(self, rows: Sequence[VirtualHostRow]) -> None:
-        """Add the stored virtual hosts at start."""
+        """Restore the virtual hosts in the definitions database at start, still without exchanges and queues."""
         for row in rows:
             tags = tuple(row.tags.split(",")) if row.tags else ()
             self._make(
@@ -175,7 +181,7 @@ class VirtualHosts:
             )
 
     def invalidate_routes(self) -> None:
-        """Discard all cached routes, because permissions have changed."""
+        """Discard the cached routes of all virtual hosts, because permissions have changed."""
         for topology in self.declarations.values():
             topology.vhost.routing_epoch += 1
 

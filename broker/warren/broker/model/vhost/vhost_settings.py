@@ -32,7 +32,7 @@ class VirtualHostSettings:
     max_queues: int | None = None
 
     def to_row(self) -> VirtualHostRow:
-        """Return the row for the definitions database."""
+        """Return the settings as a row for the definitions database."""
         return VirtualHostRow(
             self.name,
             self.description,
@@ -44,9 +44,12 @@ class VirtualHostSettings:
         )
 
     def with_default_queue_type(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
-        """Return a new queue's arguments, with the default queue type if they have none and the queue can be of it.
+        """Return the encoded arguments of a new queue, with the virtual host's default queue type if they name no type.
 
-        Source: https://www.rabbitmq.com/docs/vhosts#default-queue-type.
+        Nothing is added if a queue with these properties cannot be of the default type. Source:
+        https://www.rabbitmq.com/docs/vhosts#default-queue-type.
+
+        :param raw: the encoded arguments of the queue.declare.
         """
         kind = self.default_queue_type
         fits = kind == "classic" or (durable and not exclusive and not auto_delete)
@@ -55,7 +58,7 @@ class VirtualHostSettings:
         return raw + field_tables.encode({"x-queue-type": kind})
 
     def check(self) -> None:
-        """Check the queue type and the tags.
+        """Check the default queue type and the tags.
 
         :raises OperationRefused: for an unknown queue type, and for a tag that is empty or has a comma.
         """
@@ -69,5 +72,5 @@ class VirtualHostSettings:
 
 
 def normalize_limit(value: int | None) -> int | None:
-    """Return a limit as it is stored: None for a negative one, which is no limit in RabbitMQ."""
+    """Return a limit in the form in which it is stored: None for a negative number, which is no limit in RabbitMQ."""
     return None if value is None or value < 0 else value
