@@ -1,4 +1,4 @@
-"""Broker: start and stop of all its parts, in the right order."""
+"""Broker class: starts all parts of the broker in the order of their dependencies, and stops them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class StoredState(NamedTuple):
-    """State found in the data folder."""
+    """Definitions and messages that a restarted broker found in its data folder."""
 
     definitions: Snapshot
     recovery: Recovery
-    """Messages of the log."""
+    """Messages of durable queues and their state, as recovered from the log."""
 
 
 class Broker:
@@ -93,9 +93,12 @@ class Broker:
         self.on_shutdown: Callable[[], None] | None = None
         """Called when an operator requests a stop; None refuses the request."""
         self.failure: asyncio.Future[str] | None = None
-        """Resolved with one line when the disk has failed: the broker confirms nothing any more and has to be stopped."""
+        """Future that is resolved with the error text, one line, when the disk has failed; None until the start.
+
+        After a failure the broker confirms nothing any more and has to be stopped.
+        """
         self.bound_addresses: tuple[BoundAddress, ...] = ()
-        """Addresses at which it listens, once started: first those without TLS, then those with it."""
+        """Addresses at which the broker listens, once started: first those without TLS, then those with it."""
         self._clock = clock or RealClock()
         self._files = files
         self._folder: DataFolder | None = None
@@ -113,7 +116,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The first port at which it listens, once started."""
+        """First port at which the broker listens, once started."""
         return self.bound_addresses[0].address.port
 
     @property
@@ -159,7 +162,7 @@ class Broker:
     # -- start
 
     async def start(self) -> None:
-        """Restore what is on disk, and listen.
+        """Restore definitions and messages from the data folder, and accept connections.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
         :raises CaptureError: if events are to be captured in a queue that is no stream.
@@ -222,7 +225,7 @@ class Broker:
     def _make_node(
         self, loop: asyncio.AbstractEventLoop, access: Access, virtual_hosts: VirtualHosts
     ) -> BrokerNode:
-        """Return the state that connections share; it closes those of a deleted user or virtual host."""
+        """Return the state that all connections share; it closes the connections of a deleted user or virtual host."""
         config = self.config
         node = BrokerNode(
             loop,
@@ -327,7 +330,7 @@ class Broker:
         self._management = management
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
-        """Open the data folder, and read definitions, log and streams from it."""
+        """Open the data folder, read definitions and messages from it, and open its log and its streams."""
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
@@ -346,7 +349,7 @@ class Broker:
         return StoredState(definitions, recovery)
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:
-        """Add the default virtual host of the configuration and, with `users`, its users."""
+        """Add the configured default virtual host, if it is missing; with `users=True` also the configured users."""
         vhost = self.config.default_vhost
         if vhost not in virtual_hosts:
             virtual_hosts.add(vhost)
@@ -366,7 +369,7 @@ class Broker:
     ) -> dict[int, Queue]:
         """Restore virtual hosts, users, parameters, exchanges, queues and bindings.
 
-        Returns the queues by their numbers in the log.
+        Returns the queues by their incarnation, the number under which the log stores their messages.
         """
         virtual_hosts.restore(snapshot.virtual_hosts)
         access.restore(snapshot)
@@ -389,7 +392,7 @@ class Broker:
         return queues
 
     def _restore_messages(self, queues: dict[int, Queue], recovery: Recovery) -> None:
-        """Restore the messages of queues, and have those that have expired meanwhile dead-lettered."""
+        """Restore the messages of queues, and dead-letter those that expired while the broker was down."""
         count = 0
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
@@ -407,7 +410,7 @@ class Broker:
         )
 
     def _connect_store(self, node: BrokerNode) -> None:
-        """Have log and definitions report what is on the disk, and its failures."""
+        """Have log and definitions notify connections of what has reached the disk, and the broker of disk failures."""
         log, definitions = self._log, self._definitions
         assert log is not None
         assert definitions is not None
@@ -418,7 +421,10 @@ class Broker:
         definitions.on_failed = lambda line: self._on_disk_failed(node, line)
 
     def _on_disk_failed(self, node: BrokerNode, line: str) -> None:
-        """Refuse what waits for the disk, and report the failure. A failed write or sync of a file is never retried."""
+        """Refuse publishes that wait for the disk, raise the disk alarm, and report the failure in `failure`.
+
+        A failed write or sync of a file is never retried.
+        """
         logger.critical("event=store.failed reason=%r", line)
         node.flow.set_alarm(LOG_SOURCE, DISK_RESOURCE, True)
         node.on_failed()
@@ -428,7 +434,10 @@ class Broker:
     # -- stop
 
     async def stop(self) -> None:
-        """Close all connections with 320 CONNECTION_FORCED, write and sync what waits, and release the data folder."""
+        """Stop the broker: close all connections, write and sync all pending data, and release the data folder.
+
+        Connections are closed with 320 CONNECTION_FORCED.
+        """
         listener, node = self._listener, self._node
         management, control = self._management, self._control
         self._listener = self._node = self._management = self._control = None
@@ -451,7 +460,7 @@ class Broker:
         await self._close_store()
 
     async def _end_connections(self, node: BrokerNode) -> None:
-        """Confirm what was published, then shut all connections down, and stop captures and queues."""
+        """Confirm what was published, shut all connections down, and stop the event captures and the queues' timers."""
         await node.drain_confirms()
         for connection in list(node.connections):
             connection.cancel_consumers()

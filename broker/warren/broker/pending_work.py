@@ -1,4 +1,7 @@
-"""Work that a broker has to finish before a virtual clock moves on: bytes, confirms, definitions, stream reads."""
+"""Detection of work that a broker must finish before a test's virtual clock may advance.
+
+Such work is unread input, unsent output, and confirms, definitions or stream reads that wait for the disk.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,17 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
 UNREAD_GRACE: Final = 0.05
-"""Seconds of real time after which a client's unread bytes no longer count: it waits for something else."""
+"""Seconds of real time after which unread bytes of a client are no longer pending work.
+
+A client that has read nothing for so long is taken to wait for something else, perhaps for the clock.
+"""
 
 
 class PendingWork:
-    """Probe for `VirtualClock.watch`. It asks the kernel about both ends of a connection whose client is in this process."""
+    """Callable for `VirtualClock.watch` that describes what the broker has not finished yet.
+
+    It also asks the kernel for bytes that a client in the same process has not read.
+    """
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -69,7 +78,7 @@ class PendingWork:
 
 
 class ClientSocket:
-    """Client's end of a connection, if it is a socket of this process."""
+    """Client's end of a connection, where client and broker run in the same process."""
 
     def __init__(self, descriptor: int, address: object) -> None:
         self._descriptor = descriptor
@@ -90,7 +99,7 @@ class ClientSocket:
         return None
 
     def is_reading(self, waiting: int) -> bool:
-        """Return whether the client has bytes to read and is likely to read them.
+        """Return whether bytes wait for the client, and their number has changed within the last UNREAD_GRACE seconds.
 
         :param waiting: bytes in the broker's write buffer for it.
         """

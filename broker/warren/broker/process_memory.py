@@ -1,4 +1,4 @@
-"""Memory of this process: the limit set by its control groups or the machine, and the resident part."""
+"""Memory of this process: the limit set by its control groups or the machine, and the resident memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 MIN_MEMORY_LIMIT: Final = 16 * 1024 * 1024
-"""Bytes; a memory limit below this is taken for a mistake in its unit."""
+"""Smallest accepted memory limit in bytes; a lower one is taken for a mistake in its unit."""
 
 
 def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -57,9 +57,9 @@ def _limits(cgroups: Path, membership: Path) -> Iterator[int]:
 
 
 def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the folder and the file name of each limit: of the process's own group and those above it.
+    """Yield folder and file name of each memory limit that applies: the process's own control group and its parents.
 
-    In a container, the root is the container's own group.
+    In a container, the root of the hierarchy is the container's own group.
     """
     try:
         lines = membership.read_text().splitlines()

@@ -15,13 +15,15 @@ from warren.broker.connection.flow_control import DISK_RESOURCE, MEMORY_RESOURCE
 from warren.broker.process_memory import release_memory, resident_memory
 
 CHECK_INTERVAL: Final = 0.25
-"""Seconds between two checks. Memory may exceed its limit by what is published in between."""
+"""Seconds between two checks of memory and disk. In between, publishes may exceed the memory limit."""
 MEMORY_SOURCE: Final = "memory watch"
 DISK_SOURCE: Final = "disk watch"
 
 
 class ResourceMonitor:
-    """Monitor of memory and disk space. It checks them periodically, and whenever a limit is changed.
+    """Monitor that raises and clears the broker's memory and disk alarms.
+
+    It checks periodically, and whenever a limit is changed.
 
     :param memory_limit: bytes of this process that may be resident; None is no limit.
     :param data_dir: folder whose file system must have `disk_free_limit` bytes free; None checks no disk.
@@ -74,7 +76,7 @@ class ResourceMonitor:
         return found.f_bavail * found.f_frsize
 
     def start(self) -> None:
-        """Check now and periodically, if there is anything to check."""
+        """Check now and every CHECK_INTERVAL seconds, unless there is no limit to check."""
         if self._memory_limit is None and self._data_dir is None:
             return
         # Output of this turn of the loop need not wait for the check.
@@ -94,7 +96,7 @@ class ResourceMonitor:
         self.start()
 
     def check(self) -> None:
-        """Raise or clear the alarms."""
+        """Compare memory and free disk space with their limits, and raise or clear the alarms."""
         limit = self._memory_limit
         over = limit is not None and resident_memory() > limit
         if over:

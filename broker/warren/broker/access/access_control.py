@@ -1,4 +1,4 @@
-"""Access control of one broker: users, permissions, and the epoch that invalidates cached decisions."""
+"""Access control of one broker: users and permissions, with a counter of their changes that invalidates caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Access:
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None = None) -> None:
         self.epoch = 0
-        """Counts changes of users and permissions; decisions made in an earlier epoch no longer hold."""
+        """Number of changes of users and permissions so far; permissions cached at another number are outdated."""
         self.users = Users(definitions, self._changed)
         self.permissions = Permissions(
             definitions, self._changed, self.users.__contains__, virtual_hosts.__contains__
@@ -24,7 +24,7 @@ class Access:
         virtual_hosts.on_deleted.append(lambda name: self.permissions.forget(vhost=name))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load stored users and permissions, without storing them again."""
+        """Load users and permissions from the data folder, without storing them again."""
         self.users.restore(snapshot.users)
         self.permissions.restore(snapshot.permissions, snapshot.topic_permissions)
 

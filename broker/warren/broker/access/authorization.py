@@ -14,11 +14,11 @@ from warren.broker.model.rabbitmq_versions import VersionBehaviour
 from warren.wire.reply_codes import AmqpError, Reply
 
 DEFAULT_EXCHANGE = b"amq.default"
-"""Name of the default exchange in permissions."""
+"""Name of the default exchange in permission checks and error texts."""
 
 
 class Authorization:
-    """Permissions of one user in one virtual host, read anew whenever users or permissions have changed."""
+    """Permissions of one user in one virtual host, cached until users or permissions change."""
 
     def __init__(self, access: Access, user: User, vhost: bytes, compat: VersionBehaviour) -> None:
         self._user = user
@@ -32,25 +32,25 @@ class Authorization:
 
     @property
     def user(self) -> User:
-        """The user as it is now; as it was last if it has been deleted."""
+        """User with its current settings; after its deletion, the last known ones."""
         self._refresh()
         return self._user
 
     @property
     def may_open_vhost(self) -> bool:
-        """The user has a permission, be it an empty one, in the virtual host."""
+        """True if the user has a permission in the virtual host, even one that allows nothing."""
         self._refresh()
         return self._permission is not None
 
     @property
     def has_topic_permissions(self) -> bool:
-        """The user's routing keys are restricted on some topic exchange."""
+        """True if topic permissions restrict the user's routing keys on some topic exchange."""
         self._refresh()
         return bool(self._topics)
 
     @property
     def is_restricted(self) -> bool:
-        """The user lacks some permission in the virtual host, or is restricted on a topic exchange."""
+        """True if the user may not do everything in the virtual host, or topic permissions restrict it."""
         self._refresh()
         return not self._allows_everything or bool(self._topics)
 
@@ -80,7 +80,7 @@ class Authorization:
     def check_topic(
         self, operation: str, exchange: Exchange, routing_key: bytes, class_id: int = 0, method_id: int = 0
     ) -> None:
-        """Check the topic permission for a routing key; exchanges of other types have none.
+        """Check the topic permission for a routing key on a topic exchange; on other exchanges, allow every key.
 
         :param operation: WRITE to publish with the routing key, READ to bind with it.
         :raises AmqpError: 403 if the user lacks it.
@@ -100,11 +100,13 @@ class Authorization:
             )
 
     def check_forwarding(self, kind: str, name: bytes, raw: bytes, argument: str) -> None:
-        """Check the permissions that naming an alternate or dead letter exchange needs: READ on the source, WRITE on it.
+        """Check the permissions for declaring a queue or exchange with an alternate or dead letter exchange.
 
-        :param kind: `queue` or `exchange`: the source, which is being declared.
-        :param name: its name.
-        :param raw: its arguments, an encoded table.
+        The user needs READ on the declared object and WRITE on the exchange that the argument names.
+
+        :param kind: type of the object being declared: `queue` or `exchange`.
+        :param name: name of the object being declared.
+        :param raw: its arguments, an encoded field table.
         :param argument: the argument that names the alternate or dead letter exchange.
         :raises AmqpError: 403 if the user lacks one of them.
         """

@@ -1,6 +1,6 @@
 """Password hashes in RabbitMQ's form: a salt of four bytes, then the hash of salt and password.
 
-https://www.rabbitmq.com/docs/passwords. RabbitMQ imports what is exported here, and the reverse.
+https://www.rabbitmq.com/docs/passwords. Either broker can import hashes that the other has exported.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ ALGORITHMS: Final = {
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-"""Names of the algorithms in definitions, and in hashlib. MD5 is accepted because old exports contain it."""
+"""Hash algorithms: name in definitions, and in hashlib. MD5 is accepted because old exports contain it."""
 SALT_BYTES: Final = 4
 
 
 def hash_password(password: str, algorithm: str = SHA256) -> bytes:
-    """Return a new salt and the hash of a password with it."""
+    """Hash a password with a new random salt, and return salt and hash."""
     salt = os.urandom(SALT_BYTES)
     return salt + _digest(salt, password.encode(), algorithm)
 
 
 def matches(password: bytes, stored: bytes, algorithm: str) -> bool:
-    """Return whether a password is the stored one, in constant time."""
+    """Return whether a password matches a stored salt and hash; compares in constant time."""
     return hmac.compare_digest(_digest(stored[:SALT_BYTES], password, algorithm), stored[SALT_BYTES:])
 
 
 def to_definitions(stored: bytes) -> str:
-    """Return salt and hash as `password_hash` in definitions."""
+    """Return stored salt and hash in the form of the field `password_hash` of definitions (Base64)."""
     return base64.b64encode(stored).decode()
 
 
 def from_definitions(password_hash: str, algorithm: str) -> bytes:
-    """Return salt and hash of a `password_hash` in definitions; an empty one belongs to a user without a password.
+    """Return salt and hash of a `password_hash` in definitions; empty for a user without a password.
 
-    :raises OperationRefused: if it is no hash of that algorithm.
+    :raises OperationRefused: if it is no valid hash of that algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise OperationRefused(

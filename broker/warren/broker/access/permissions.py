@@ -23,7 +23,7 @@ READ: Final = "read"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Permission of a user in a virtual host: regular expressions for the names of resources, one per operation."""
+    """Permission of a user in a virtual host: one regular expression of resource names for each operation."""
 
     user: str
     vhost: str
@@ -32,7 +32,8 @@ class Permission:
     read: str
 
     def allows(self, operation: str, name: bytes) -> bool:
-        """
+        """Return whether the permission allows an operation on a queue or exchange of this name.
+
         :param operation: CONFIGURE, WRITE or READ.
         """
         return _matches(
@@ -55,7 +56,8 @@ class TopicPermission:
     read: str
 
     def allows(self, operation: str, routing_key: bytes) -> bool:
-        """
+        """Return whether the permission allows to publish (WRITE) or bind (READ) with a routing key.
+
         :param operation: WRITE or READ.
         """
         pattern = self.write if operation == WRITE else self.read
@@ -66,7 +68,9 @@ class TopicPermission:
 
 
 class Permissions:
-    """All permissions of one broker. Changes are stored; a change that cannot be made raises `OperationRefused`.
+    """Permissions and topic permissions of all users of a broker.
+
+    Changes are stored; a change that cannot be made raises `OperationRefused`.
 
     :param user_exists: returns whether there is a user of that name.
     :param vhost_exists: returns whether there is a virtual host of that name.
@@ -97,7 +101,7 @@ class Permissions:
         return self._topics.get((user, vhost), {})
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[Permission]:
-        """Return all permissions, or those of a user or of a virtual host, sorted by user and virtual host."""
+        """Return all permissions, or those of one user or one virtual host, sorted by user and virtual host."""
         return [
             self._permissions[key]
             for key in sorted(self._permissions)
@@ -105,7 +109,10 @@ class Permissions:
         ]
 
     def topics(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
-        """Return all topic permissions, or those of a user or a virtual host, by user, virtual host and exchange."""
+        """Return all topic permissions, or those of a user or virtual host.
+
+        They are sorted by user, virtual host and exchange.
+        """
         return [
             self._topics[key][exchange]
             for key in sorted(self._topics)
@@ -147,7 +154,7 @@ class Permissions:
         self._on_changed()
 
     def clear_topic(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Lift the restrictions on one topic exchange, or on all of the virtual host."""
+        """Remove a user's topic permission on one exchange, or on all exchanges of the virtual host."""
         self._check(user, vhost)
         topics = self._topics.get((user, vhost), {})
         if exchange is None:
@@ -162,7 +169,7 @@ class Permissions:
         self._on_changed()
 
     def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """Drop the permissions of a deleted user or virtual host. Their stored rows were deleted with it."""
+        """Remove the permissions of a deleted user or virtual host from memory; their stored rows are gone already."""
         for table in (self._permissions, self._topics):
             for key in [key for key in table if user == key[0] or vhost == key[1]]:
                 del table[key]
@@ -171,7 +178,7 @@ class Permissions:
     def restore(
         self, permissions: Sequence[PermissionRow], topic_permissions: Sequence[TopicPermissionRow]
     ) -> None:
-        """Load stored permissions, without storing them again."""
+        """Load permissions from the data folder, without storing them again."""
         for row in permissions:
             self._permissions[row.user, row.vhost] = Permission(
                 row.user, row.vhost, row.configure, row.write, row.read

@@ -1,4 +1,4 @@
-"""SASL authentication: the mechanisms, and the user that a client's response proves.
+"""SASL authentication: mechanisms offered to clients, and verification of their responses.
 
 https://www.rabbitmq.com/docs/access-control#mechanisms
 """
@@ -48,7 +48,7 @@ class LoginRefused(Exception):
 
 
 def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, ...]:
-    """Return the mechanisms that a client may choose from."""
+    """Return the SASL mechanisms that a client may choose from; EXTERNAL and ANONYMOUS only if they are possible."""
     return tuple(
         name
         for name in login.mechanisms
@@ -60,9 +60,9 @@ def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, .
 def authenticate(
     access: Access, login: LoginSettings, peer: PeerIdentity, mechanism: str, response: bytes
 ) -> User:
-    """Return the user that a client's response proves.
+    """Verify a client's SASL response, and return the user that it logs in as.
 
-    :raises LoginRefused: if it proves none, or one that may not connect from the client's address.
+    :raises LoginRefused: if the credentials are wrong, or the user may not connect from the client's address.
     :raises AmqpError: 503 for a mechanism that is not offered, 502 for a malformed response.
     """
     if mechanism not in offered_mechanisms(login, peer):
@@ -84,7 +84,7 @@ def authenticate(
 
 
 def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
-    """Return name and password of a PLAIN response (RFC 4616). An authorization identity is not supported."""
+    """Return user name and password of a PLAIN response (RFC 4616); an authorization identity is not supported."""
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
         raise LoginRefused("the response to PLAIN is malformed")
@@ -92,7 +92,7 @@ def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_amqplain(response: bytes) -> tuple[bytes, bytes]:
-    """Return name and password of an AMQPLAIN response: a field table, without its length, with LOGIN and PASSWORD."""
+    """Return user name and password of an AMQPLAIN response: a field table without length, with LOGIN and PASSWORD."""
     try:
         fields = field_tables.decode_fields(response)
     except field_tables.TableError as error:
@@ -120,7 +120,7 @@ def _find_user(access: Access, name: str) -> User:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an IP address, which may have a zone, is a loopback address."""
+    """Return whether an IP address, which may have an IPv6 zone, is a loopback address."""
     try:
         ip = ipaddress.ip_address(address.split("%")[0])
     except ValueError:

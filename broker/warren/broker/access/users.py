@@ -16,14 +16,14 @@ from warren.broker.store.definitions.definitions_database import Definitions
 logger = logging.getLogger(__name__)
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management", "impersonator")
-"""Tags with a meaning; other tags are stored without one."""
+"""User tags that have a meaning in RabbitMQ; other tags are stored, but have none."""
 _UNKNOWN_USER: Final = passwords.hash_password("")
-"""Hash that is checked for unknown users, so that a refusal takes as long as for known ones."""
+"""Hash that is verified in place of an unknown user's, so that refusing takes as long as for known users."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user.
+    """User that may log in to the broker.
 
     :param password: salt and hash; empty for a user who cannot log in with a password.
     :param algorithm: algorithm of the hash, one of `passwords.ALGORITHMS`.
@@ -40,7 +40,7 @@ class User:
 
     @property
     def may_impersonate(self) -> bool:
-        """The user may publish with another user's name in the property `user_id`."""
+        """True if the user may publish with another user's name in the property `user_id`."""
         return "impersonator" in self.tags
 
 
@@ -49,7 +49,7 @@ class Users:
 
     def __init__(self, definitions: Definitions | None, on_changed: Callable[[], None]) -> None:
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called with the name of each user that was deleted."""
+        """Callbacks that are called with the name of each deleted user."""
         self._definitions = definitions
         self._on_changed = on_changed
         self._users: dict[str, User] = {}
@@ -62,7 +62,7 @@ class Users:
         return [self._users[name] for name in sorted(self._users)]
 
     def get(self, name: str) -> User:
-        """Return the user of a name.
+        """Return the user with this name.
 
         :raises ObjectNotFound: if there is none of that name.
         """
@@ -72,7 +72,7 @@ class Users:
         return user
 
     def authenticate(self, name: str, password: bytes) -> User | None:
-        """Return the user if the password is right, else None. An empty password is never right."""
+        """Return the user if name and password are right, else None. An empty password is never accepted."""
         user = self._users.get(name)
         has_password = user is not None and user.password
         # Always hashed, so that the time that it takes does not reveal which users exist.
@@ -106,13 +106,13 @@ class Users:
         logger.debug("event=user.added user=%r", name)
 
     def change_password(self, name: str, password: str) -> None:
-        """Set a password; the next login needs it, open connections stay."""
+        """Set a user's password. It applies to the next login; open connections stay."""
         self._put(
             replace(self.get(name), password=passwords.hash_password(password), algorithm=passwords.SHA256)
         )
 
     def set_password_hash(self, name: str, password_hash: str, algorithm: str = passwords.SHA256) -> None:
-        """Set a password by its hash, as definitions contain it."""
+        """Set a user's password by its hash, as definitions contain it."""
         self._put(
             replace(
                 self.get(name),
@@ -122,7 +122,7 @@ class Users:
         )
 
     def clear_password(self, name: str) -> None:
-        """Remove the password: nobody can log in with one as this user."""
+        """Remove a user's password, so that nobody can log in with one as this user."""
         self._put(replace(self.get(name), password=b""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
@@ -130,7 +130,7 @@ class Users:
         self._put(replace(self.get(name), tags=_tags(tags)))
 
     def set_limits(self, name: str, *, max_connections: int | None, max_channels: int | None) -> None:
-        """Set both limits. None or a negative number is no limit; 0 allows none."""
+        """Set both limits of a user. None or a negative number is no limit; 0 allows none."""
         self._put(
             replace(
                 self.get(name),
@@ -151,7 +151,7 @@ class Users:
         self._on_changed()
 
     def restore(self, rows: Sequence[UserRow]) -> None:
-        """Load stored users, without storing them again."""
+        """Load users from the data folder, without storing them again."""
         for row in rows:
             tags = tuple(row.tags.split(",")) if row.tags else ()
             self._users[row.name] = User(
@@ -181,7 +181,7 @@ def _stored(password: str | None, password_hash: str | None, algorithm: str) -> 
 
 
 def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return the tags in their order, without duplicates."""
+    """Return tags in the given order, without duplicates."""
     found = tuple(dict.fromkeys(tags))
     for tag in found:
         if not tag or "," in tag:

@@ -1,1 +1,1 @@
-"""Load tool of `warren bench`: throughput, latency, processor time and correctness of any AMQP 0-9-1 broker."""
+"""Load tool `warren bench`: measures throughput, latency, processor time and correctness of any AMQP broker."""

@@ -24,14 +24,14 @@ from warren.wire.amqp_url import parse_url
 from warren.wire.methods import frame
 
 IDLE = 0.05
-"""Seconds without a delivery after which a consumer acknowledges the rest and reports its progress."""
+"""Seconds without a delivery after which a consumer acknowledges the remaining messages and reports progress."""
 EMPTY = 0.001
-"""Seconds between two basic.get of an empty queue."""
+"""Seconds until the next basic.get after basic.get-empty."""
 CONSUME_OK = b"\0\x3c\0\x15"
 
 
 def consumer(pipe: Connection, load: Load, index: int) -> None:
-    """Run consumer number `index` to its end."""
+    """Run consumer number `index` of a load until the coordinator stops it; the target of its process."""
     run_and_report(pipe, lambda: _consume(pipe, load, index))
 
 

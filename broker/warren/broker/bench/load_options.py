@@ -1,4 +1,4 @@
-"""Options of a load, and the reports of its workers: plain values that are sent between processes."""
+"""Options of a benchmark run, its schedule, and the reports of its workers: values sent between processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIN_TIMESTAMPED_SIZE = 16
 
 @dataclass(frozen=True)
 class Load:
-    """Options of one run of the load tool."""
+    """Options of one run of the load tool: the clients, messages and topology that it uses."""
 
     url: str
     queue: str
@@ -20,70 +20,70 @@ class Load:
     consumers: int = 1
     size: int = 16
     window: int = 1000
-    """Largest number of unconfirmed publishes of a publisher; 0: no publisher confirms."""
+    """Most unconfirmed publishes of each publisher; 0 turns publisher confirms off."""
     prefetch: int = 1000
     ack_every: int = 1
-    """Messages for each acknowledgement; 0: automatic acknowledgement."""
+    """Deliveries that one basic.ack acknowledges; 0 means automatic acknowledgement."""
     persistent: bool = False
     seconds: float = 3.0
     warmup: float = 1.0
     rate: float = 0.0
-    """Messages a second of all publishers together; 0: no limit."""
+    """Messages per second that all publishers together send; 0 is no limit."""
     queue_type: str = "classic"
-    """`x-queue-type`. Every consumer of a stream gets every message."""
+    """Value of `x-queue-type` for all queues. With streams, every consumer gets every message."""
     exchange: str = ""
-    """Type of the exchange; empty: the default exchange."""
+    """Exchange type, such as `topic`; empty to publish to queues through the default exchange."""
     queues: int = 1
-    """Number of queue groups, to which messages are routed in turn."""
+    """Number of queue groups; messages are routed to one group after the other."""
     fan_out: int = 1
-    """Queues in a group; each gets a copy of the message."""
+    """Number of queues in each group; each of them gets a copy of the group's messages."""
     keys: int = 1
-    """Number of routing keys that route to each group."""
+    """Number of different routing keys that are bound to each group."""
     bindings: int = 0
     """Number of further bindings of the exchange that match no message."""
     headers: int = 0
-    """Number of headers of each message."""
+    """Number of headers in each message."""
     priorities: int = 0
-    """Number of priorities, which messages have in turn; 0: no priority queues."""
+    """Number of message priorities, used one after the other; 0 declares queues without priorities."""
     arguments: tuple[tuple[str, int | str], ...] = ()
     """Further arguments of queue.declare."""
     uses_get: bool = False
-    """True if consumers fetch messages one by one with basic.get."""
+    """True if consumers fetch messages one by one with basic.get instead of basic.consume."""
     run_id: int = 0
-    """Identifier of the run in each message (0-2047), to recognise messages that another run left behind."""
+    """Identifier of the run (0-2047), carried by each message to recognise messages left behind by another run."""
 
     @property
     def copies(self) -> int:
-        """Number of deliveries of each message."""
+        """Number of times that each message is expected to be delivered."""
         return self.fan_out * (self.consumers if self.queue_type == "stream" else 1)
 
     @property
     def ordered(self) -> bool:
-        """True if a consumer gets the messages of one publisher in order."""
+        """True if a consumer is expected to get the messages of one publisher in order: there are no priorities."""
         return not self.priorities
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Start, end and measured span of a run, in nanoseconds of `time.monotonic_ns()`."""
+    """Schedule of a run: its start and end and the span that is measured, as `time.monotonic_ns()`."""
 
     start: int
     measured_from: int
     measured_until: int
     end: int
-    """Time at which publishers stop: a little after the measured span, so that the load is constant in all of it."""
+    """Time at which publishers stop, a little after the measured span, so that the load is constant within it."""
 
 
 @dataclass
 class SpanCounts:
-    """Time and counter of a worker at both ends of the measured span, as its loop sampled them."""
+    """Time and message count of a worker at the first and last sample within the measured span."""
 
     began: int = 0
     ended: int = 0
     first: int = 0
     last: int = 0
     processor: float = 0.0
-    """Processor time of the worker within the span, in seconds."""
+    """Processor time of the worker between the two samples, in seconds."""
 
     @property
     def per_second(self) -> float:
@@ -93,7 +93,7 @@ class SpanCounts:
 
 @dataclass
 class PublisherReport:
-    """Report of a publisher."""
+    """Results of a publisher process, sent to the coordinator."""
 
     publisher: int
     sent: int = 0
@@ -105,18 +105,21 @@ class PublisherReport:
 
 @dataclass
 class ConsumerReport:
-    """Report of a consumer."""
+    """Results of a consumer process, sent to the coordinator."""
 
     count: int = 0
     counts: list[int] = field(default_factory=list)
-    """Number of messages, by publisher."""
+    """Number of received messages, by publisher number."""
     sums: list[int] = field(default_factory=list)
-    """Sums of the sequence numbers, by publisher. With the counts they show that each message was delivered once."""
+    """Sum of the sequence numbers of received messages, by publisher number.
+
+    With the counts, it shows that each message was delivered exactly once.
+    """
     reordered: int = 0
     """Number of messages that were delivered after a later one of the same publisher."""
     redelivered: int = 0
     foreign: int = 0
-    """Number of messages of other runs."""
+    """Number of received messages that belong to other runs."""
     latencies: list[int] = field(default_factory=list)
-    """Histogram of latencies in microseconds; see `message_flow.bucket`."""
+    """Histogram of latencies in microseconds: message counts by the index that `message_flow.bucket` returns."""
     consuming: SpanCounts = field(default_factory=SpanCounts)

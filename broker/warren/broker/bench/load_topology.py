@@ -1,4 +1,4 @@
-"""Topology of a load: its exchange, queues and bindings, and the address of each message."""
+"""Topology of a benchmark run: its exchange, queues, bindings, and the routing key and properties of messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from warren.wire.content import DELIVERY_MODE, HEADERS, PRIORITY
 from warren.wire.reply_codes import Reply
 
 WORDS = 100
-"""Number of different words in each position of a binding that matches nothing."""
+"""Number of different words that bindings which match no message use at each position of their key."""
 
 BINDING_SECONDS = 120.0
-"""Seconds that the broker may take for all bindings."""
+"""Seconds that the broker may take to declare all bindings until the run fails."""
 
 
 @dataclass(frozen=True)
 class PublishTarget:
-    """Exchange, routing key and encoded properties of a message, with the flags of its properties."""
+    """Exchange and routing key of a publish, with its encoded properties and their property flags."""
 
     exchange: bytes
     routing_key: bytes
@@ -29,13 +29,16 @@ class PublishTarget:
 
 
 def queue_names(load: Load) -> list[bytes]:
-    """Return the names of all queues; those of one group are adjacent. A single queue has the name of the load."""
+    """Return the names of all queues, group after group; a single queue is named like the load."""
     count = load.queues * load.fan_out
     return [load.queue.encode()] if count == 1 else [f"{load.queue}-{i:06d}".encode() for i in range(count)]
 
 
 def queues_of(load: Load, consumer: int) -> list[bytes]:
-    """Return the queues of consumer number `consumer`: its share of all, or one that it shares with other consumers."""
+    """Return the queues that consumer number `consumer` consumes: its share of all, at least one.
+
+    With fewer queues than consumers, consumers share a queue; of streams, each consumes all.
+    """
     names = queue_names(load)
     if load.queue_type == "stream":
         return names
@@ -43,7 +46,10 @@ def queues_of(load: Load, consumer: int) -> list[bytes]:
 
 
 def publish_targets(load: Load) -> list[PublishTarget]:
-    """Return the targets that messages have in turn: each combination of group, key and priority. All have equal length."""
+    """Return the targets that messages use in turn: each combination of queue group, routing key and priority.
+
+    The encodings of all targets have the same length.
+    """
     groups, keys = load.queues, load.keys
     levels = max(load.priorities, 1)
     return [
@@ -151,7 +157,10 @@ class LoadTopology:
         return _key(load, group, key), field_tables.encode({})
 
     def _idle_binding(self, number: int) -> tuple[bytes, bytes]:
-        """Return a binding that matches no message. Those of a topic exchange use words, `*` and `#` in turn."""
+        """Return routing key and arguments of extra binding number `number`, which matches no message.
+
+        The keys for a topic exchange contain only words, `*`, or `#`, in turn.
+        """
         if self._load.exchange == "headers":
             return b"", field_tables.encode({"x-match": "all", "group": f"other-{number}"})
         first, second, third = number % WORDS, number // WORDS % WORDS, number // WORDS**2

@@ -19,11 +19,17 @@ from warren.broker.bench.worker_process import STALL_SECONDS, Failure, Progress,
 _Report = TypeVar("_Report", PublisherReport, ConsumerReport)
 
 LEAD_SECONDS = 0.05
-"""Seconds between the last worker's `Ready` and the start. The load continues twice as long after the measured span."""
+"""Seconds from the last worker's `Ready` to the start of the run.
+
+After the measured span, publishers go on for twice as long.
+"""
 
 
 class BenchError(Exception):
-    """The run failed. The text is one line; `is_client_error` is true if the options are wrong, not the broker."""
+    """Failure of a benchmark run. The text is one line.
+
+    `is_client_error` is true if the options are wrong, not the broker.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -32,7 +38,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Reports of all workers, and the processor time of the broker."""
+    """Raw results of a run: the reports of all workers, and the broker's processor time."""
 
     published: list[PublisherReport]
     consumed: list[ConsumerReport]
@@ -43,7 +49,7 @@ class Measurement:
 
 
 def measure(load: Load, broker_pid: int | None = None) -> Measurement:
-    """Run a load to its end.
+    """Run a load to its end, and return the raw results.
 
     :param broker_pid: process id of the broker, to measure its processor time
     :raises BenchError: if a worker fails, or the broker makes no progress for 30 s
@@ -73,7 +79,7 @@ def _processor(pid: int | None) -> float | None:
 
 
 class _Worker:
-    """A worker process with its pipe, progress and report."""
+    """Worker process as the coordinator sees it: its pipe, its progress and, at the end, its report."""
 
     def __init__(self, process: SpawnProcess, pipe: Connection) -> None:
         self.process = process
@@ -83,7 +89,7 @@ class _Worker:
         self.report: PublisherReport | ConsumerReport | None = None
 
     def receive(self) -> None:
-        """Receive one message of the worker.
+        """Receive one message from the worker's pipe, and store what it reports.
 
         :raises BenchError: if the worker reports a failure, or has died
         """
@@ -103,7 +109,7 @@ class _Worker:
 
 
 class _WorkerPool:
-    """Worker processes of a run. Leaving the context terminates those that still run."""
+    """Context manager that starts the worker processes of a run, and terminates those still running at its end."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -136,12 +142,12 @@ class _WorkerPool:
         return self
 
     def broadcast(self, message: Schedule) -> None:
-        """Send a message to all workers."""
+        """Send the schedule to all workers."""
         for worker in self._all:
             worker.pipe.send(message)
 
     def wait_until(self, moment: int) -> None:
-        """Wait until a time of the monotonic clock, in nanoseconds.
+        """Process messages of the workers until a time of the monotonic clock, in nanoseconds.
 
         :raises BenchError: if a worker fails meanwhile
         """
@@ -149,7 +155,10 @@ class _WorkerPool:
             self._receive(left)
 
     def finish(self) -> tuple[list[PublisherReport], list[ConsumerReport]]:
-        """Wait until the publishers have ended and all messages are consumed, or no more arrive; return all reports."""
+        """Wait for the publishers' end and for all messages to be consumed; return the reports of all workers.
+
+        If no more messages arrive, it stops waiting: the missing ones are counted as lost.
+        """
         published: list[PublisherReport] = []
         while len(published := _reports(self._publishers, PublisherReport)) < self._load.publishers:
             self._receive(STALL_SECONDS)
@@ -166,7 +175,7 @@ class _WorkerPool:
         return published, consumed
 
     def _receive(self, timeout: float) -> bool:
-        """Receive messages of the workers, waiting at most `timeout` seconds. Return False if there was none."""
+        """Receive pending messages of the workers, waiting up to `timeout` seconds. Return False if there were none."""
         # A worker that has reported sends nothing more, and its closed pipe would always be ready.
         pending = {worker.pipe: worker for worker in self._all if worker.report is None}
         ready = wait(pending, max(timeout, 0.0))

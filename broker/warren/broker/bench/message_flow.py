@@ -30,7 +30,10 @@ _BUCKETS: Final = 64 * 40
 
 
 class PublishBuffer:
-    """Ring buffer of encoded publishes of one size. For each use, only sequence number and timestamp are overwritten."""
+    """Ring buffer of encoded publishes of one size, sent repeatedly.
+
+    Before each use, only the sequence numbers and timestamps in the bodies are overwritten.
+    """
 
     def __init__(
         self,
@@ -41,15 +44,17 @@ class PublishBuffer:
         channel: int,
         prefix: int,
     ) -> None:
-        """
+        """Encode the messages of the buffer.
+
         :param addresses: targets of the messages, in turn; their encodings have equal length
-        :param capacity: least number of messages; it is rounded up to a multiple of the targets
-        :param prefix: run and publisher of the messages (`sequence_prefix`)
+        :param size: bytes of each body
+        :param capacity: least number of messages in the buffer; it is rounded up to a multiple of the targets
+        :param prefix: identifies run and publisher in each body; returned by `sequence_prefix`
         """
         turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
         rounds = -(-capacity // len(turn))
         self.length: i64 = len(turn[0])
-        """Bytes of all frames of one message."""
+        """Size in bytes of all frames of one message."""
         self.capacity = rounds * len(turn)
         self.data = bytearray(b"".join(turn) * rounds)
         first = addresses[0]
@@ -59,11 +64,11 @@ class PublishBuffer:
         self.prefix = prefix
 
     def stamp(self, first: int, count: i64, now: int, at: i64 = 0) -> None:
-        """Write sequence numbers and a timestamp into `count` messages.
+        """Write consecutive sequence numbers and one timestamp into the bodies of `count` messages.
 
         :param first: sequence number of the first message
         :param now: timestamp in nanoseconds
-        :param at: position of the first message in the buffer
+        :param at: index of the first message in the buffer
         """
         data = self.data
         at = at * self.length + self.body_at
@@ -81,32 +86,32 @@ class PublishBuffer:
 
 
 def publish_frames(address: PublishTarget, size: int, frame_max: int, channel: int) -> bytes:
-    """Encode all frames of one publish with a body of zeros."""
+    """Encode the method, header and body frames of one publish; the body consists of zeros."""
     method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
     header = make_header(size, address.properties, address.flags)
     return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
 
 
 class ConfirmCounter:
-    """Counter of the confirms of a channel: single, multiple, or out of order."""
+    """Parser and counter of a channel's publisher confirms: single, multiple, or out of order."""
 
     def __init__(self) -> None:
         self.low: i64 = 0
-        """Highest delivery tag up to which every publish is confirmed or nacked."""
+        """Delivery tag up to which every publish is confirmed or nacked."""
         self.early: set[int] = set()
         """Delivery tags above `low` that are confirmed or nacked."""
         self.nacked: i64 = 0
         self.rest = b""
         self.other: list[bytes] = []
-        """Frames other than confirms, for the caller to check."""
+        """Received frames that are no confirms; the caller checks whether they report an error."""
 
     @property
     def settled(self) -> int:
-        """Number of publishes that are confirmed or nacked."""
+        """Number of publishes that were confirmed or nacked so far."""
         return self.low + len(self.early)
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes."""
+        """Parse received bytes, and count the confirms in them; an incomplete frame waits for the next call."""
         if self.rest:
             data = self.rest + data
         end: i64 = len(data)
@@ -145,17 +150,20 @@ class ConfirmCounter:
 
 
 def sequence_prefix(run: int, publisher: int) -> int:
-    """Return the first eight bytes of a body without its number: run (11 bits), publisher (12), number from 1 (40)."""
+    """Return the first eight bytes of a body, as a number, without its sequence number (the low 40 bits).
+
+    The upper bits are the run (11 bits) and the number of the publisher (12 bits). Sequence numbers start at 1.
+    """
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
 
 def u32(data: bytes, at: i64) -> i64:
-    """Read four bytes as a number, without creating an object."""
+    """Read four bytes at `at` as an unsigned number, without creating an object."""
     return i64(data[at]) << 24 | i64(data[at + 1]) << 16 | i64(data[at + 2]) << 8 | i64(data[at + 3])
 
 
 def u64(data: bytes, at: i64) -> i64:
-    """Read eight bytes as a number below 2**63."""
+    """Read eight bytes at `at` as a number, which must be below 2**63."""
     return (u32(data, at) & 0x7FFFFFFF) << 32 | u32(data, at + 4)
 
 
@@ -165,13 +173,15 @@ def consumer_tag(place: int) -> bytes:
 
 
 class DeliveryChecker:
-    """Counter and checker of a consumer's deliveries, which also encodes the acknowledgements."""
+    """Parser of a consumer's input: checks and counts deliveries, and encodes the acknowledgements."""
 
     def __init__(self, run: int, publishers: int, ack_every: int, channel: int, queues: int = 1) -> None:
-        """
+        """Expect deliveries of one run.
+
         :param run: identifier of the run; messages of other runs are only counted
-        :param ack_every: messages for each acknowledgement; 0: none (automatic acknowledgement)
-        :param queues: number of queues, consumed with the tags of `consumer_tag`; each has its own order
+        :param publishers: number of publishers; sequence numbers are checked for each
+        :param ack_every: deliveries that one basic.ack acknowledges; 0 for automatic acknowledgement
+        :param queues: number of consumed queues, told apart by `consumer_tag`; order is checked for each
         """
         self.run: i64 = run
         self.publishers: i64 = publishers
@@ -185,14 +195,17 @@ class DeliveryChecker:
         self.reordered: i64 = 0
         self.foreign: i64 = 0
         self.empty: i64 = 0
-        """Number of basic.get-empty."""
+        """Number of basic.get-empty received."""
         self.queue: i64 = 0
-        """Number of the queue of the current message."""
+        """Number of the queue that the message being received comes from."""
         self.counts = [0] * publishers
         self.sums = [0] * publishers
         self.highest = [0] * (publishers * queues)
         self.latest: i64 = -1
-        """Index in `highest` of the last message. `flush_counters` adds the three counters below to the lists."""
+        """Index in `highest` for publisher and queue of the last message; -1 before the first.
+
+        The three counters below belong to it; `flush_counters` adds them to the lists.
+        """
         self.latest_count: i64 = 0
         self.latest_sum: i64 = 0
         self.latest_highest: i64 = 0
@@ -200,17 +213,17 @@ class DeliveryChecker:
         """True while latencies are recorded."""
         self.latencies = [0] * _BUCKETS
         self.acks: list[bytes] = []
-        """Encoded acknowledgements to send."""
+        """Encoded basic.ack frames that the caller has to send."""
         self.other: list[bytes] = []
-        """Frames that belong to no delivery, for the caller to check."""
+        """Received frames that belong to no delivery; the caller checks whether they report an error."""
         self.rest = b""
         self.missing: i64 = 0
-        """Bytes of the current message's body that are still missing."""
+        """Bytes of the body being received that have not arrived yet."""
         self.fresh = False
         """True if the next body frame is the first of its message."""
 
     def feed(self, data: bytes, now: i64) -> None:
-        """Parse bytes that were received at the time `now`, in nanoseconds."""
+        """Parse bytes received at the time `now` (nanoseconds), and check the deliveries in them."""
         if self.rest:
             data = self.rest + data
         end: i64 = len(data)
@@ -261,7 +274,7 @@ class DeliveryChecker:
             self.other.append(data[p:after])
 
     def check(self, data: bytes, at: i64, size: i64, now: i64) -> None:
-        """Check sequence number and timestamp of a body."""
+        """Check run, publisher and sequence number of a body, and record the latency from its timestamp."""
         number: i64 = u64(data, at)
         publisher: i64 = (number >> 40) & 0xFFF
         if number >> 52 != self.run or publisher >= self.publishers:
@@ -283,7 +296,7 @@ class DeliveryChecker:
             self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
 
     def flush_counters(self) -> None:
-        """Add the counters of the last publisher and queue to the lists."""
+        """Add the counters of the latest publisher and queue to `counts`, `sums` and `highest`."""
         if self.latest >= 0:
             publisher = self.latest % self.publishers
             self.counts[publisher] += self.latest_count
@@ -292,7 +305,7 @@ class DeliveryChecker:
             self.latest_count = self.latest_sum = 0
 
     def complete(self) -> None:
-        """Count a complete message, and acknowledge if `ack_every` is reached."""
+        """Count a completely received message, and acknowledge if `ack_every` messages are unacknowledged."""
         self.count += 1
         if self.ack_every:
             self.unacked += 1
@@ -300,7 +313,7 @@ class DeliveryChecker:
                 self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Append an acknowledgement of all deliveries so far to `acks`."""
+        """Append to `acks` one basic.ack for all unacknowledged deliveries."""
         if self.unacked:
             multiple = 1 if self.unacked > 1 else 0
             self.acks.append(_ACK.pack(_METHOD, self.channel, 13, 60, 80, self.tag, multiple, 0xCE))
@@ -308,7 +321,7 @@ class DeliveryChecker:
 
 
 def bucket(value: i64) -> i64:
-    """Return the bucket of a value in a histogram with a resolution of 1/64, exact below 128."""
+    """Return the histogram index of a value; buckets have a relative width of 1/64, and are exact below 128."""
     exponent: i64 = 0
     if value < 0:
         return 0
@@ -320,7 +333,7 @@ def bucket(value: i64) -> i64:
 
 
 def bucket_value(place: i64) -> i64:
-    """Return the smallest value of a bucket."""
+    """Return the smallest value that falls into the histogram bucket with an index."""
     if place < 128:
         return place
     exponent: i64 = place // 64 - 1

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 _SCHEDULED = 2
-"""CPUCLOCK_SCHED: user plus system time in nanoseconds, as the scheduler accounts it."""
+"""Clock type CPUCLOCK_SCHED of the kernel: user plus system time in nanoseconds, as the scheduler accounts it."""
 
 
 def exists(pid: int) -> bool:
-    """Return True if the process runs and its clock can be read."""
+    """Return True if the process runs and its processor time can be read."""
     try:
         _clock(pid)
     except OSError:

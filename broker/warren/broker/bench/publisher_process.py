@@ -1,4 +1,4 @@
-"""Publisher process of the load tool: it fills its window, then waits until part of it is confirmed."""
+"""Publisher process of the load tool: it publishes until its confirm window is full, then awaits confirms."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire.amqp_url import parse_url
 
 WRITE = 1 << 18
-"""Bytes of publishes for each write; a longer message is written alone."""
+"""Bytes of publishes that are written at once; a longer message is written alone."""
 
 
 def publisher(pipe: Connection, load: Load, index: int) -> None:
-    """Run publisher number `index` to its end."""
+    """Run publisher number `index` of a load to the end of its schedule; the target of its process."""
     run_and_report(pipe, lambda: _publish(pipe, load, index))
 
 
@@ -59,7 +59,7 @@ def _batch(load: Load, index: int, frame_max: int) -> PublishBuffer:
 
 
 class _Publishing:
-    """Publish loop of a publisher."""
+    """Loop of a publisher that sends messages within its rate and confirm window, and counts confirms."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Publishing:
         self.batch = batch
         self.view = memoryview(batch.data)
         self.at = 0
-        """Position of the next message in the buffer."""
+        """Index of the next message in the buffer."""
         self.max_per_write = max(1, min(batch.capacity, WRITE // batch.length))
         self.confirms = confirms
         self.schedule = schedule
@@ -110,7 +110,10 @@ class _Publishing:
         self.confirming.sample(now, self.confirms.settled)
 
     def _room(self, now: int) -> tuple[int, float]:
-        """Return how many messages may be sent now; if none, the seconds until the rate allows one (0: await confirms)."""
+        """Return how many messages may be sent now and, if none, the seconds until the rate allows one.
+
+        (0, 0) means that the window is full: confirms have to be awaited.
+        """
         room = self.window - (self.result.sent - self.confirms.settled) if self.window else self.max_per_write
         if room < self.min_room:
             return 0, 0.0

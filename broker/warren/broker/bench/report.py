@@ -1,4 +1,4 @@
-"""Report of a run: rates, latencies, processor time for each message, and the verdict on its messages."""
+"""Report of a benchmark run: rates, latencies, processor time for each message, and check of deliveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from warren.broker.bench.message_flow import bucket_value
 
 @dataclass(frozen=True)
 class Latency:
-    """Percentiles of the latency in milliseconds, from before the write of a message until after its read, by one clock."""
+    """Percentiles of the latency in milliseconds, from just before a message is written until it has been read.
+
+    Publisher and consumer read the same clock.
+    """
 
     p50: float
     p95: float
@@ -30,7 +33,10 @@ class Latency:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Check of delivery: loss, duplicates and order. It is not `checked` if bodies are too small for a number."""
+    """Check of deliveries for loss, duplicates and order.
+
+    `checked` is False if message bodies are too small to carry a sequence number.
+    """
 
     checked: bool
     published: int
@@ -50,24 +56,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """Results of a run."""
+    """Results of a benchmark run, as `warren bench` prints them."""
 
     published_per_second: float
     confirmed_per_second: float
     consumed_per_second: float
     latency_ms: Latency | None
     processor_us_per_message: float | None
-    """User plus system time of the broker in microseconds; for each message of the mean of published and consumed. In a
-    fan-out each copy is a message."""
+    """Processor time (user and system) of the broker for each message, in microseconds.
+
+    The number of messages is the mean of those published and consumed; in a fan-out each copy is a message.
+    """
     broker_cores: float | None
-    """Processor cores that the broker used."""
+    """Processor cores that the broker kept busy on average; None if its process id is unknown."""
     load_tool_cores: float
-    """Processor cores that the workers used. The broker is the bottleneck only if they left cores idle."""
+    """Processor cores that the workers kept busy on average.
+
+    The broker is the bottleneck only if the workers left cores idle.
+    """
     verdict: Verdict
 
     @staticmethod
     def of(load: Load, outcome: Measurement) -> Report:
-        """Compute the report of a run."""
+        """Compute the report of a run from the raw results."""
         sending = [one.sending for one in outcome.published]
         consuming = [one.consuming for one in outcome.consumed]
         published = sum(rates.per_second for rates in sending)
@@ -98,7 +109,7 @@ class Report:
         return json.dumps(asdict(self))
 
     def as_text(self, load: Load) -> str:
-        """Return the report as lines for people."""
+        """Return the report as lines of text for people."""
         lines = [_line("published", f"{self.published_per_second:12,.0f} /s")] if load.publishers else []
         if load.publishers and load.window:
             lines.append(_line("confirmed", f"{self.confirmed_per_second:12,.0f} /s"))

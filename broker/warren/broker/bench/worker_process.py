@@ -1,4 +1,4 @@
-"""Common parts of the worker processes: messages to the coordinator, sampling, and socket reads.
+"""Common parts of the worker processes: messages to the coordinator, sampling of counters, socket reads.
 
 A worker sends `Ready`, receives a `Schedule`, and sends its report at the end. A consumer also sends `Progress` from time to
 time, and continues until it receives `Stop`. A worker that fails sends `Failure`.
@@ -18,9 +18,9 @@ from warren.broker.bench.load_options import ConsumerReport, PublisherReport, Sc
 from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 
 READ_SIZE = 1 << 18
-"""Largest read in bytes."""
+"""Most bytes that one socket read returns."""
 STALL_SECONDS = 30.0
-"""Seconds without progress after which the run fails."""
+"""Seconds without progress of a worker after which the run fails."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,29 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """Number of messages that a consumer has received so far."""
+    """Message with the number of messages that a consumer has received so far."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Request to a consumer to end and send its report."""
+    """Message to a consumer that asks it to end and send its report."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Error of a worker in one line. `is_client_error` is true if the options are wrong, not the broker."""
+    """Message of a worker that failed: the error in one line.
+
+    `is_client_error` is true if the options are wrong, not the broker.
+    """
 
     text: str
     is_client_error: bool = False
 
 
 def run_and_report(pipe: Connection, work: Callable[[], PublisherReport | ConsumerReport]) -> None:
-    """Run the work and send its report, or the failure that ended it."""
+    """Run the function `work` of a worker, and send its report, or the failure that ended it, to the coordinator."""
     try:
         pipe.send(work())
     except ClosedByBroker as refused:
@@ -63,7 +66,7 @@ def run_and_report(pipe: Connection, work: Callable[[], PublisherReport | Consum
 
 
 class RateMeter:
-    """Sampler of a counter at both ends of the measured span."""
+    """Recorder of a counter's value at the start and the end of the measured span."""
 
     def __init__(self, schedule: Schedule, rates: SpanCounts) -> None:
         self._from = schedule.measured_from
@@ -72,7 +75,7 @@ class RateMeter:
         self.measuring = False
 
     def sample(self, now: int, count: int) -> None:
-        """Record time and counter if an end of the span has been reached."""
+        """Record time, counter and processor time if the measured span has begun or ended since the last call."""
         rates = self._rates
         if self.measuring:
             if now >= self._until:
@@ -85,7 +88,7 @@ class RateMeter:
 
 
 def set_timeouts(connection: BlockingConnection, read_seconds: float) -> None:
-    """Set the timeout of reads in seconds, and of writes to `STALL_SECONDS`.
+    """Set the timeout of socket reads to `read_seconds`, and of writes to `STALL_SECONDS`.
 
     The kernel enforces them except for TLS: a timeout of Python's socket costs one more system call for each read and write.
     """
@@ -99,7 +102,7 @@ def set_timeouts(connection: BlockingConnection, read_seconds: float) -> None:
 
 
 def receive(connection: BlockingConnection) -> bytes:
-    """Receive bytes.
+    """Receive the next bytes from the broker.
 
     :raises ConnectionError: if the broker closed the connection
     :raises TimeoutError: if nothing arrives in time; `BlockingIOError` where the kernel enforces the timeout
@@ -111,7 +114,7 @@ def receive(connection: BlockingConnection) -> bytes:
 
 
 def raise_if_closed(connection: BlockingConnection, frames: list[bytes]) -> None:
-    """Check unexpected frames, and remove them from the list.
+    """Raise an error if one of the unexpected frames closes channel or connection; otherwise clear the list.
 
     :raises ClosedByBroker: if one closes the channel or the connection
     """

@@ -18,14 +18,20 @@ if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
 
 MAX_EXACT_GROUPS: Final = 1000
-"""Groups of deliveries beyond which those close in time are merged. Their timeout is then up to a thousandth late."""
+"""Most groups of deliveries, by delivery time, that are tracked exactly for each timeout.
+
+Beyond it, deliveries close in time share a group; their timeout is then up to a thousandth late.
+"""
 
 
 def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: int, described: str) -> int:
-    """Return the timeout in milliseconds that the consumer sets, else its queue, else the broker; 0 is none.
+    """Return a consumer's acknowledgement timeout in milliseconds; 0 is none.
+
+    The consumer's argument x-consumer-timeout precedes that of its queue, which precedes the broker's default.
 
     :param consumer: the consumer's arguments, an encoded table.
-    :param described: the queue, as error texts name it.
+    :param default: the broker's timeout in milliseconds.
+    :param described: description of the queue for error texts.
     :raises AmqpError: 406 for an invalid x-consumer-timeout of the consumer.
     """
     try:
@@ -40,11 +46,11 @@ def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: i
 
 
 class DeliveryGroup:
-    """Consecutive deliveries made at one time, or close to it.
+    """Consecutive deliveries that were made at the same time, or nearly, and share one deadline.
 
-    :ivar first: time of the first delivery.
+    :ivar first: time of the first delivery in seconds, by the broker's clock.
     :ivar last: time of the last delivery.
-    :ivar last_tag: its delivery tag.
+    :ivar last_tag: delivery tag of the last delivery.
     """
 
     def __init__(self, time: float, tag: int) -> None:
@@ -54,7 +60,7 @@ class DeliveryGroup:
 
 
 class AckDeadlines:
-    """Deadlines of one channel's deliveries that have the same timeout.
+    """Acknowledgement deadlines of those deliveries of one channel that have the same timeout.
 
     :param timeout: milliseconds, more than 0.
     """
@@ -66,7 +72,7 @@ class AckDeadlines:
         self._timer: Timer | None = None
 
     def on_delivery(self, tag: int) -> None:
-        """Start the timeout of a delivery."""
+        """Record the time of a delivery, and start the timer if it is not running."""
         now = self._channel.vhost.clock.now()
         groups = self._groups
         last = groups[-1] if groups else None
@@ -84,7 +90,7 @@ class AckDeadlines:
             self._schedule()
 
     def stop(self) -> None:
-        """Cancel all deadlines."""
+        """Stop the timer and discard all deadlines, because the channel closes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -117,7 +123,7 @@ class AckDeadlines:
         )
 
     def _oldest_unacknowledged(self) -> int | None:
-        """Return the lowest unacknowledged tag with this timeout."""
+        """Return the lowest delivery tag that is unacknowledged and subject to this timeout; None if there is none."""
         for tag, message in self._channel.unacked.items():
             consumer = message.consumer
             if consumer is not None and consumer.timeout == self._timeout:

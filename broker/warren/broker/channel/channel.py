@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class PublishTarget:
-    """Decoded basic.publish method frame, and the queues that it leads to; reused while the same frame is repeated."""
+    """Decoded basic.publish method frame with the queues that it routes to, cached while the same frame is repeated."""
 
     def __init__(
         self, channel: Channel, frame: bytes, exchange: bytes, routing_key: bytes, mandatory: bool
@@ -50,36 +50,36 @@ class PublishTarget:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.immediate: bool = False
-        """Messages go to queues with consumers only, and are returned if there are none."""
+        """True if the flag `immediate` is set: messages go to queues with consumers only, or are returned."""
         self.epoch: i64 = -1
-        """Epoch of the virtual host in which the rest was resolved."""
+        """Value of `VirtualHost.routing_epoch` when exchange and queues were resolved; any other value is outdated."""
         self.resolved_exchange: Optional[Exchange] = None  # noqa: UP045
         self.routes_by_message: bool = False
-        """Routing depends on more of a message than its routing key."""
+        """True if routing depends on more than the routing key, such as headers or the flag `immediate`."""
         self.queues: list[Queue] = []
 
 
 class Channel:
-    """State of one channel, and its methods on the hot path. The others are in the package `methods`."""
+    """Channel of a connection: its state, and its methods on the hot path. The others are in the package `methods`."""
 
     prefetch: i64 = 0
-    """Deliveries that the whole channel may have unacknowledged (basic.qos with global=true); 0 is no limit."""
+    """Most deliveries of the whole channel that may be unacknowledged (basic.qos with global=true); 0 is no limit."""
     next_prefetch: i64 = 0
     """Prefetch limit of future consumers (basic.qos with global=false); 0 is no limit."""
     outstanding: i64 = 0
-    """Deliveries that its consumers have not acknowledged; basic.get does not count."""
+    """Number of deliveries to the channel's consumers that are unacknowledged; basic.get does not count."""
     last_tag: i64 = 0
-    """The last delivery tag."""
+    """Last delivery tag that was used."""
     lowest_tag: i64 = 1
-    """No lower tag is unacknowledged."""
+    """Lower bound of the unacknowledged delivery tags: none below it is unacknowledged."""
     writable_epoch: i64 = -1
-    """Epoch of the virtual host in which `writable` holds."""
+    """Value of `VirtualHost.routing_epoch` at which `writable` is valid."""
     has_topic_permissions: bool = False
-    """The user's routing keys are restricted on some topic exchange."""
+    """True if topic permissions restrict the user's routing keys on some topic exchange."""
     confirming: bool = False
-    """The channel is in confirm mode."""
+    """True if the channel is in confirm mode."""
     closing: bool = False
-    """channel.close has been sent; all frames but the answer to it are discarded."""
+    """True after the broker has sent channel.close: all frames but channel.close-ok are discarded."""
 
     def __init__(self, connection: Connection, number: i64, vhost: VirtualHost) -> None:
         self.connection = connection
@@ -88,36 +88,36 @@ class Channel:
         self.unacked: dict[int, Message] = {}
         """Unacknowledged messages by their delivery tags, in ascending order unless a rollback has returned some."""
         self.subscriptions: dict[bytes, Subscription] = {}
-        """Consumers by their tags."""
+        """Consumers of the channel, by their consumer tags."""
         self.queues_left: list[Queue] = []
-        """Queues of cancelled consumers, which may have messages for others, while the channel closes."""
+        """Queues of cancelled consumers while the channel closes; `close` offers their messages to other consumers."""
         self.confirms = PublisherConfirms(self)
         self.assembler = ContentAssembler(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
-        """The transaction; None unless the channel is in transaction mode."""
+        """Transaction of the channel; None unless it is in transaction mode."""
         self.deadlines: dict[int, AckDeadlines] = {}
-        """Acknowledgement deadlines by their timeout in milliseconds."""
+        """Acknowledgement deadlines of deliveries, by their timeout in milliseconds."""
         self.replies: Optional[Queue] = None  # noqa: UP045
-        """Queue of its direct reply-to consumer, if it has one."""
+        """Queue of the channel's direct reply-to consumer; None without one."""
         self.writable: dict[bytes, bool] = {}
-        """Exchanges that the user may publish to, as checked in the virtual host's current epoch."""
+        """Exchanges that the user may publish to, by name: a cache that is valid for `writable_epoch`."""
         self.capture = vhost.capture
         self.origin = ""
-        """Name of its connection, if events are captured; else empty."""
+        """Name of the connection for captured life-cycle events; empty if events are not captured."""
         if vhost.capture is not None:
             end = connection.transport.get_extra_info
             self.origin = connection_name(end("peername"), end("sockname"))
         self.captured_ids: dict[int, str] = {}
-        """Ids of unacknowledged messages by their delivery tags, if events are captured."""
+        """Message ids in captured life-cycle events, by the delivery tags of unacknowledged messages."""
         self.last_queue = b""
-        """Name of the queue last declared, which an empty name in a method stands for."""
+        """Name of the queue last declared on the channel, used where a method has an empty queue name."""
 
     # -- publishing
 
     def resolve(self, target: PublishTarget) -> None:
-        """Check the permissions of a target, and resolve its exchange and queues for the current epoch.
+        """Check the permissions of a publish, and store its exchange and queues in the target for the current epoch.
 
-        :raises AmqpError: 404 without the exchange, 403 if it is internal or the user may not publish to it.
+        :raises AmqpError: 404 if the exchange does not exist, 403 if it is internal or the user may not publish to it.
         """
         if self.writable_epoch != self.vhost.routing_epoch:
             self.writable.clear()
@@ -156,7 +156,7 @@ class Channel:
             authorization.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
 
     def publish_refused(self, name: bytes, missing: bool) -> AmqpError:
-        """Return the error of a publish to an exchange that is missing, or else internal."""
+        """Return the error of a publish to an exchange that does not exist (`missing`), or else is internal."""
         shown = name.decode(errors="replace")
         vhost = self.vhost.name.decode(errors="replace")
         if missing:
@@ -171,7 +171,7 @@ class Channel:
     def publish(
         self, target: PublishTarget, content: bytes, body_size: i64, properties: RoutingProperties
     ) -> None:
-        """Route a complete message to its queues, and note what its confirm waits for."""
+        """Route a complete message to its queues, or add it to the transaction; in confirm mode, add its confirm."""
         if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
@@ -212,7 +212,7 @@ class Channel:
             capture_published(self, capture, message, outcome)
 
     def may_impersonate(self) -> bool:
-        """Return whether the user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
+        """Return whether the user may publish under another name (https://www.rabbitmq.com/docs/validated-user-id)."""
         authorization = self.connection.authorization
         return authorization is not None and authorization.user.may_impersonate
 
@@ -247,7 +247,7 @@ class Channel:
                 self.wake_all()
 
     def settle(self, messages: list[Message]) -> None:
-        """Acknowledge messages. Their consumers get the next ones when all are acknowledged."""
+        """Acknowledge messages, then let their consumers get further ones."""
         woken: list[Consumer] = []
         for message in messages:
             consumer = message.consumer
@@ -281,7 +281,7 @@ class Channel:
             self.return_to_queues(messages, requeue)
 
     def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
-        """Remove the message of a tag, or with `multiple` all up to it, from the unacknowledged ones, and return them."""
+        """Remove the message of a tag, or with `multiple` all up to it, from `unacked`, and return the messages."""
         if multiple:
             return self.take_up_to(tag, method)
         message = self.unacked.pop(int(tag), None)
@@ -290,9 +290,9 @@ class Channel:
         return [message]
 
     def return_to_queues(self, messages: list[Message], requeue: bool) -> None:
-        """Requeue messages, or reject them, so that they are dead-lettered; then wake consumers that have room.
+        """Requeue messages, or reject them so that they are dead-lettered; then resume consumers with free prefetch.
 
-        As in RabbitMQ, the messages of each consumer are returned together, consumers in the order of their tags.
+        As in RabbitMQ, messages are returned consumer by consumer, in the order of the consumer tags.
         """
         consumers: dict[Consumer, list[Message]] = {}
         for message in messages:
@@ -320,7 +320,7 @@ class Channel:
             self.wake_all()
 
     def take_up_to(self, tag: i64, method: i64) -> list[Message]:
-        """Remove the messages up to a tag from the unacknowledged ones, and return them in order; tag 0 stands for all."""
+        """Remove the messages up to a delivery tag from `unacked`, and return them in order; tag 0 means all."""
         unacked = self.unacked
         if tag and int(tag) not in unacked:
             raise unknown_tag(tag, method)
@@ -341,20 +341,26 @@ class Channel:
         return messages
 
     def release(self, consumer: Consumer) -> None:
-        """Count one unacknowledged delivery less towards the prefetch limits."""
+        """Decrease the counts of unacknowledged deliveries of a consumer and its channel by one."""
         if isinstance(consumer, Subscription):
             consumer.unacked -= 1
             self.outstanding -= 1
 
     def wake(self, consumer: Consumer) -> None:
-        """Resume a stalled consumer if it has room; with a prefetch limit for the channel, also its others."""
+        """Resume a consumer that reached its prefetch limit, if it may get messages again.
+
+        If the whole channel has a prefetch limit, its other consumers are resumed, too.
+        """
         if self.prefetch:
             self.wake_all()
         elif consumer.has_room():
             consumer.queue.resume_consumer(consumer)
 
     def wake_all(self) -> None:
-        """Resume all stalled consumers that have room. All are scheduled before the first is served: they share the room."""
+        """Resume all consumers that wait for their prefetch limit or the client, and may get messages again.
+
+        All are inserted into their queues' schedules before any queue delivers, because they share the channel's limit.
+        """
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
@@ -372,10 +378,9 @@ class Channel:
             self.wake_all()
 
     def suspend_consumers(self, last: Optional[Subscription]) -> None:  # noqa: UP045
-        """Suspend all consumers until an acknowledgement: the prefetch limit of the channel is reached.
+        """Suspend all consumers with acknowledgements: the prefetch limit of the channel is reached.
 
-        :param last: the consumer that got the last message. When there is room again, the others come before it. Its queue
-            suspends it.
+        :param last: the consumer that got the last message; it is resumed after all others. Its own queue suspends it.
         """
         if last is not None:
             del self.subscriptions[last.tag]
@@ -387,7 +392,7 @@ class Channel:
     # -- the end
 
     def cancel_consumers(self) -> None:
-        """End the channel's consumers, but keep their unacknowledged messages."""
+        """Cancel the channel's consumers, but keep their unacknowledged messages."""
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
             self.queues_left.append(subscription.queue)
@@ -395,7 +400,7 @@ class Channel:
         self.stop_replies()
 
     def deadlines_for(self, timeout: int) -> AckDeadlines:
-        """Return the deadlines for one timeout.
+        """Return the tracker of acknowledgement deadlines for one timeout; create it if necessary.
 
         :param timeout: milliseconds, more than 0.
         """
@@ -405,14 +410,14 @@ class Channel:
         return found
 
     def stop_replies(self) -> None:
-        """End the direct reply-to consumer: later replies are unroutable."""
+        """Cancel the direct reply-to consumer: later replies are unroutable."""
         if self.replies is not None:
             self.vhost.reply_queues.pop(self.replies.name, None)
             self.replies.mark_deleted()
             self.replies = None
 
     def close(self) -> None:
-        """End the consumers, and requeue unacknowledged messages at their original places."""
+        """Cancel the consumers, requeue unacknowledged messages at their original positions, and roll back."""
         self.cancel_consumers()
         for deadlines in self.deadlines.values():
             deadlines.stop()
@@ -440,12 +445,12 @@ class Channel:
 
 
 def tag_of(consumer: Consumer) -> bytes:
-    """Return a consumer's tag, to sort by."""
+    """Return a consumer's tag: the key for sorting consumers."""
     return consumer.tag
 
 
 def unknown_tag(tag: i64, method: i64) -> AmqpError:
-    """Return the error of a delivery tag that is not unacknowledged."""
+    """Return the error of an acknowledgement or rejection whose delivery tag is not unacknowledged."""
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"unknown delivery tag {int(tag) % 2**64}", BASIC, int(method)
     )

@@ -1,4 +1,4 @@
-"""Assembly of a published message's content from a header frame and body frames that arrive one by one."""
+"""Assembly of a published message whose header frame and body frames arrive one by one."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ HEADER: Final = 2
 
 
 class ContentAssembler:
-    """Content of one channel that is arriving (AMQP 0-9-1, section 4.2.6)."""
+    """Assembler of the message that is arriving on one channel (AMQP 0-9-1, section 4.2.6)."""
 
     size: i64 = 0
-    """Bytes of the body, as the header announces them."""
+    """Size of the body in bytes, as the header frame announces it."""
     received: i64 = 0
-    """Bytes of the body that have arrived."""
+    """Number of body bytes received so far."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.target: Optional[PublishTarget] = None  # noqa: UP045
-        """The publish that the content belongs to; None if no content is expected."""
+        """Decoded basic.publish that the content belongs to; None while no content is expected."""
         self.header: Optional[bytes] = None  # noqa: UP045
-        """Payload of the header frame; None until it arrives."""
+        """Payload of the header frame; None until the frame has arrived."""
         self.body = bytearray()
-        """Not a list of pieces: a client may send a body byte by byte."""
+        """Body bytes received so far. Not a list of pieces, because a client may send a body byte by byte."""
 
     def clear(self) -> None:
-        """Expect no content."""
+        """Discard incomplete content; the next frame must be a method."""
         self.target = None
         self.header = None
         self.body = bytearray()
@@ -101,7 +101,7 @@ class ContentAssembler:
             self.complete()
 
     def complete(self) -> None:
-        """Publish the message."""
+        """Publish the message, which is complete."""
         target = self.target
         header = self.header
         assert target is not None
@@ -116,9 +116,9 @@ class ContentAssembler:
         channel.publish(target, join_content(channel.number, header, body), self.size, properties)
 
     def unexpected(self, got: str) -> AmqpError:
-        """Return the error, in RabbitMQ's words, of a frame other than the one that the content needs next.
+        """Return the error, with RabbitMQ's text, of a frame that does not continue the content.
 
-        :param got: the frame that has arrived.
+        :param got: description of the frame that has arrived.
         """
         if self.header is None:
             text = f"expected content header for class 60, got {got} frame instead"

@@ -1,4 +1,4 @@
-"""Headers that a message's receiver gets other than its publisher sent them: x-delivery-count added, BCC removed."""
+"""Header changes for receivers: x-delivery-count is added, BCC removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.wire.properties import decode, encode
 
 
 def delivered_content(queue: Queue, message: Message) -> bytes:
-    """Return the content that a consumer gets.
+    """Return a message's content as a consumer gets it.
 
     The header x-delivery-count counts requeues, if the queue has a delivery limit or is a quorum queue
     (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). The header BCC is removed
@@ -23,12 +23,12 @@ def delivered_content(queue: Queue, message: Message) -> bytes:
 
 
 def returned_content(message: Message) -> bytes:
-    """Return the content that a publisher gets back with basic.return: without the header BCC."""
+    """Return a message's content as its publisher gets it back with basic.return: without the header BCC."""
     return _rewrite_headers(message, 0) if message.has_bcc else message.content
 
 
 def _rewrite_headers(message: Message, deliveries: int) -> bytes:
-    """Return the content without BCC, and with x-delivery-count unless that is 0."""
+    """Return a message's content without BCC, and with x-delivery-count=`deliveries` unless that is 0."""
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     headers.pop("BCC", None)

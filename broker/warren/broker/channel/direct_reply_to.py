@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from warren.wire.content import RoutingProperties
 
 PSEUDO_QUEUE: Final = REPLY_PREFIX.removesuffix(b".")
-"""Name that clients consume replies from."""
+"""Name of the pseudo-queue that clients consume replies from."""
 UNREAD_REPLY_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of replies that are kept for a client that does not read; beyond it, the oldest are dropped."""
+"""Most bytes of replies that are kept for a client that does not read; beyond it, the oldest are dropped."""
 
 
 def consume(context: MethodContext, tag: bytes) -> None:
     """Process basic.consume of the pseudo-queue.
 
-    :raises AmqpError: 406 if it asks for acknowledgements, or if the channel has such a consumer already.
+    :raises AmqpError: 406 if it asks for acknowledgements, or if the channel consumes from the pseudo-queue already.
     """
     channel = context.channel
     if not context.arguments.flag("no_ack"):
@@ -58,7 +58,7 @@ def consume(context: MethodContext, tag: bytes) -> None:
 
 
 def declare(context: MethodContext, name: bytes) -> None:
-    """Process queue.declare of the pseudo-queue or of a generated name: reply that it exists, with one consumer.
+    """Process queue.declare of the pseudo-queue or of a generated reply queue name: reply with one consumer.
 
     :raises AmqpError: 404 if no channel receives replies under that name.
     """
@@ -69,9 +69,11 @@ def declare(context: MethodContext, name: bytes) -> None:
 
 
 def refuse_binding(context: MethodContext, name: bytes) -> None:
-    """Refuse to bind a generated name.
+    """Refuse to bind a generated reply queue name, if the emulated RabbitMQ version does so with an error of its own.
 
-    :raises AmqpError: 403 if the emulated RabbitMQ gives the reason; before 4.0, the caller finds no such queue.
+    Before RabbitMQ 4.0, binding such a name fails because the queue is not found; the caller raises that error.
+
+    :raises AmqpError: 403 for a generated name.
     """
     if name.startswith(REPLY_PREFIX) and context.declarations.vhost.compat.refuses_binding_to_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"

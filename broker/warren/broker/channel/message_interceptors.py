@@ -1,4 +1,7 @@
-"""Message interceptors: a timestamp for messages that arrive (https://www.rabbitmq.com/docs/message-interceptors)."""
+"""Message interceptor that adds a timestamp to published messages.
+
+https://www.rabbitmq.com/docs/message-interceptors
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ HEADER: Final = "timestamp_in_ms"
 
 
 def add_timestamp(message: Message, now: float, mode: str) -> bytes:
-    """Return a message's content with the property `timestamp`, in seconds, and the header `timestamp_in_ms`.
+    """Return a message's content with the property `timestamp` in seconds and the header `timestamp_in_ms`.
 
     :param now: Unix time in seconds.
-    :param mode: `always`; or `missing`, which keeps what the publisher has set.
+    :param mode: `always` overwrites values that the publisher has set, `missing` keeps them.
     """
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)

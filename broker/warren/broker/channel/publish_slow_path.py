@@ -1,4 +1,4 @@
-"""Slow path of basic.publish: routing by headers, CC and BCC, immediate, basic.return, user-id, expiration."""
+"""Slow path of basic.publish: CC, BCC, headers routing, immediate, basic.return, user-id, expiration, capture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 
 NO_CONSUMERS: Final[list[Queue]] = []
-"""Queues of an immediate message if none of those that it is routed to has a consumer. Never modified."""
+"""Marker, by identity: the queues of an immediate message of whose queues none has a consumer."""
 
 
 def route_by_message(
@@ -79,14 +79,14 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
 
 
 def drop_reason(queues: list[Queue]) -> str:
-    """Return the reason, for capture events, that a message is enqueued nowhere; empty if it has queues."""
+    """Return the reason, for captured events, why a message reaches no queue; empty if it reaches one."""
     if queues:
         return ""
     return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NO_CONSUMERS else "unroutable"
 
 
 def capture_published(channel: Channel, capture: LifeCycleHook, message: Message, outcome: i64) -> None:
-    """Capture the event of a publish, and have that of its confirm captured later."""
+    """Capture the event that a message was published; in confirm mode, keep its id for the event of the confirm."""
     identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:
         confirms = channel.confirms

@@ -1,4 +1,4 @@
-"""Publisher confirms of one channel: which publishes are confirmed or refused, in the order in which they arrived.
+"""Publisher confirms of one channel: basic.ack and basic.nack, in the order of the publishes.
 
 https://www.rabbitmq.com/docs/confirms
 """
@@ -21,7 +21,7 @@ _pack_confirm = struct.Struct(">BHIHHQBB").pack
 
 
 class ConfirmRange:
-    """Consecutive publishes that one batch of the log confirms, or a single one that is refused."""
+    """Consecutive publishes that may be confirmed when one log batch is on disk, or one publish that was refused."""
 
     def __init__(self, batch: i64, last: i64, refused: bool) -> None:
         self.batch = batch
@@ -30,28 +30,31 @@ class ConfirmRange:
 
 
 class PublisherConfirms:
-    """Confirms of one channel. Publishes are numbered from 1; each is settled once, consecutive ones together."""
+    """Sender of one channel's publisher confirms.
+
+    Publishes are numbered from 1. Each is confirmed or refused once; one frame covers consecutive ones.
+    """
 
     published: i64 = 0
     """Number of the last publish."""
     ready: i64 = 0
-    """All publishes up to this number may be confirmed, or have been."""
+    """Number up to which all publishes may be confirmed, or have been."""
     sent: i64 = 0
-    """All publishes up to this number have been confirmed or refused."""
+    """Number up to which all publishes have been confirmed or refused."""
     flush_scheduled: bool = False
-    """The next flush of the connection sends confirms of the channel."""
+    """True if the next flush of the connection sends confirms of the channel."""
     waiting: bool = False
-    """The channel is on the node's list of those that wait for the log."""
+    """True if these confirms are in `BrokerNode.confirm_waiters`, which wait for the log."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.ranges: deque[ConfirmRange] = deque()
-        """Publishes that wait for the log, and what waits behind them."""
+        """Publishes that wait for the log, and later ones whose confirms must not overtake theirs."""
         self.captured: Optional[deque[tuple[bytes, Optional[str]]]] = None  # noqa: UP045
-        """Exchange and id of each unsettled publish, in order; None if events are not captured."""
+        """Exchange and captured message id of each publish without a confirm, in order; None without event capture."""
 
     def add(self, outcome: i64) -> None:
-        """Add a publish, with its outcome: ACCEPTED, STORED or REJECTED."""
+        """Record a publish with its outcome (ACCEPTED, STORED or REJECTED), and schedule the next confirms."""
         self.published += 1
         if outcome == ACCEPTED and not self.ranges:
             self.ready = self.published
@@ -61,7 +64,7 @@ class PublisherConfirms:
             self.channel.connection.schedule_confirms(self)
 
     def enqueue(self, outcome: i64) -> None:
-        """Add the last publish to the waiting ranges. One that needs no disk waits as well: confirms keep their order."""
+        """Add the last publish to `ranges`: it waits for the log, or only for earlier publishes to keep the order."""
         ranges = self.ranges
         last = ranges[-1] if ranges else None
         if outcome == REJECTED:
@@ -84,10 +87,10 @@ class PublisherConfirms:
                 last.last = self.published
 
     def send(self, synced: i64, failed: bool) -> None:
-        """Append what can be settled to the connection's output: acks, each over several publishes, and nacks.
+        """Append basic.ack and basic.nack for all publishes that can be settled now to the connection's output.
 
-        :param synced: the last batch of the log that is on the disk.
-        :param failed: the log has failed: what waits for it is refused.
+        :param synced: number of the last log batch that is on disk.
+        :param failed: True if the log has failed: publishes that wait for it are refused.
         """
         ranges = self.ranges
         while ranges and (ranges[0].batch <= synced or failed):
@@ -103,7 +106,7 @@ class PublisherConfirms:
         self.settle(self.ready, ACK)
 
     def settle(self, last: i64, method: i64) -> None:
-        """Confirm (ACK) or refuse (NACK) all publishes up to a number that are not settled yet."""
+        """Send one basic.ack or basic.nack (`method` ACK or NACK) for all unsettled publishes up to number `last`."""
         count = last - self.sent
         if count <= 0:
             return
@@ -123,7 +126,7 @@ class PublisherConfirms:
         count: i64,
         ack: bool,
     ) -> None:
-        """Capture the events of the oldest publishes that are unsettled, as many as `count`."""
+        """Capture the confirm events of the oldest `count` unsettled publishes."""
         channel = self.channel
         capture = channel.capture
         assert capture is not None

@@ -23,9 +23,9 @@ _pack_tag = struct.Struct(">QB").pack
 
 
 class Subscription(Consumer):
-    """Consumer of a channel, made by basic.consume.
+    """Consumer that basic.consume has added to a channel.
 
-    :param prefetch: deliveries that it may have unacknowledged; 0 is no limit.
+    :param prefetch: most deliveries to this consumer that may be unacknowledged; 0 is no limit.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Subscription(Consumer):
         self.prefetch = prefetch
         self.origin = channel.origin
         self.deadlines: Optional[AckDeadlines] = None  # noqa: UP045
-        """Deadlines of its acknowledgements; None without a timeout."""
+        """Acknowledgement deadlines of deliveries to this consumer; None without a timeout."""
         self.last_exchange: Optional[bytes] = None  # noqa: UP045
         self.last_key = b""
         # basic.deliver for that exchange and key: the frame before and after the delivery tag, and its size in bytes.
@@ -45,7 +45,7 @@ class Subscription(Consumer):
         self.method_size: i64 = 0
 
     def has_room(self) -> bool:
-        """Return whether the prefetch limits, and the client's reading, allow for another delivery."""
+        """Return whether prefetch limits, and a client that reads its output, permit another delivery."""
         channel = self.channel
         if channel.connection.deliveries_paused:
             return False
@@ -56,7 +56,7 @@ class Subscription(Consumer):
         return not (channel.prefetch and channel.outstanding >= channel.prefetch)
 
     def deliver(self, message: Message) -> bool:
-        """Deliver a message, and return whether there is room for another."""
+        """Send a message to the client, and return whether another one may be delivered."""
         channel = self.channel
         connection = channel.connection
         tag: i64 = channel.last_tag + 1
@@ -97,7 +97,7 @@ class Subscription(Consumer):
         return not connection.deliveries_paused
 
     def encode_method(self, message: Message) -> None:
-        """Encode basic.deliver for a message's exchange and routing key, which the next message may share."""
+        """Encode basic.deliver for a message, for reuse with further messages of the same exchange and routing key."""
         exchange, key, tag = message.exchange, message.routing_key, self.tag
         self.last_exchange = exchange
         self.last_key = key
@@ -113,6 +113,6 @@ class Subscription(Consumer):
         return self.channel.unacked
 
     def cancel_from_server(self) -> None:
-        """Leave the channel, and notify the client: the broker has cancelled the consumer."""
+        """Remove the consumer, which the broker has cancelled, from its channel, and send basic.cancel."""
         self.channel.subscriptions.pop(self.tag, None)
         self.channel.connection.notify_consumer_cancelled(self.channel.number, self.tag)

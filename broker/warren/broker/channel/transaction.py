@@ -1,4 +1,4 @@
-"""Transaction of a channel: publishes and acknowledgements that take effect at tx.commit.
+"""Transaction of a channel: its publishes and acknowledgements take effect at tx.commit.
 
 https://www.rabbitmq.com/docs/semantics#tx. A message is routed when it is published, and enqueued at the commit. The
 persistent part of a transaction is one record of the log: after a crash all of it is there, or nothing.
@@ -25,13 +25,13 @@ REQUEUED: Final = 1
 REJECTED: Final = 2
 
 MAX_BYTES: Final = 128 * 1024 * 1024
-"""Most content, in bytes, that may wait for one tx.commit."""
+"""Most bytes of message content that may wait for one tx.commit."""
 MAX_ACTIONS: Final = 500_000
 """Most publishes and acknowledgements that may wait for one tx.commit."""
 
 
 class PendingPublish:
-    """Message that waits for the commit, and the queues that it was routed to."""
+    """Publish that waits for the commit, with the queues that the message was routed to."""
 
     def __init__(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         self.target = target
@@ -40,15 +40,15 @@ class PendingPublish:
 
 
 class Transaction:
-    """Actions of one channel since tx.select, the last commit, or the last rollback."""
+    """Publishes and acknowledgements of one channel since tx.select, the last commit, or the last rollback."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
         self.settled: list[tuple[Message, int]] = []
-        """Messages that were acknowledged, requeued or rejected: ACKED, REQUEUED or REJECTED."""
+        """Messages that were acknowledged, requeued or rejected, each with ACKED, REQUEUED or REJECTED."""
         self.bytes: i64 = 0
-        """Bytes of the publishes' content."""
+        """Bytes of the content of all pending publishes."""
 
     def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         """Keep a message until the commit.
@@ -83,10 +83,10 @@ class Transaction:
             )
 
     def commit(self) -> i64:
-        """Carry out all actions, publishes first.
+        """Carry out all publishes, then all acknowledgements and rejections; return the outcome for the reply.
 
-        Returns the outcome of the publishes: STORED if some go to the log's current batch, `queue.REJECTED` if a queue
-        refused one, else ACCEPTED.
+        The outcome is STORED if tx.commit-ok has to wait for the log's current batch, `queue.REJECTED` if a queue
+        refused a publish, else ACCEPTED.
         """
         channel = self.channel
         refuse_return(channel, [message for message, settlement in self.settled if settlement != ACKED])
@@ -135,7 +135,7 @@ class Transaction:
         return outcome
 
     def rollback(self) -> None:
-        """Discard the publishes; messages that were settled are unacknowledged again."""
+        """Discard the publishes; settled messages are unacknowledged again."""
         self.publishes, self.bytes = [], 0
         settled = self.settled
         self.settled = []

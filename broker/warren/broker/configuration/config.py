@@ -140,14 +140,14 @@ class BrokerConfig:
 
     @property
     def control_path(self) -> Path | None:
-        """Path of the control socket; None if there is none."""
+        """Path of the control socket; None if the broker opens none."""
         if self.control_socket is not None or self.data_dir is None:
             return self.control_socket
         return self.data_dir / "control.sock"
 
     @property
     def captured(self) -> dict[str, str]:
-        """Stream for captured events, by virtual host."""
+        """Name of the stream that captured message events go to, by virtual host."""
         found = {}
         for wanted in self.capture_events:
             stream, _, vhost = wanted.partition("@")
@@ -158,12 +158,12 @@ class BrokerConfig:
 
     @property
     def memory_bytes(self) -> int:
-        """`memory_limit` in bytes, on this machine."""
+        """Value of `memory_limit` in bytes; a fraction refers to the memory available to this process."""
         return memory_bytes(self.memory_limit)
 
     @property
     def disk_free_bytes(self) -> int:
-        """`disk_free_limit` in bytes."""
+        """Value of `disk_free_limit` in bytes."""
         limit = self.disk_free_limit
         if not isinstance(limit, str):
             return int(limit)

@@ -1,4 +1,4 @@
-"""Loader of the configuration: a flag overrides a variable, a variable a file, and a file the default."""
+"""Loader of the configuration: a flag overrides an environment variable, that a file, and that the default."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ def _metavar(key: SettingKey) -> str:
 
 
 def load_config(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[RunConfig, bool]:
-    """Load the configuration. Return it, and True if `--print-config` asks to print it only.
+    """Load the configuration from flags, environment variables and files.
 
-    :raises UsageError: for an invalid setting, with its origin
+    Returns it with True if `--print-config` requests to print the configuration instead of running the broker.
+
+    :raises UsageError: for an invalid setting, with its origin (flag, variable, or file with line)
     """
     options = vars(parser().parse_args(arguments))
     settings: Settings = {}
@@ -92,7 +94,7 @@ def load_config(arguments: Sequence[str], environment: Mapping[str, str]) -> tup
 
 
 def format_config(config: RunConfig) -> str:
-    """Return the settings as an equivalent TOML file, each with its origin, without secrets."""
+    """Return the settings as an equivalent TOML file with the origin of each setting, but without secrets."""
     lines = []
     values: dict[str, Any] = {**vars(config.broker), **vars(config.log)}
     values.update(("tls_" + name, value) for name, value in vars(config.broker.tls).items())

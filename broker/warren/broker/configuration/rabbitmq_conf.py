@@ -36,7 +36,7 @@ EQUIVALENT_KEYS: Final = {
     "management.load_definitions": "load_definitions",
     "consumer_timeout": "consumer_timeout",
 }
-"""Keys with an equivalent setting, whose values have the same form."""
+"""Keys of rabbitmq.conf with the equivalent Warren setting, where values have the same form."""
 
 IGNORED_KEYS: Final = """
 anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
@@ -55,7 +55,7 @@ statistics. stomp. stream. sysmon_handler. tcp_listen_options total_memory_avail
 vhost_max vhost_restart_strategy vm_memory_calculation_strategy vm_memory_high_watermark_paging_ratio web_mqtt.
 web_stomp.
 """
-"""Keys of RabbitMQ, or their prefixes, that have no meaning for Warren."""
+"""Keys of rabbitmq.conf, or prefixes of keys, that have no meaning for Warren."""
 
 FIXED_VALUES: Final = {
     "auth_cache": (),
@@ -77,7 +77,7 @@ FIXED_VALUES: Final = {
     "ssl_options.psk_identity": (),
     "trust_store": (),
 }
-"""Keys with the only values that Warren supports. Any other value is an error: it must not be ignored silently."""
+"""Keys of rabbitmq.conf, or prefixes, with the only values that Warren supports; any other value is an error."""
 
 LOG_LEVELS: Final = {
     "critical": "error",
@@ -90,7 +90,7 @@ LOG_LEVELS: Final = {
 
 @dataclass
 class Line:
-    """Value of a line, and its file and line number."""
+    """Value of one line of rabbitmq.conf, with its origin (file and line number) for error texts."""
 
     value: str
     origin: str
@@ -98,7 +98,7 @@ class Line:
 
 @dataclass
 class GroupedLines:
-    """Keys that together make one setting, by their suffix."""
+    """Lines that together make one setting with a list, such as `listeners.tcp.1`: for each setting, by key suffix."""
 
     tcp: dict[str, Line] = field(default_factory=dict)
     ssl: dict[str, Line] = field(default_factory=dict)
@@ -109,9 +109,9 @@ class GroupedLines:
 
 
 def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings of the file, and the keys without meaning for Warren, each with its line.
+    """Read rabbitmq.conf. Return the settings, and the keys without meaning for Warren, each with its line.
 
-    :raises UsageError: if the file cannot be read, or has a line that RabbitMQ would refuse; with its number
+    :raises UsageError: if the file cannot be read, or with the number of a line that RabbitMQ would refuse
     """
     lines = _lines(path, environment)
     settings: Settings = {}
@@ -185,7 +185,7 @@ CONVERTED_KEYS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "log.console.formatter": ("log_json", lambda value: value == "json"),
     "log.file.formatter": ("log_json", lambda value: value == "json"),
 }
-"""Keys with an equivalent setting, whose values have another form."""
+"""Keys of rabbitmq.conf with the equivalent Warren setting and the conversion of the value."""
 
 
 def _group_line(key: str, line: Line, grouped: GroupedLines) -> bool:
@@ -204,7 +204,7 @@ def _group_line(key: str, line: Line, grouped: GroupedLines) -> bool:
 
 
 def _has_fixed_value(key: str, line: Line) -> bool:
-    """Return True if the key has a fixed value in Warren.
+    """Return True if Warren supports only certain values of the key, and the line has one of them.
 
     :raises UsageError: if the line has another value
     """
@@ -238,7 +238,7 @@ def _set_tls_verify(lines: Mapping[str, Line], settings: Settings) -> None:
 
 
 def _set_list_settings(grouped: GroupedLines, settings: Settings) -> None:
-    """Set the settings that are lists, and have one key for each item in rabbitmq.conf."""
+    """Set the settings whose value is a list; rabbitmq.conf has one key for each item, such as `listeners.tcp.1`."""
     ciphers = [line.value for line in grouped.ciphers.values() if not line.value.startswith("TLS_")]
     users = {"guest": True}
     for name, line in grouped.loopback.items():
@@ -263,7 +263,7 @@ def _set_list_settings(grouped: GroupedLines, settings: Settings) -> None:
 
 
 def _items(found: Mapping[str, Line]) -> list[Line]:
-    """Return the lines in the order of their names, without `key = none`."""
+    """Return the lines of one list setting, sorted by key suffix, without those of the form `key = none`."""
     return [found[name] for name in sorted(found) if found[name].value != "none"]
 
 

@@ -1,4 +1,7 @@
-"""Settings of `warren broker` by name, with help text, default and parser. They are the fields of the configuration."""
+"""Table of all settings of `warren broker`, with help text, default and parser.
+
+It is derived from the fields of `BrokerConfig`, `TlsConfig` and `LogConfig`, and the help texts from their docstrings.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class SettingKey:
-    """A setting.
+    """Description of one setting: name, help text, type, parser and default.
 
     :param hint: type of the value
     :param parse: converts a value of a file or a command line; its `ValueError` says what is wrong
@@ -46,19 +49,19 @@ class SettingKey:
 
     @property
     def flag(self) -> str:
-        """Name of the command-line flag."""
+        """Name of the command-line flag that sets it, such as `--max-connections`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable."""
+        """Name of the environment variable that sets it, such as `WARREN_BROKER_MAX_CONNECTIONS`."""
         return PREFIX + self.name.upper()
 
 
 PREFIX: Final = "WARREN_BROKER_"
-"""Prefix of environment variables."""
+"""Prefix of the environment variables of all settings."""
 TLS: Final = "tls_"
-"""Prefix of the settings of TLS."""
+"""Prefix of the names of TLS settings, which are the fields of `TlsConfig`."""
 COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True}
 """Defaults of `warren broker` that differ from those of an embedded broker."""
 SIZES: Final = ("max_message_size",)
@@ -170,7 +173,7 @@ def _number_or_text(value: object) -> object:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Parse a list of texts, or one text with commas."""
+    """Return the items of a list of texts, or of one text with commas."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")] if value.strip() else []
     if not isinstance(value, list):
@@ -179,7 +182,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _pairs(value: object) -> dict[str, str]:
-    """Parse a table, or text as `name:value,name:value`. Errors do not contain the value: it may be a password."""
+    """Parse a TOML table, or a text `name:value,name:value`. Errors omit the value, which may be a password."""
     if isinstance(value, str):
         value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
     if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):

@@ -1,4 +1,4 @@
-"""Settings with their sources, for error texts, and the configuration that they make."""
+"""Settings with the origin of each value, and construction of the configuration from them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True)
 class SettingValue:
-    """Value of a setting, and its origin: a flag, an environment variable, or a file with its line."""
+    """Value of a setting, and its origin for error texts: a flag, an environment variable, or a file with its line."""
 
     value: object
     origin: str
 
 
 Settings = dict[str, SettingValue]
-"""Values by the name of the setting."""
+"""Settings read from one or more sources: value and origin by the name of the setting."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Complete configuration of `warren broker`.
+    """Configuration of `warren broker`: the broker's and the log's settings, with their origins.
 
     :param origins: origin of each setting by name; settings without one have their defaults.
     :param ignored: names of settings without meaning for Warren, by their source: a file, or "environment".
@@ -43,7 +43,7 @@ class RunConfig:
 
 
 def parse_setting(name: str, value: object, origin: str) -> SettingValue:
-    """Parse the value of a setting.
+    """Parse the value of a setting, and return it with its origin.
 
     :param origin: flag, variable, or file with its line, for error texts
     :raises UsageError: if there is no such setting, or the value is invalid
@@ -68,7 +68,7 @@ def unknown_setting_text(name: str) -> str:
 def build_config(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
     """Build the configuration from settings.
 
-    :raises UsageError: if a setting is out of range or conflicts with another; with its origin
+    :raises UsageError: with the origin of a setting that is out of range or conflicts with another
     """
     values: dict[str, Any] = {name: key.default for name, key in SETTINGS.items()}
     values.update((name, each.value) for name, each in settings.items())

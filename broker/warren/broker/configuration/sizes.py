@@ -20,7 +20,7 @@ https://www.rabbitmq.com/docs/memory#configuring-threshold
 
 
 def parse_size(text: str) -> int:
-    """Return a size in bytes.
+    """Return the bytes that a size such as `400MB` stands for.
 
     :raises ValueError: if the text is not a size
     """

@@ -12,9 +12,9 @@ from warren.core.errors import UsageError
 
 
 def read_toml(path: Path) -> Settings:
-    """Read the settings of a file.
+    """Read the settings of a TOML file.
 
-    :raises UsageError: if the file cannot be read, is not TOML, or has an unknown or invalid setting; with the line
+    :raises UsageError: if the file cannot be read or is not TOML, or with the line of an unknown or invalid setting
     """
     try:
         text = path.read_text()
@@ -37,7 +37,7 @@ def read_toml(path: Path) -> Settings:
 
 
 def _lines(text: str) -> dict[tuple[str, str], int]:
-    """Return the line number of each (table, key), and of each table header with an empty key."""
+    """Return the line number of each (table, key) in a TOML text; that of a table header has an empty key."""
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

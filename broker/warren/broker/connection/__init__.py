@@ -6,5 +6,5 @@
   `connection_settings`
 - shared by all connections: `broker_node`, `flow_control`
 
-Routing is no concern of this package; see `warren.broker.channel` and `warren.broker.model`.
+Routing, queues and delivery are not part of this package; see `warren.broker.channel` and `warren.broker.model`.
 """

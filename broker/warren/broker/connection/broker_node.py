@@ -1,4 +1,4 @@
-"""Broker-wide state that all connections share: virtual hosts, users, settings, pending output and replies."""
+"""State of one broker that its connections share: virtual hosts, users, settings, pending output and replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONFIRM_DRAIN_SECONDS: Final = 5.0
-"""Seconds for which a stop waits for the confirms of what was published before it."""
+"""Seconds that a stopping broker waits until the log is on disk and earlier publishes are confirmed."""
 
 
 class BrokerNode:
@@ -62,43 +62,43 @@ class BrokerNode:
         self.limits = ConnectionLimits(self.connections, self.vhosts, access, settings)
         self.flow = FlowControl(self.connections, log)
         self.unflushed: list[Connection] = []
-        """Connections with output that has yet to be written."""
+        """Connections with output that `flush_all` has yet to write."""
         self.flush_scheduled = False
-        """The event loop will call `flush_all`."""
+        """True while a call of `flush_all` is scheduled on the event loop."""
         self.processing_input = False
-        """Frames of a client are being processed; their output is flushed afterwards."""
+        """True while frames of a client are processed; the output that they cause is flushed afterwards."""
         self.loop_callbacks: Optional[Sized] = getattr(loop, "_ready", None)  # noqa: UP045
-        """Callbacks that the loop runs before it polls again; None for a loop other than asyncio's own."""
+        """Callbacks that the event loop runs before it polls sockets again; None if it is not one of asyncio's own."""
         self.confirm_waiters: list[PublisherConfirms] = []
-        """Channels with publishes that are not on the disk yet."""
+        """Confirms of the channels that have publishes which are not on disk yet."""
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
-        """Replies that wait for definitions: number of the change, connection, reply."""
+        """Replies that are sent when a change of definitions is on disk: number of the change, connection, reply."""
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
-        """Replies that wait for the log: number of the batch, connection, reply."""
+        """Replies that are sent when a batch of the log is on disk: number of the batch, connection, reply."""
         self.confirms_drained: Optional[asyncio.Future[None]] = None  # noqa: UP045
-        """Resolved when no confirm waits for the disk any more; None unless the broker stops."""
+        """Future resolved when no publish waits for the disk any more; None unless the broker is stopping."""
 
     # -- output
 
     def flush_later(self, connection: Connection) -> None:
-        """Flush a connection when the input at hand has been processed, or at the latest before the loop polls."""
+        """Schedule a flush of a connection: after the input being processed, or else before the loop polls again."""
         connection.flush_scheduled = True
         self.unflushed.append(connection)
         if not self.processing_input:
             self.schedule_flush()
 
     def schedule_flush(self) -> None:
-        """Have the loop call `flush_all`, once."""
+        """Schedule one call of `flush_all` on the event loop, unless one is scheduled already."""
         if not self.flush_scheduled:
             self.flush_scheduled = True
             self.loop.call_soon(self.flush_all)
 
     def input_processed(self) -> None:
-        """Flush the output of the input that was just processed, unless more input waits in the loop.
+        """Write the output that the input just processed has caused; postpone it if the loop has callbacks pending.
 
-        With no callback pending, waiting would gather nothing more. Connections are flushed in the order in which their
-        output arose: deliveries first, then their publisher's confirm. The first one written to gets a core of its own
-        sooner, and a delivery is what somebody waits for.
+        A pending callback may bring more input, whose output is then written in the same system call. Connections are
+        flushed in the order in which their output arose: deliveries first, then the publisher's confirm. The first one
+        written to is scheduled on another core sooner, and latency is measured at the delivery.
         """
         self.processing_input = False
         if not self.unflushed:
@@ -109,7 +109,7 @@ class BrokerNode:
         self.flush_all()
 
     def flush_all(self) -> None:
-        """Write the output of all connections that have some."""
+        """Write the pending output of all connections."""
         self.flush_scheduled = False
         unflushed = self.unflushed
         self.unflushed = []
@@ -125,13 +125,13 @@ class BrokerNode:
     # -- confirms and replies that wait for the log
 
     def current_batch(self) -> i64:
-        """Return the number of the log's batch that the records just appended belong to."""
+        """Return the number of the log batch that new records are part of; `on_synced` is called when it is on disk."""
         log = self.log
         assert log is not None
         return log.batch
 
     def synced_batch(self) -> i64:
-        """Return the number of the last batch that is on the disk; 0 without a log."""
+        """Return the number of the last log batch that is on disk; 0 without a log."""
         log = self.log
         return log.synced if log is not None else 0
 
@@ -141,7 +141,7 @@ class BrokerNode:
         return log is not None and log.failed
 
     def on_synced(self, batch: int) -> None:
-        """Send the confirms and replies that waited for a batch of the log, and resume publishers."""
+        """Send the confirms and replies that waited for log batches up to `batch`, and resume paused publishers."""
         waiters = self.confirm_waiters
         self.confirm_waiters = []
         for confirms in waiters:
@@ -163,7 +163,7 @@ class BrokerNode:
         self.flow.on_batch_synced()
 
     def on_failed(self) -> None:
-        """Refuse all publishes that wait for the disk, after it has failed."""
+        """Send basic.nack for all publishes that wait for the disk, because the disk has failed."""
         waiters = self.confirm_waiters
         self.confirm_waiters = []
         for confirms in waiters:
@@ -173,12 +173,12 @@ class BrokerNode:
         self.resolve_drained()
 
     def resolve_drained(self) -> None:
-        """Let a stop that waits for the confirms go on."""
+        """Resume a stopping broker that waits in `drain_confirms`."""
         if self.confirms_drained is not None and not self.confirms_drained.done():
             self.confirms_drained.set_result(None)
 
     async def drain_confirms(self) -> None:
-        """Stop reading all connections, and wait until what was published has been confirmed."""
+        """Stop reading from all clients, and wait until the publishes received so far are confirmed, or time is up."""
         for connection in list(self.connections):
             connection.pause_reads(STOPPING)
         if self.confirm_waiters and LOG_SOURCE not in self.flow.alarms:
@@ -194,14 +194,17 @@ class BrokerNode:
     # -- replies that wait for definitions
 
     def on_committed(self, change: int) -> None:
-        """Send the replies that waited for definitions, which are on disk up to a change."""
+        """Send the replies that waited for changes of definitions, all of which up to number `change` are on disk."""
         waiters = self.commit_waiters
         while waiters and waiters[0][0] <= change:
             _, connection, reply = waiters.popleft()
             self.send_awaited_reply(connection, reply)
 
     def send_awaited_reply(self, connection: Connection, reply: bytes) -> None:
-        """Send a reply that had to wait. An error of one connection does not keep the others from their replies."""
+        """Send a reply that waited for the disk, and process the client's next frames.
+
+        An error on this connection is logged and handled here, so that other connections still get their replies.
+        """
         try:
             connection.resume_with(lambda: connection.send(reply))
         except Exception:
@@ -211,7 +214,7 @@ class BrokerNode:
     # -- closing
 
     def close_connections(self, explanation: str, user: str = "", vhost: str = "") -> None:
-        """Close the connections of a user, or to a virtual host, with 320 CONNECTION_FORCED."""
+        """Close all connections of `user`, or to `vhost`, with 320 CONNECTION_FORCED and the text `explanation`."""
         reason = AmqpError(Reply.CONNECTION_FORCED, explanation)
         for connection in list(self.connections):
             if (user and connection.user == user.encode()) or (vhost and connection.vhost == vhost.encode()):

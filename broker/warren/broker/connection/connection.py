@@ -50,22 +50,25 @@ HEADER: Final = 2
 BODY: Final = 3
 HEARTBEAT: Final = 8
 INCOMPLETE: Final = -1
-"""Result of `publish_content`: the part of the message that has arrived is well-formed, the rest has yet to arrive."""
+"""Result of `publish_content`: the frames received so far are well-formed, but the body is not complete yet."""
 END: Final = 0xCE
-"""The octet that ends a frame."""
+"""Octet that ends every frame."""
 BASIC_WEIGHTLESS: Final = 60 << 16
-"""Class basic and weight 0, as a content header has them."""
+"""Class id of basic and weight 0: the first four bytes of a content header's payload, as one number."""
 
 INITIAL_FRAME_MAX: Final = 8192
-"""The largest frame, in bytes, before connection.tune-ok has settled frame-max."""
+"""Largest accepted frame, in bytes, until connection.tune-ok has negotiated frame-max."""
 FRAME_MAX_FUDGE: Final = 8
 """Bytes by which a frame may exceed frame-max: RabbitMQ tolerates clients that forget the frame's own overhead."""
 FLUSH_BYTES: Final = 65536
-"""Output of this size is written at once; less is gathered until the loop would poll."""
+"""Bytes of pending output that are written at once; less is collected until the event loop would poll."""
 LARGE_PIECE: Final = 4096
-"""Bytes; pieces of output that are larger on average are not joined: copying them would cost more than naming each."""
+"""Average size, in bytes, above which pieces of output are not joined before they are written.
+
+Copying large pieces would cost more than passing each to os.writev.
+"""
 MOST_PIECES: Final = 512
-"""Pieces passed to one system call: half of what it takes (IOV_MAX)."""
+"""Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
 SERIALS: Final = itertools.count(1)
 
@@ -77,40 +80,40 @@ class Connection:
     """
 
     phase: i64 = AWAITING_HEADER
-    """One of `connection_phases`."""
+    """Phase of the connection: a constant of `connection_phases`."""
     reads_paused: i64 = 0
-    """The reasons for which the socket is not read: bits of `flow_control`; 0 while it is."""
+    """Reasons not to read the socket: bits defined in `flow_control`; 0 while it is read."""
     deliveries_paused: bool = False
-    """The write buffer is above its high-water mark: consumers get nothing until the client has read some of it."""
+    """True while the write buffer is above its high-water mark: consumers get nothing until the client reads."""
     throttled: bool = False
-    """The target queue has a backlog: the socket is read in smaller chunks, so that consumers get more turns."""
+    """True while the queue published to has a backlog: the socket is read in smaller chunks, in favour of consumers."""
     has_published: bool = False
-    """The client has published since the connection opened, or since an alarm was raised."""
+    """True if the client has published since the connection opened, or since the last alarm was raised."""
     supports_blocked: bool = False
-    """The client has the capability connection.blocked."""
+    """True if the client has the capability connection.blocked."""
     supports_cancel: bool = False
-    """The client has the capability consumer_cancel_notify."""
+    """True if the client has the capability consumer_cancel_notify."""
     flush_scheduled: bool = False
-    """The connection is on the node's list of those with output to flush."""
+    """True while the connection is in `BrokerNode.unflushed`, whose output the next flush writes."""
     transport_buffers: bool = False
-    """The socket has not taken all of the output: the transport got the rest, and may still have some of it."""
+    """True if the transport got output that the socket did not take at once, and may still hold some of it."""
     descriptor: i64 = -1
-    """File descriptor of a socket that is read and written without its transport; -1 if the transport must be used."""
+    """File descriptor if the socket is read and written directly; -1 if asyncio's transport must be used (TLS)."""
     has_sent: bool = False
-    """Bytes were written since the last heartbeat was due."""
+    """True if bytes were written since the last heartbeat was due; then no heartbeat is sent."""
     has_received: bool = False
-    """Bytes were read since the last heartbeat check."""
+    """True if bytes were received since the last check for missing heartbeats."""
     out_bytes: i64 = 0
-    """Bytes in `out`."""
+    """Number of bytes in `out`."""
     frame_max: i64 = INITIAL_FRAME_MAX
     position: i64 = 0
     """Position in `buffer` up to which frames have been processed."""
     channel_number: i64 = 0
-    """Channel of the frame being processed; an error concerns it."""
+    """Number of the channel whose frame is being processed; an error closes it, or the connection if it is 0."""
     class_id: i64 = 0
-    """Class of the method being processed; an error names it."""
+    """Class id of the method being processed, reported in channel.close or connection.close after an error."""
     method_id: i64 = 0
-    """The method being processed; an error names it."""
+    """Method id of the method being processed, reported in channel.close or connection.close after an error."""
 
     def __init__(self, node: BrokerNode, transport: asyncio.Transport, identity: PeerIdentity) -> None:
         self.node = node
@@ -120,24 +123,27 @@ class Connection:
         self.serial = next(SERIALS)
         """Number that no other connection of this process has."""
         self.connected_at = time.time()
-        """Unix time."""
+        """Unix time at which the connection was accepted."""
         self.user = b""
-        """Name of the user, once logged in."""
+        """Name of the user, once logged in; empty before."""
         self.vhost = b""
-        """Name of the virtual host, once open."""
+        """Name of the virtual host, once the connection is open; empty before."""
         self.authorization: Optional[Authorization] = None  # noqa: UP045
         """Permissions of the user in the virtual host; None until the connection is open."""
         self.buffer = b""
-        """Input from which no complete frame can be processed yet."""
+        """Received bytes that are not processed yet: an incomplete frame, or frames that are held."""
         self.out: list[bytes] = []
-        """Output that has yet to be written."""
+        """Pieces of output that have yet to be written."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
-        """Channels whose confirms the next flush sends."""
+        """Publisher confirms of the channels for which the next flush sends basic.ack and basic.nack."""
         self.last_target: Optional[PublishTarget] = None  # noqa: UP045
-        """Target of the last basic.publish."""
+        """Decoded method frame of the last basic.publish, reused if the next one is the same."""
         self.last_header = b""
-        """Header frame and head of the body frame of the last publish; empty if the next is unlikely to repeat them."""
+        """Header frame and first bytes of the body frame of the last publish, compared with those of the next.
+
+        If both are equal, the parsed properties are reused. Empty if the next publish is unlikely to repeat them.
+        """
         self.last_body_size: i64 = 0
         self.properties = RoutingProperties()
         """Routing properties of the last publish."""
@@ -147,21 +153,21 @@ class Connection:
     # -- input
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes from the client, and write what they cause."""
+        """Process bytes from the client, and write the output that they cause."""
         node = self.node
         node.processing_input = True
         self.process_input(self.buffer + data if self.buffer else data)
         node.input_processed()
 
     def process_input(self, buffer: bytes) -> None:
-        """Process a buffer: what was left of the last one, and more behind it."""
+        """Process input: the bytes left over from the last call, followed by newly received ones."""
         self.has_received = True
         self.buffer = buffer
         if not self.reads_paused & FRAMES_HELD:
             self.process_buffer()
 
     def process_buffer(self) -> None:
-        """Process complete frames until none is left, or until frames are held."""
+        """Process the complete frames in the buffer, until none is left or frames are held."""
         self.position = 0
         while self.phase != CLOSED:
             try:
@@ -180,7 +186,10 @@ class Connection:
             self.control_publisher()
 
     def process_frames(self) -> None:
-        """Process complete frames. `position` passes each before it is acted on, so that an error does not repeat it."""
+        """Process complete frames, and raise the error of the first one that is wrong.
+
+        `position` is advanced past each frame before the frame is acted on, so that an error does not process it again.
+        """
         buffer = self.buffer
         size: i64 = len(buffer)
         position = self.position
@@ -354,7 +363,7 @@ class Connection:
         return after
 
     def process_content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
-        """Process a header or body frame that `publish_content` has left."""
+        """Process a single header or body frame, of content that `publish_content` did not process as a whole."""
         channel = self.channels.get(int(number))
         if channel is None or self.phase == CLOSING:
             self.lifecycle.reject_content_frame(int(kind), int(number), payload)
@@ -366,20 +375,23 @@ class Connection:
             channel.assembler.take_body(payload)
 
     def frame_error(self, kind: i64, payload: bytes, reason: str) -> AmqpError:
-        """Return the error of a malformed frame, and skip the buffer: frames cannot be told apart any more."""
+        """Return the error of a malformed frame, and discard the buffer: the next frame's start is unknown."""
         self.position = len(self.buffer)
         return AmqpError(Reply.FRAME_ERROR, f"{describe_frame(int(kind), payload)}: {reason}")
 
     # -- pauses of input
 
     def pause_reads(self, reason: i64) -> None:
-        """Stop reading the socket, for one more reason of `flow_control`."""
+        """Stop reading the socket, and record the reason: a bit defined in `flow_control`."""
         if self.phase < CLOSING:
             self.reads_paused |= reason
             self.transport.pause_reading()
 
     def resume_reads(self, reasons: i64) -> None:
-        """Drop reasons to pause. Read the socket if none is left, and process buffered frames unless they are held."""
+        """Clear some reasons for not reading; if none is left, read the socket.
+
+        Buffered frames are processed as soon as none of the reasons in FRAMES_HELD applies.
+        """
         if self.phase >= CLOSING:
             return
         self.reads_paused &= ~reasons
@@ -389,7 +401,7 @@ class Connection:
             self.process_buffer()
 
     def control_publisher(self) -> None:
-        """Throttle this publisher while its target queue has a backlog; pause it while an alarm or the disk requires it."""
+        """Throttle this publisher while its queue has a backlog; pause it while an alarm or the disk requires it."""
         flow = self.node.flow
         self.throttled = self.target_has_backlog()
         if flow.alarm:
@@ -401,7 +413,10 @@ class Connection:
         flow.paused[self] = True
 
     def target_has_backlog(self) -> bool:
-        """Return whether the consumers of the queue last published to are behind. Without any, there is nobody to favour."""
+        """Return whether the queue last published to has consumers and more ready messages than the backlog limit.
+
+        Publishers to a queue without consumers are not throttled, because nobody gains by it.
+        """
         target = self.last_target
         if target is None or not target.queues:
             return False
@@ -412,7 +427,10 @@ class Connection:
         ) > 0
 
     def has_unacknowledged(self) -> bool:
-        """Return whether the client holds deliveries: its acknowledgements must be read, because they free memory."""
+        """Return whether the client has unacknowledged deliveries.
+
+        If so, it is read even while paging is behind, because its acknowledgements free memory.
+        """
         return any(channel.unacked for channel in self.channels.values())
 
     def block(self) -> None:
@@ -423,27 +441,33 @@ class Connection:
                 self.send(frame(0, "connection.blocked", self.node.flow.alarm))
 
     def resume_publisher(self) -> None:
-        """Read this publisher again after an alarm, with connection.unblocked, or after a backlog of the disk."""
+        """Resume reading after an alarm, with connection.unblocked, or after the log or paging has caught up."""
         if self.phase < CLOSING and self.reads_paused & ALARM and self.supports_blocked:
             self.send(frame(0, "connection.unblocked"))
         self.resume_reads(ALARM | DISK)
 
     def await_reply(self) -> None:
-        """Hold the client's next frames until `resume_with` sends the reply to the last one."""
+        """Process no further frames of the client until `resume_with` has sent the reply to the last one."""
         self.pause_reads(AWAITING_REPLY)
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:
-        """Reply when the definitions are on disk up to a change; until then the client's next frames are held."""
+        """Send `reply` when changes of definitions up to number `change` are on disk.
+
+        Until then, no further frames of the client are processed.
+        """
         self.await_reply()
         self.node.commit_waiters.append((change, self, reply))
 
     def reply_when_synced(self, reply: bytes) -> None:
-        """Reply when the log's current batch is on disk; until then the client's next frames are held."""
+        """Send `reply` when the current batch of the log is on disk.
+
+        Until then, no further frames of the client are processed.
+        """
         self.await_reply()
         self.node.sync_waiters.append((int(self.node.current_batch()), self, reply))
 
     def resume_with(self, send_reply: Callable[[], None]) -> None:
-        """Send the reply that the client's next frames waited for, and process them."""
+        """Call `send_reply`, and process the client's frames that waited for the reply; do neither while closing."""
         if self.phase < CLOSING:
             # Before the reply, so that an error in it does not leave the connection paused for a reply.
             self.reads_paused &= ~AWAITING_REPLY
@@ -460,9 +484,9 @@ class Connection:
     def send_delivery(
         self, before_tag: bytes, tag: bytes, after_tag: bytes, content: bytes, size: i64
     ) -> None:
-        """Append basic.deliver, in three pieces, and its content to the output, which is flushed soon.
+        """Append basic.deliver, as three pieces, and the content to the output, which is flushed soon.
 
-        :param size: bytes of all four.
+        :param size: bytes of the four pieces together.
         """
         out = self.out
         out.append(before_tag)
@@ -472,7 +496,7 @@ class Connection:
         self.count_output(size)
 
     def count_output(self, size: i64) -> None:
-        """Count output just appended, and have it flushed: at once if there is much, else soon."""
+        """Add `size` to the count of pending bytes, and flush: at once if FLUSH_BYTES are reached, else soon."""
         self.out_bytes += size
         if self.out_bytes >= FLUSH_BYTES:
             self.flush()
@@ -480,19 +504,19 @@ class Connection:
             self.node.flush_later(self)
 
     def schedule_confirms(self, confirms: PublisherConfirms) -> None:
-        """Have the next flush send a channel's confirms."""
+        """Have the next flush send the confirms of a channel."""
         confirms.flush_scheduled = True
         self.scheduled_confirms.append(confirms)
         if not self.flush_scheduled:
             self.node.flush_later(self)
 
     def append_confirm(self, data: bytes) -> None:
-        """Append a confirm to the output that a flush is about to write."""
+        """Append a frame with confirms to the output; called by `flush`, so none is scheduled."""
         self.out.append(data)
         self.out_bytes += len(data)
 
     def flush(self) -> None:
-        """Write the output. Confirms come last, so that each covers all that came before it."""
+        """Write the pending output. Confirms are added last, so that one frame covers as many publishes as possible."""
         if self.scheduled_confirms:
             synced = self.node.synced_batch()
             failed = self.node.log_failed()
@@ -512,11 +536,13 @@ class Connection:
                     self.pause_reads(CLIENT_NOT_READING)
 
     def write(self, data: bytes) -> None:
-        """Write at once, without gathering more."""
+        """Write bytes at once, ahead of the pending output."""
         self.write_pieces([data], len(data))
 
     def write_pieces(self, pieces: list[bytes], size: i64) -> None:
-        """Write as much as the socket takes, and leave the rest to the transport, with all output until it has sent that.
+        """Write as much as the socket takes, and pass the rest to the asyncio transport.
+
+        While the transport still holds output, all further output goes through it, to keep the order.
 
         :param size: bytes of all pieces.
         """
@@ -536,11 +562,11 @@ class Connection:
             self.transport.write(b"".join(pieces)[count:])
 
     def pause_deliveries(self) -> None:
-        """Stop deliveries: the write buffer has reached its high-water mark."""
+        """Stop deliveries to this client: the write buffer has reached its high-water mark."""
         self.deliveries_paused = True
 
     def resume_deliveries(self) -> None:
-        """Go on with deliveries, and with the client's frames if they were held because it did not read."""
+        """Resume deliveries to this client, and its frames if they were held because it did not read."""
         self.deliveries_paused = False
         if self.reads_paused & CLIENT_NOT_READING:
             self.resume_reads(CLIENT_NOT_READING)
@@ -555,12 +581,15 @@ class Connection:
             self.send(frame(int(number), "basic.cancel", tag, True))
 
     def cancel_consumers(self) -> None:
-        """Cancel all consumers before messages are requeued: none must go to another consumer that is about to end."""
+        """Cancel the consumers of all channels, before unacknowledged messages are requeued.
+
+        Otherwise a requeued message could go to another consumer of this connection, which is about to end.
+        """
         for channel in list(self.channels.values()):
             channel.cancel_consumers()
 
     def release_channels(self) -> None:
-        """End consumers, requeue unacknowledged messages, delete exclusive queues: in this order, awaiting nothing.
+        """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues, all without awaiting.
 
         The socket may still wait for the reply to connection.close.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionLimits:
-    """Admission of connections to virtual hosts, and of channels to connections."""
+    """Checks of connection and channel limits, before a connection or channel is opened."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ConnectionLimits:
         self._settings = settings
 
     def authorize(self, connection: Connection, user: User, vhost: bytes) -> Authorization:
-        """Admit a connection to a virtual host, and return what it may do there.
+        """Check that a connection may be opened to a virtual host, and return the user's permissions there.
 
         :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not access it.
         """
@@ -67,9 +67,9 @@ class ConnectionLimits:
         return authorization
 
     def check_new_channel(self, connection: Connection) -> None:
-        """Check the channel limit of the connection's user.
+        """Check that the connection's user may open another channel.
 
-        :raises AmqpError: 530 if the connection's user has as many channels as it may.
+        :raises AmqpError: 530 if that many channels of the user are open already.
         """
         assert connection.authorization is not None
         user = connection.authorization.user

@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 AWAITING_HEADER: Final = 0
-"""The client has connected and not yet sent the protocol header."""
+"""The client has connected, and has not sent the protocol header yet."""
 STARTING: Final = 1
 """connection.start has been sent; the client has to log in with connection.start-ok."""
 TUNING: Final = 2
 """The client has logged in; it has to answer connection.tune."""
 OPENING: Final = 3
-"""Limits are negotiated; the client has to name a virtual host in connection.open."""
+"""Limits are negotiated; the client has to choose a virtual host with connection.open."""
 RUNNING: Final = 4
-"""Channels may be opened."""
+"""The connection is open: the client may open channels."""
 CLOSING: Final = 5
-"""The broker has sent connection.close; only the answer to it counts."""
+"""The broker has sent connection.close; everything but the client's connection.close-ok is ignored."""
 CLOSED: Final = 6
 """The connection has ended; its socket is closed, or will be when the output has been written."""
 
 PHASE_NAMES: Final = ("pre_init", "starting", "tuning", "opening", "running", "closing", "closed")
-"""RabbitMQ's name of each phase, as error texts and `list_connections` give it."""
+"""RabbitMQ's name of each phase, by its number, for error texts and the item `state` of `list_connections`."""

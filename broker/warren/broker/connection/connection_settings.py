@@ -1,4 +1,4 @@
-"""Settings of the broker that every connection and channel goes by."""
+"""Settings of a broker that apply to each of its connections and channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """Limits that are negotiated with a client or enforced on it, and defaults for its messages.
+    """Limits that are negotiated with clients or enforced on them, and defaults for their messages.
 
     :param channel_max: the most channels per connection that the broker offers in connection.tune.
     :param frame_max: the largest frame that it offers, in bytes.

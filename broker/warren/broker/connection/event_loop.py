@@ -1,4 +1,4 @@
-"""Event loop of `warren broker`: asyncio's own, but plain sockets are read as soon as the poll reports them."""
+"""Event loop of `warren broker`: asyncio's own, except that plain sockets are read directly after the poll."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.broker.connection.socket_reader import SocketReader
 if sys.platform == "linux":
 
     class DirectReadSelector(selectors.EpollSelector):
-        """Selector that has a `SocketReader` read its sockets, and reports all other events to the loop."""
+        """Selector that lets a `SocketReader` read plain sockets, and reports all other events to the event loop."""
 
         def __init__(self, reader: SocketReader) -> None:
             super().__init__()
@@ -23,7 +23,7 @@ if sys.platform == "linux":
             self._poll = self._epoll.poll
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            """Poll, read the reader's sockets, and return the events that are left."""
+            """Poll, let the `SocketReader` read its sockets, and return the other events to the event loop."""
             ready = []
             for descriptor, event in self._read(self._poll, timeout):
                 key = self.get_map().get(descriptor)
@@ -39,7 +39,7 @@ if sys.platform == "linux":
             super().close()
 
     class DirectReadEventLoop(asyncio.SelectorEventLoop):
-        """Event loop with a `SocketReader`.
+        """Event loop whose selector reads plain sockets directly with a `SocketReader`.
 
         :ivar socket_reader: reads the sockets that a listener registers there.
         """
@@ -50,5 +50,5 @@ if sys.platform == "linux":
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that reads plain sockets directly; where there is no epoll, one of asyncio's."""
+    """Return an event loop that reads plain sockets directly; without epoll, one of asyncio's own."""
     return DirectReadEventLoop() if sys.platform == "linux" else asyncio.new_event_loop()

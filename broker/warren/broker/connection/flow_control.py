@@ -17,44 +17,47 @@ logger = logging.getLogger(__name__)
 # Reasons for which a connection is not read: bits of `Connection.reads_paused`.
 
 AWAITING_REPLY: Final = 1
-"""The reply to the last method waits, for the disk as a rule; the client's next frames wait for the reply."""
+"""The reply to the client's last method waits, usually for the disk; its next frames wait for that reply."""
 CLIENT_NOT_READING: Final = 2
-"""The client leaves more than UNREAD_LIMIT of its output unread."""
+"""More than UNREAD_LIMIT bytes of output wait because the client does not read."""
 ALARM: Final = 4
-"""The client publishes while a resource alarm is in effect; it has been sent connection.blocked."""
+"""The client publishes during a resource alarm; it was sent connection.blocked if it supports that."""
 DISK: Final = 8
-"""The client publishes while the log or paging is behind."""
+"""The client publishes while the disk is too slow for the log or for paging."""
 STOPPING: Final = 16
-"""The broker stops: publishes that have arrived are confirmed, no others are accepted."""
+"""The broker is stopping: publishes that have arrived are confirmed, no others are accepted."""
 
 FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM
-"""Reasons for which complete frames in the buffer wait, too."""
+"""Reasons for which even complete frames that were received are not processed."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
-"""Reasons that concern publishers."""
+"""Reasons for which only publishers are paused; `Connection.control_publisher` adds none while one applies."""
 
 BACKLOG_MESSAGES: Final = 2000
 """Ready messages beyond which a queue has a backlog, and the publishers to it are throttled."""
 BACKLOG_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of ready messages beyond which a queue has a backlog."""
+"""Bytes of ready messages beyond which a queue has a backlog, too."""
 UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
-"""Publishers are paused while more bytes than this wait to be written to the log, and resumed at half of it."""
+"""Bytes waiting to be written to the log beyond which publishers are paused; they are resumed at half of it."""
 UNREAD_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes of output that a client may leave unread before its frames are held. Deliveries pause long before."""
+"""Bytes of output that a client may leave unread before its frames are held.
+
+Deliveries to it pause long before, at the high-water mark of its write buffer.
+"""
 
 # Resources and sources of alarms.
 
 MEMORY_RESOURCE: Final = "memory"
 DISK_RESOURCE: Final = "disk"
 LOG_SOURCE: Final = "log"
-"""Source of the alarm that a full or failed disk under the log raises."""
+"""Key in `FlowControl.alarms` of the alarm for a full or failed disk that holds the log."""
 
 
 class FlowControl:
-    """Broker-wide flow control: resource alarms, paging and log backlogs, and the publishers that they pause.
+    """Flow control of a broker: pauses publishers during resource alarms and while log or paging is behind.
 
-    :ivar alarm: the reason that connection.blocked gives; empty without an alarm.
-    :ivar alarms: the resource of each alarm in effect, by its source.
-    :ivar paging_behind: paging to disk cannot keep up with what is published.
+    :ivar alarm: reason text of connection.blocked, such as `low on memory`; empty without an alarm.
+    :ivar alarms: alarms in effect: the resource (memory or disk) by the component that raised the alarm.
+    :ivar paging_behind: True while messages cannot be paged out as fast as they are published.
     """
 
     def __init__(self, connections: dict[Connection, bool], log: Optional[Log]) -> None:  # noqa: UP045
@@ -66,22 +69,22 @@ class FlowControl:
         self.alarms: dict[str, str] = {}
 
     def log_behind(self) -> bool:
-        """Return whether publishers must wait for the log."""
+        """Return whether so many bytes wait to be written to the log that publishers must be paused."""
         log = self.log
         return log is not None and log.unwritten_bytes > UNWRITTEN_LIMIT
 
     def log_caught_up(self) -> bool:
-        """Return whether publishers that waited for the log may go on."""
+        """Return whether so few bytes are left to write to the log that paused publishers may be resumed."""
         log = self.log
         return log is None or log.unwritten_bytes <= UNWRITTEN_LIMIT // 2
 
     def on_batch_synced(self) -> None:
-        """Resume publishers if the log has caught up."""
+        """Resume paused publishers if the log has caught up; called after each sync of the log."""
         if self.paused and not self.alarm and self.log_caught_up():
             self.resume_publishers()
 
     def on_paging_behind(self, behind: bool) -> None:
-        """Note whether ready messages exceed their memory budget and cannot be paged out fast enough."""
+        """Store whether messages cannot be paged out as fast as they are published; resume publishers if they can."""
         self.paging_behind = behind
         if behind:
             logger.info("event=paging.fell_behind")
@@ -91,15 +94,16 @@ class FlowControl:
                 self.resume_publishers()
 
     def on_disk_full(self, full: bool) -> None:
-        """Raise or clear the alarm of a log that finds no room on its disk."""
+        """Raise or clear the alarm for a full disk under the log."""
         self.set_alarm(LOG_SOURCE, DISK_RESOURCE, full)
 
     def set_alarm(self, source: str, resource: str, raised: bool) -> None:
-        """Raise or clear the alarm of one source.
+        """Raise or clear the alarm that one component reports.
 
-        Alarms block publishers and nobody else. A connection is blocked when it publishes, or waits to publish, while an
-        alarm is in effect; not for what it published before.
+        An alarm blocks publishers only. A connection is blocked when it publishes, or is already paused, while an
+        alarm is in effect, but not for earlier publishes.
 
+        :param source: the component that reports it, such as LOG_SOURCE.
         :param resource: MEMORY_RESOURCE or DISK_RESOURCE.
         """
         if (source in self.alarms) == raised:
@@ -123,7 +127,7 @@ class FlowControl:
             self.resume_publishers()
 
     def resume_publishers(self) -> None:
-        """Read all paused publishers again."""
+        """Resume reading from all paused publishers."""
         paused = self.paused
         self.paused = {}
         for connection in paused:

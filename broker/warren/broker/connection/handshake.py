@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROTOCOL_HEADERS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
-"""Accepted headers of AMQP 0-9-1: the specification's, and one that old clients send."""
+"""Accepted protocol headers of AMQP 0-9-1: the specification's, and one that old clients send."""
 FRAME_MIN: Final = 4096
 """AMQP 0-9-1's frame-min-size in bytes: no client may negotiate less."""
 
 
 class Handshake:
-    """Handshake of one connection, and what came of it.
+    """Handshake of one connection, with the limits and client properties that it negotiated.
 
     :ivar channel_max: the negotiated number of channels.
     :ivar heartbeat: the negotiated heartbeat timeout in seconds; 0 is none.
@@ -101,9 +101,9 @@ class Handshake:
         )
 
     def receive_tune_ok(self, arguments: Arguments) -> None:
-        """Take over the limits that the client chose.
+        """Apply the limits that the client chose in connection.tune-ok.
 
-        :raises AmqpError: 530 if one is beyond what the broker offered.
+        :raises AmqpError: 530 if a limit is outside of the range that the broker offered.
         """
         node = self._connection.node
         settings = node.settings
@@ -132,7 +132,7 @@ class Handshake:
 
 
 def negotiate(field: str, value: int, minimum: int, maximum: int) -> int:
-    """Return the client's choice of a limit. 0 stands for no limit, which exceeds any maximum.
+    """Return the client's choice of one limit; 0 means no limit and is replaced with `maximum`.
 
     :raises AmqpError: 530, with RabbitMQ's text, if it is outside of the range that the server offered.
     """

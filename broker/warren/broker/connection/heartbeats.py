@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 MISSED_LIMIT: Final = 2
-"""Timeouts in a row without a byte from the client after which it counts as dead."""
+"""Consecutive heartbeat timeouts without a byte from the client after which the client is considered dead."""
 
 
 class Heartbeats:
-    """Heartbeats of one connection: sent every half timeout, expected within every two."""
+    """Heartbeats of one connection: sent after half a timeout of silence; a client silent for two is disconnected."""
 
     def __init__(self, connection: Connection, lifecycle: ConnectionLifecycle) -> None:
         self._connection = connection
@@ -28,7 +28,8 @@ class Heartbeats:
         self._missed = 0
 
     def start(self, timeout: int) -> None:
-        """
+        """Start sending heartbeats and checking for those of the client.
+
         :param timeout: the negotiated heartbeat timeout in seconds.
         """
         self._timeout = timeout
@@ -36,7 +37,7 @@ class Heartbeats:
         self._lifecycle.call_later(timeout, self._check)
 
     def _send(self) -> None:
-        """Send a heartbeat if nothing else was sent for half a timeout."""
+        """Send a heartbeat unless other output was sent during the last half timeout."""
         connection = self._connection
         if connection.phase == CLOSED:
             return
@@ -46,7 +47,7 @@ class Heartbeats:
         self._lifecycle.call_later(self._timeout / 2, self._send)
 
     def _check(self) -> None:
-        """Drop the connection of a client that has been silent for two timeouts."""
+        """Disconnect the client if it has been silent for two timeouts."""
         connection = self._connection
         if connection.phase == CLOSED:
             return

@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 METHOD: Final = 1
 CLOSE_TIMEOUT: Final = 3.0
-"""Seconds that the client has to answer connection.close, and to read the output that was left for it."""
+"""Seconds that a client gets to answer connection.close and to read its remaining output."""
 SILENCE: Final = 0.1
-"""Seconds without a byte after which a stopping broker expects nothing more of a client."""
+"""Seconds of silence of a client after which a connection that is shut down closes the socket."""
 
 
 class ConnectionLifecycle:
@@ -55,18 +55,18 @@ class ConnectionLifecycle:
         return PHASE_NAMES[self.connection.phase]
 
     def enter(self, phase: int) -> None:
-        """Move the connection forward to one of `connection_phases`. Nothing else changes its phase."""
+        """Change the connection's phase; phases only move forward, and only this method changes them."""
         assert phase > self.connection.phase
         self.connection.phase = phase
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        """Call back after some seconds, unless the connection has ended by then."""
+        """Call `callback` after `delay` seconds, unless the connection has ended by then."""
         loop = self.connection.node.loop
         self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
         self._timers.append(loop.call_later(delay, callback))
 
     def start(self) -> None:
-        """Give the client until the handshake timeout to open the connection."""
+        """Start the handshake timeout, within which the client has to open the connection."""
         self.call_later(self.connection.node.settings.handshake_timeout, self._check_handshake)
 
     def _check_handshake(self) -> None:
@@ -82,7 +82,7 @@ class ConnectionLifecycle:
     def process_method(self, number: int, payload: bytes) -> None:
         """Process a method that is not on the hot path.
 
-        :param number: the channel; 0 is the connection itself.
+        :param number: the channel of the method; 0 for methods of the connection itself.
         """
         connection = self.connection
         method = BY_ID.get(int.from_bytes(payload[:4]))
@@ -123,7 +123,7 @@ class ConnectionLifecycle:
             raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.phase_name}")
 
     def _update_secret(self) -> None:
-        """Accept a new secret, and cancel the consumers whose queues the user may no longer read.
+        """Process connection.update-secret: cancel the consumers whose queues the user may no longer read.
 
         Passwords do not expire here, so the secret itself is not checked: the permissions that the user has now decide.
         Source: https://www.rabbitmq.com/docs/oauth2.
@@ -194,7 +194,7 @@ class ConnectionLifecycle:
         connection.send(frame(number, "channel.open-ok", b""))
 
     def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
-        """Raise the error of a header or body frame for a channel that is not open; ignore it while closing."""
+        """Raise the error of a header or body frame on a channel that is not open; while closing, ignore the frame."""
         phase = self.connection.phase
         if phase == CLOSING:
             return
@@ -205,14 +205,14 @@ class ConnectionLifecycle:
     # -- errors and closing
 
     def fail_channel(self, number: int, error: AmqpError) -> None:
-        """Close a channel, or the connection, for an error that no method of the client has caused."""
+        """Close a channel, or the connection, because of an error that is not the answer to a client's method."""
         connection = self.connection
         connection.channel_number = number
         connection.class_id = connection.method_id = 0
         self.handle_error(error)
 
     def handle_error(self, error: AmqpError) -> None:
-        """Close the channel being processed, or the connection, as the error's code demands."""
+        """Close the channel whose frame caused an error, or the whole connection, depending on the reply code."""
         connection = self.connection
         if connection.phase >= CLOSING:
             return
@@ -248,7 +248,7 @@ class ConnectionLifecycle:
         self.close(error, class_id, method_id)
 
     def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
-        """Send connection.close, and end the channels. The socket is closed after the answer, or after a timeout."""
+        """Send connection.close and end the channels; the socket is closed after the answer, or a timeout."""
         connection = self.connection
         if connection.phase >= CLOSING:
             return
@@ -263,9 +263,10 @@ class ConnectionLifecycle:
         self.call_later(CLOSE_TIMEOUT, self.drop)
 
     def shut_down(self, reason: AmqpError) -> None:
-        """Send connection.close to a client that has logged in, and read on until it falls silent; drop any other.
+        """Send connection.close, and close the socket when the client has fallen silent; before login, drop it at once.
 
-        A socket that is closed while it holds unread input is reset: a client that is writing would never read the reason.
+        A socket that is closed while it holds unread input is reset, so that a client which is still writing would
+        never read the reason.
         """
         if self.connection.phase <= STARTING or self.connection.phase == CLOSED:
             self.drop()
@@ -287,12 +288,12 @@ class ConnectionLifecycle:
             self._close_socket()
 
     def on_socket_lost(self) -> None:
-        """End the connection: its socket is gone."""
+        """Release the connection's resources after its socket was lost."""
         self._end()
         self._cancel_timers()
 
     def _end(self) -> None:
-        """Release all that the connection holds."""
+        """Release channels, timers and other resources of the connection, once."""
         connection = self.connection
         if connection.phase == CLOSED:
             return

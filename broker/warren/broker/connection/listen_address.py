@@ -13,10 +13,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, setting: str, text: str, host: str) -> Address:
-        """Return the address that a setting's value stands for: `host:port`, `[host]:port`, or a port.
+        """Parse the value of a setting: `host:port`, `[host]:port`, or a port.
 
-        :param setting: its name, for the error.
-        :param host: the host of a value that is only a port.
+        :param setting: name of the setting, for the error text.
+        :param host: host to use if the value is only a port.
         :raises ValueError: if the value is no address.
         """
         before, _, port = text.strip().rpartition(":")

@@ -1,4 +1,4 @@
-"""TCP listener: accepts sockets, makes each a connection, and moves bytes between the two."""
+"""TCP listener: accepts sockets, creates a `Connection` for each, and passes the received bytes to it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from warren.broker.connection.tls import TlsContext
 logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_HIGH: Final = 1024 * 1024
-"""High-water mark of a socket's write buffer, in bytes; above it, deliveries to its consumers pause."""
+"""Size of a socket's write buffer, in bytes, above which deliveries to its consumers pause."""
 DRAIN_SECONDS: Final = 2.0
-"""Seconds for which a stop waits until clients have read what was written to them, the reason for the stop included."""
+"""Seconds that a stopping broker waits until clients have read their last output, connection.close included."""
 
 
 class AmqpProtocol(asyncio.BufferedProtocol):
-    """Protocol of one socket. It gets the input of sockets that no `SocketReader` reads: encrypted ones, and all sockets on
-    an event loop other than `warren broker`'s.
+    """asyncio protocol of one client socket.
+
+    It receives the input of sockets that no `SocketReader` reads: encrypted ones, and all sockets on an event loop
+    other than `warren broker`'s.
     """
 
     def __init__(self, listener: Listener, tls: TlsContext | None, client: str = "") -> None:
-        """
+        """Create the protocol of a socket that is about to be accepted.
+
         :param client: the client's address as a proxy has given it; empty to use the socket's.
         """
         self._listener = listener
@@ -118,10 +121,10 @@ class Listener:
         reader = getattr(node.loop, "socket_reader", None)
         # A loop that is not `warren broker`'s may mean something else by the name.
         self.reads_directly = isinstance(reader, SocketReader)
-        """The loop's `SocketReader` reads plain sockets."""
+        """True if the event loop has a `SocketReader`, which then reads the plain sockets."""
         self.socket_reader = reader if isinstance(reader, SocketReader) else SocketReader()
         self.bound: list[BoundAddress] = []
-        """The addresses at which it listens, in the order in which they were opened."""
+        """Addresses at which the listener accepts connections, in the order in which they were opened."""
         self._servers: list[asyncio.Server | ProxiedServer] = []
         self._transports: set[asyncio.Transport] = set()
         self._no_sockets = asyncio.Event()
@@ -134,7 +137,7 @@ class Listener:
 
         :param address: port 0 stands for any free port.
         :param tls: encrypts the connections; None accepts plain ones.
-        :param behind_proxy: each connection begins with a header of the PROXY protocol.
+        :param behind_proxy: True if each connection begins with a header of the PROXY protocol.
         :raises ListenError: if the address is in use, is not this machine's, or may not be listened at.
         """
         loop = asyncio.get_running_loop()
@@ -167,7 +170,7 @@ class Listener:
             server.close()
 
     async def close(self) -> None:
-        """Wait until the sockets that connections have closed are gone; abort those whose clients do not read the rest."""
+        """Wait until the sockets of ended connections are closed; after DRAIN_SECONDS, abort the remaining ones."""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._no_sockets.wait()

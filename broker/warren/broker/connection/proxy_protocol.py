@@ -1,4 +1,4 @@
-"""PROXY protocol, versions 1 and 2: a load balancer sends the client's address in front of each connection.
+"""PROXY protocol, versions 1 and 2: the header with the client's address that a load balancer sends.
 
 https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt. A listener that is configured for it requires the header of
 every connection. If it were optional, anybody who reaches the listener could claim any address.
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 MAX_TEXT_HEADER: Final = 107
-"""Bytes of a header of version 1, its line end included."""
+"""Largest header of version 1 in bytes, line end included."""
 MAX_BINARY_HEADER: Final = 1024
-"""Bytes that may follow the first 16 of version 2: addresses take 36 of them, the rest are extensions."""
+"""Most bytes accepted behind the first 16 of a version 2 header: 36 for addresses, the rest for extensions."""
 ACCEPT_PAUSE: Final = 0.2
-"""Seconds without accepting after the system could not provide another socket."""
+"""Seconds without accepting connections after the system could not provide another socket."""
 
 ProtocolFactory = Callable[[str], asyncio.BaseProtocol]
-"""Returns the protocol of a connection whose client has the given address."""
+"""Factory of the asyncio protocol for a connection whose client has the given address."""
 ReadExactly = Callable[[int], Awaitable[bytes]]
 
 
@@ -85,7 +85,7 @@ async def _read_binary(read: ReadExactly) -> str:
 
 
 class ProxiedServer:
-    """Server that accepts connections with a header; it takes the place of an `asyncio.Server`."""
+    """Replacement of `asyncio.Server` for connections that begin with a PROXY protocol header."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ProxiedServer:
 
         :param factory: makes the protocol of each connection.
         :param context: for TLS, which begins behind the header; None for plain connections.
-        :param seconds: time that the header may take, and then again that the TLS handshake may take.
+        :param seconds: timeout of the header, and again of the TLS handshake.
         :raises OSError: if the address is in use or is not this machine's.
         """
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Reading of plain sockets straight from the poll, without the event loop's handles and transports in between.
+"""Reading of plain sockets directly after the poll, without asyncio's handles and transports.
 
 A message that arrives after a pause finds cold caches, and then each step takes ten times as long as under load. asyncio's
 steps (a list of keys, a handle, a context, two calls of a transport) took half of the time until the message was forwarded.
@@ -23,23 +23,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 READABLE: Final = 1
-"""EPOLLIN and nothing else: hang-ups, errors and writability are left to the loop."""
+"""Event mask of sockets that are read here: EPOLLIN alone. Any other mask is left to the event loop."""
 MOST_EVENTS: Final = 256
-"""Events of one poll; others are reported by the next."""
+"""Most events that one poll returns; further ones are returned by the next poll."""
 READ_BYTES: Final = 128 * 1024
 """Most bytes read from one socket before the others get their turn."""
 LARGE_READ_BYTES: Final = 512 * 1024
-"""READ_BYTES in the middle of a large frame: such a read holds few frames."""
+"""Most bytes read at once in the middle of a large frame, where a read contains few frames."""
 THROTTLED_READ_BYTES: Final = 16 * 1024
-"""READ_BYTES of a connection that publishes to a queue with a backlog."""
+"""Most bytes read at once from a connection that publishes to a queue with a backlog."""
 JOIN_BYTES: Final = 160 * 1024
-"""Most bytes of an incomplete frame that are copied in front of the next read: more than most frames have."""
+"""Largest incomplete frame, in bytes, that is copied in front of the next read; most frames are smaller."""
 LARGE_FRAME_BYTES: Final = 4096
-"""A frame of which so many bytes have arrived incomplete counts as large."""
+"""Received bytes of an incomplete frame from which on it counts as large."""
 
 
 class SocketReader:
-    """Sockets that are read here, by their descriptors. Input is copied at once, so that all of them share one buffer."""
+    """Reader of plain sockets, registered by file descriptor in `connections`.
+
+    Input is copied out at once, so that all sockets share one buffer.
+    """
 
     def __init__(self) -> None:
         self.connections: dict[int, Connection] = {}
@@ -54,12 +57,13 @@ class SocketReader:
         poll: Callable[[float, int], list[tuple[int, int]]],
         timeout: Optional[float],  # noqa: UP045
     ) -> list[tuple[int, int]]:
-        """Wait for input, process it, and return the events that are left to the loop: descriptors and their masks.
+        """Poll, read and process the input of registered sockets, and return all other events for the event loop.
 
-        The output that all of it causes is written at the end, in one piece for each client.
+        Events are pairs of file descriptor and mask. The output that the input causes is written at the end, one write
+        for each client.
 
-        :param poll: method of an epoll object.
-        :param timeout: seconds; None waits without end.
+        :param poll: the method `poll` of an epoll object.
+        :param timeout: seconds to wait; None waits without limit.
         """
         # In whole milliseconds, as epoll counts, rounded up: a timer that is not quite due would be polled for repeatedly.
         wait = -1.0 if timeout is None else 0.0 if timeout <= 0 else math.ceil(timeout * 1e3) * 1e-3
@@ -86,9 +90,9 @@ class SocketReader:
         return left
 
     def read(self, descriptor: int, connection: Connection) -> bool:
-        """Read a socket and process what was read.
+        """Read a socket once, and process the input; return False at the end of the stream.
 
-        Returns False at the end of the stream. The loop will find it once more, and close the socket.
+        The event loop then gets the same event, and closes the socket.
         """
         view = self.view
         throttled = connection.throttled

@@ -17,7 +17,7 @@ from typing import Final, Literal
 logger = logging.getLogger(__name__)
 
 RELOAD_INTERVAL: Final = 60.0
-"""Seconds between two checks whether the files have changed."""
+"""Seconds between two checks for changed certificate files."""
 TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -63,7 +63,7 @@ class TlsConfig:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return a new context for the listeners.
+        """Return a new TLS context with these settings, for the listeners.
 
         :raises TlsError: naming the setting whose file or list cannot be used.
         """
@@ -81,7 +81,7 @@ class TlsConfig:
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Load certificate, key and authorities from their files into a context. Authorities are added to those it has.
+        """Load certificate, key and authorities into a context. Authorities are added to those loaded before.
 
         :raises TlsError: naming the setting whose file cannot be used.
         """
@@ -99,7 +99,7 @@ class TlsConfig:
                 raise TlsError(f"tls_ca {self.ca} cannot be used: {_reason(error)}") from None
 
     def user(self, connection: ssl.SSLObject) -> str:
-        """Return the user that the client's certificate identifies; empty without a verified one."""
+        """Return the user name in the client's certificate; empty without a verified certificate."""
         subject = (connection.getpeercert() or {}).get("subject", ())
         # The standard library's types allow for more than a subject here.
         names = [[(str(pair[0]), str(pair[1])) for pair in parts] for parts in subject]
@@ -121,18 +121,18 @@ class TlsContext:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reload the files if they have changed, now and periodically."""
+        """Reload certificates now and every RELOAD_INTERVAL seconds, if their files have changed."""
         self.reload_if_changed()
         self._timer = loop.call_later(RELOAD_INTERVAL, self.watch, loop)
 
     def stop(self) -> None:
-        """Stop watching the files."""
+        """Stop checking the certificate files for changes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def reload_if_changed(self) -> None:
-        """Load the files if they have changed. If they cannot be used, what was loaded before stays in use."""
+        """Load the certificate files if they have changed; if they cannot be used, keep those loaded before."""
         files = self._file_versions()
         if files == self._files:
             return

@@ -12,11 +12,11 @@ from warren.broker.model.operator_errors import OperationRefused
 
 
 class DefinitionsError(Exception):
-    """The definitions cannot be loaded. The text is one line: the file, and what is wrong in it."""
+    """Definitions that cannot be loaded. The text is one line: the file, and what is wrong in it."""
 
 
 def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
-    """Read the definitions of a file, or of all `*.json` files of a folder in the order of their names.
+    """Read definitions, as (file, content) pairs, from a file, or all `*.json` files of a folder in name order.
 
     :param path: file or folder; None for no definitions
     :raises DefinitionsError: if a file cannot be read, or is not JSON
@@ -36,17 +36,18 @@ def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
 
 
 def contains_kind(found: list[tuple[Path, Json]], kind: str) -> bool:
-    """Return True if any file has a definition of this kind.
+    """Return True if any of the files that were read defines objects of a kind.
 
+    :param found: files and their contents, from `read_definitions`
     :param kind: top-level key of definitions, such as "users"
     """
     return any(isinstance(definitions, dict) and definitions.get(kind) for _, definitions in found)
 
 
 def load_definitions(found: list[tuple[Path, Json]], metadata: BrokerMetadata) -> None:
-    """Import all definitions.
+    """Import the definitions of all files that `read_definitions` has read.
 
-    :raises DefinitionsError: naming the file and the definition that is wrong
+    :raises DefinitionsError: with the file, and the definition that is wrong
     """
     for file, definitions in found:
         try:

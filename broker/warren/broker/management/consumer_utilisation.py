@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 INTERVAL: Final = 1.0
-"""Seconds between two samples."""
+"""Seconds between two samples of all queues."""
 WEIGHT: Final = 0.2
-"""Weight of the newest sample: five seconds after a change the average shows two thirds of it."""
+"""Weight of the newest sample in the moving average: after five seconds it shows two thirds of a change."""
 
 
 class ConsumerUtilisation:
-    """Moving averages of all queues of a broker. Each second, every queue is sampled once."""
+    """Moving average of the consumer utilisation of each queue of a broker, sampled once a second."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -36,7 +36,7 @@ class ConsumerUtilisation:
             self._timer = None
 
     def of(self, queue: Queue) -> float | int:
-        """Return the utilisation of a queue, from 0 to 1. Before the first sample it is the current state."""
+        """Return the utilisation of a queue, from 0 to 1; before its first sample, the current state (0 or 1)."""
         if not queue.consumers:
             return 0
         average = self._averages.get(queue)

@@ -33,11 +33,11 @@ PATH_LIMIT: Final = 100
 """Longest path of a Unix socket, in bytes, that every supported system accepts."""
 
 PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
-"""Performs a verb with its arguments and returns the result."""
+"""Function that performs a verb with its arguments and returns the result."""
 
 
 class ControlSocket:
-    """Server of the control socket. It passes each request to `perform`."""
+    """Server of the control socket, which passes each request to the function `perform`."""
 
     def __init__(self, perform: PerformVerb) -> None:
         self._perform = perform
@@ -93,7 +93,7 @@ class ControlSocket:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request. Return False at the end of the connection."""
+        """Read and answer one request. Return False at the end of the connection."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 line = await reader.readuntil(b"\n")

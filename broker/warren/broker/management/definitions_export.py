@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
 RABBITMQ_VERSION: Final = "3.10.8"
-"""RabbitMQ version whose format this is. Newer versions read it, too."""
+"""RabbitMQ version whose definitions format is written. Newer versions read it, too."""
 
 
 class BrokerMetadata(NamedTuple):
-    """Everything in a broker that definitions describe: virtual hosts with their topology, users, runtime parameters."""
+    """Objects of a broker that definitions describe: virtual hosts with their topology, users, runtime parameters."""
 
     virtual_hosts: VirtualHosts
     access: Access
@@ -137,12 +137,12 @@ def _queues(vhost: VirtualHost) -> list[Queue]:
 
 
 def is_exported(queue: Queue) -> bool:
-    """Return True unless the queue is exclusive or internal."""
+    """Return True if definitions contain the queue: it is neither exclusive nor internal."""
     return queue.owner is None and not queue.name.startswith(b"amq.")
 
 
 def _is_predeclared(destination: Queue | Exchange) -> bool:
-    """Return True for an exchange that every broker declares itself."""
+    """Return True for the default exchange and `amq.*` exchanges, which every broker declares itself."""
     return not isinstance(destination, Queue) and destination.name.startswith(b"amq.")
 
 

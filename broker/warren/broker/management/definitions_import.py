@@ -39,9 +39,9 @@ PREDECLARED: Final = "amq."
 
 
 def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[None, None, None]:
-    """Import definitions. The generator yields after each one, so that the caller can let the event loop run.
+    """Import definitions, one for each step of the generator, so that the caller can let the event loop run.
 
-    :raises RequestRefused: naming the definition that is wrong; nothing has changed then
+    :raises RequestRefused: with the definition that is wrong; nothing is imported then
     """
     portability = PortabilityChecks.silent()
     hosts = VirtualHosts(
@@ -56,7 +56,7 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
 
 
 class StoppedClock:
-    """Clock of the copy: no timer ever fires."""
+    """Clock of the metadata copy on which an import is tried: no timer ever fires."""
 
     def now(self) -> float:
         return 0.0
@@ -65,11 +65,11 @@ class StoppedClock:
         return self
 
     def cancel(self) -> None:
-        """Do nothing: the timer never fires."""
+        """Do nothing: the timer would never fire anyway."""
 
 
 class Definition:
-    """One definition of a file, with typed access to its fields. A field of another type is an error."""
+    """One definition of a file, with typed access to its fields. A field of the wrong type is an error."""
 
     def __init__(self, kind: str, index: int, fields: Json) -> None:
         self.kind = kind
@@ -304,7 +304,7 @@ def _topology(definition: Definition, metadata: BrokerMetadata) -> Declarations:
 
 
 def _is_predeclared(definition: Definition, name: bytes) -> bool:
-    """Return True for the default exchange and names `amq.*`, which the broker itself declares."""
+    """Return True for the default exchange and exchanges named `amq.*`, which the broker declares itself."""
     if name and not name.startswith(PREDECLARED.encode()):
         return False
     logger.debug("event=definitions.skipped definition=%s", definition.label)
@@ -323,4 +323,4 @@ APPLY_BY_KIND: Final[dict[str, Apply]] = {
     "queues": _queue,
     "bindings": _binding,
 }
-"""Function that applies each kind of definition, in the order of their dependencies."""
+"""Functions that import one definition of each kind, in the order in which kinds depend on each other."""

@@ -1,4 +1,4 @@
-"""Conversion of model values to JSON: names, field tables, and identifiers that a later request may contain."""
+"""Conversion of broker objects to JSON: names, field tables, and identifiers that requests refer to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def name_text(name: bytes) -> str:
-    """Decode a name. Bytes that are not UTF-8 become lone surrogates."""
+    """Decode the name of an AMQP object. Bytes that are not UTF-8 become lone surrogates."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def typed_table(table: bytes) -> list[Json]:
-    """Convert an encoded table to [name, type, value] triples, as RabbitMQ's commands list it; empty if it is malformed."""
+    """Convert an encoded field table to [name, type, value] triples, as RabbitMQ lists it; empty if malformed."""
     try:
         fields = field_tables.decode_fields(table)
     except field_tables.TableError:
@@ -29,7 +29,7 @@ def typed_table(table: bytes) -> list[Json]:
 
 
 def _typed(field: field_tables.Field) -> list[Json]:
-    """Convert a field to its type and value."""
+    """Convert a field to a [type, value] pair."""
     if field.kind == "F":
         return ["table", typed_table(field.raw[5:])]
     if field.kind == "A":
@@ -54,7 +54,7 @@ def plain_value(value: field_tables.Value) -> Json:
 
 
 def queue_id(queue: Queue) -> str:
-    """Return the identifier of a queue. A queue that is declared again later has another identifier."""
+    """Return the identifier of a queue for listings. A queue that is declared again later has another identifier."""
     return f"<queue.{int(queue.incarnation)}@{name_text(queue.vhost.name)}>"
 
 
@@ -64,5 +64,5 @@ def connection_id(connection: Connection) -> str:
 
 
 def channel_id(channel: Channel) -> str:
-    """Return the identifier of a channel."""
+    """Return the identifier of a channel for listings."""
     return f"<channel.{int(channel.connection.serial)}.{int(channel.number)}>"

@@ -1,4 +1,4 @@
-"""Limits of users and virtual hosts in the JSON form that operators write: an object of numbers."""
+"""Limits of users and virtual hosts in the JSON form that operators write, such as `{"max-connections": 10}`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from warren.broker.model.policy.policy_keys import format_settings, format_term
 
 
 def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
-    """Validate a definition of limits. A negative number means no limit.
+    """Validate a JSON object of limits, and return it. A negative number means no limit.
 
     :param definition: the object, or its JSON text
-    :param known: names that the definition may have
-    :param where: name of the definition in RabbitMQ's error text
+    :param known: names of limits that the object may contain
+    :param where: name of the object in RabbitMQ's error text
     :raises RequestRefused: with RabbitMQ's text
     """
     if isinstance(definition, str):
@@ -36,10 +36,10 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
 
 
 def present_limits(**found: int | None) -> dict[str, int]:
-    """Return the limits that are set, under RabbitMQ's names."""
+    """Return the limits that are set (not None), under RabbitMQ's names."""
     return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
 
 
 def format_limits(found: Mapping[str, int]) -> str:
-    """Format limits as the commands print them."""
+    """Format limits as the list commands print them."""
     return json.dumps(dict(sorted(found.items())), separators=(",", ":"))

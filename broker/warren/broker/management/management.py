@@ -1,6 +1,6 @@
-"""Management verbs: the requests of operators, by name, and the objects that they work on.
+"""Management of a broker: performs verbs, the named requests of operators such as `list_queues`.
 
-The control socket performs them; every other management interface would perform the same verbs.
+Requests arrive over the control socket.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ READ_ONLY_PREFIXES: Final = (
 
 
 class Management:
-    """Management interface of one broker."""
+    """Management interface of one broker: performs verbs on its node, parameters, resources and configuration."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class Management:
         self.config = config
         self.listeners = listeners
         self.on_shutdown: Callable[[], None] | None = None
-        """Stops the broker; None where the embedding program stops it."""
+        """Callback that stops the broker; None if only the embedding program can stop it."""
         self.started = time.time()
         self.utilisation = ConsumerUtilisation(node)
 
     async def perform(self, verb: str, request: Request) -> Json:
-        """Perform one verb and return its result. Its changes are stored on disk when this returns.
+        """Perform one verb and return its result, after its changes are stored on disk.
 
         :raises RequestRefused: if there is no such verb, or the verb refuses the request
-        :raises OperationRefused: if the model refuses the change
+        :raises OperationRefused: if the change is not possible, for example because an object does not exist
         """
         action = VERBS.get(verb)
         if action is None:

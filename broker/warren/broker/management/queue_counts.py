@@ -24,7 +24,7 @@ QUEUE_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class MessageCount:
-    """Number of messages, and the bytes of their bodies."""
+    """Number of messages, and the sum of their body sizes in bytes."""
 
     count: int
     bytes: int
@@ -37,14 +37,14 @@ ZERO: Final = MessageCount(0, 0)
 
 
 class UnackedCounts:
-    """Counts of the unacknowledged messages of a queue."""
+    """Counts of a queue's unacknowledged messages."""
 
     def __init__(self) -> None:
         self.all = ZERO
         self.in_memory = ZERO
         self.persistent = ZERO
         self.memory_bytes = 0
-        """Approximate memory of the messages in bytes, with their properties."""
+        """Approximate memory of the messages with their properties, in bytes."""
 
     def add(self, message: Message, durable: bool) -> None:
         one = MessageCount(1, int(message.body_size))
@@ -85,7 +85,7 @@ def count_ready_in_memory(queue: Queue) -> MessageCount:
 
 
 def count_ready_persistent(queue: Queue) -> MessageCount:
-    """Count the ready messages that are persistent, in a durable queue."""
+    """Count the ready messages that are persistent and in a durable queue."""
     if not queue.durable:
         return ZERO
     return count_ready(queue) if isinstance(queue, Stream) else MessageCount(*queue.ready.persistent_totals())
@@ -97,11 +97,14 @@ def disk_reads(queue: Queue) -> int:
 
 
 def disk_writes(queue: Queue) -> int:
-    """Return the number of messages written to disk since then: because they are persistent, or paged out."""
+    """Return the number of messages written to disk since then, because they are persistent or were paged out.
+
+    The count starts when the queue is declared or recovered.
+    """
     kept = int(queue.queue_log.written) if queue.queue_log is not None else 0
     return kept + (int(queue.pager.writes) if queue.pager is not None else 0)
 
 
 def memory_bytes(queue: Queue, unacked: UnackedCounts) -> int:
-    """Return the approximate memory of a queue in bytes, with all its messages that are in memory."""
+    """Return the approximate memory of a queue in bytes, including its ready and unacknowledged messages in memory."""
     return QUEUE_BYTES + int(queue.ready.memory_bytes()) + unacked.memory_bytes

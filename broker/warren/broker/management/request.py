@@ -9,14 +9,14 @@ from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
 
 Json: TypeAlias = Any
-"""A JSON value, as the json module decodes and encodes it."""
+"""JSON value, as the json module decodes and encodes it."""
 
 REDACTED: Final = ("password", "definitions")
-"""Arguments that are not logged: secret, or too long."""
+"""Names of arguments that are not logged, because they are secret or too long."""
 
 
 class RequestRefused(operator_errors.OperationRefused):
-    """The request is refused. The text is one line: what is wrong and, unless that is obvious, what to do.
+    """Refusal of a request. The text is one line: what is wrong and, unless that is obvious, what to do.
 
     :param status: exit status of the command that sent the request
     """
@@ -27,7 +27,7 @@ class RequestRefused(operator_errors.OperationRefused):
 
 
 class Request:
-    """Arguments of a verb by name. Each accessor returns one type.
+    """Arguments of a verb, by name. Each accessor method returns one type.
 
     Every accessor raises `RequestRefused`, naming the argument, if the argument is missing or of another type.
     """
@@ -51,7 +51,7 @@ class Request:
         return value
 
     def data(self, name: str, default: str | None = None) -> bytes:
-        """Return the name of an AMQP object, as its bytes on the wire."""
+        """Return the argument `name`, itself the name of an AMQP object, as bytes on the wire."""
         return self.text(name, default).encode("utf-8", "surrogateescape")
 
     def vhost(self) -> bytes:
@@ -80,7 +80,7 @@ class Request:
         return value
 
     def value(self, name: str) -> Json:
-        """Return a JSON value of any type."""
+        """Return the argument `name`, a JSON value of any type."""
         if name not in self._arguments:
             raise RequestRefused(f"{name} is missing")
         return self._arguments[name]

@@ -1,4 +1,4 @@
-"""Methods that set a channel's mode: confirm.select, tx.select, tx.commit, tx.rollback, channel.flow, access.request.
+"""Methods that set or use a channel's mode: class tx, confirm.select, channel.flow, access.request.
 
 Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 """
@@ -47,7 +47,7 @@ def transaction_of(context: MethodContext) -> Transaction:
 
 
 def tx_commit(context: MethodContext) -> None:
-    """Commit, and reply when the publishes and acknowledgements of the transaction are on the disk."""
+    """Commit the transaction, and reply when its publishes and acknowledgements are on disk."""
     outcome = transaction_of(context).commit()
     if outcome == REJECTED:
         raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")

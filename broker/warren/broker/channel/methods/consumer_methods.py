@@ -40,9 +40,9 @@ def basic_qos(context: MethodContext) -> None:
 
 
 def basic_consume(context: MethodContext) -> None:
-    """Add a consumer to a queue, a stream, or the pseudo-queue of direct reply-to.
+    """Process basic.consume: add a consumer to a queue, a stream, or the pseudo-queue of direct reply-to.
 
-    :raises AmqpError: 530 if the channel has the tag already, 404 without the queue, 403 without the permission or if
+    :raises AmqpError: 530 if the consumer tag is in use, 404 without the queue, 403 without the permission or if
         another consumer is exclusive, 406 for an invalid argument.
     """
     arguments, channel, connection = context.arguments, context.channel, context.connection
@@ -83,7 +83,10 @@ def basic_consume(context: MethodContext) -> None:
 
 
 def basic_cancel(context: MethodContext) -> None:
-    """Cancel a consumer. An unknown tag is no error; messages that were delivered stay unacknowledged."""
+    """Cancel a consumer and reply; an unknown tag is no error.
+
+    Messages that were delivered to it stay unacknowledged.
+    """
     tag = context.arguments.data("consumer_tag")
     subscription = context.channel.subscriptions.pop(tag, None)
     context.reply("basic.cancel-ok", tag)
@@ -184,7 +187,10 @@ def basic_recover(context: MethodContext) -> None:
 
 
 def recover(context: MethodContext) -> None:
-    """Requeue all unacknowledged messages of the channel, also within a transaction, because this is no acknowledgement."""
+    """Requeue all unacknowledged messages of the channel.
+
+    In a transaction, this takes effect at once, because it is no acknowledgement.
+    """
     if not context.arguments.flag("requeue"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
     messages = context.channel.take_up_to(0, RECOVER)
@@ -193,4 +199,4 @@ def recover(context: MethodContext) -> None:
 
 
 def basic_cancel_ok(context: MethodContext) -> None:
-    """Ignore the client's answer to basic.cancel: its consumer has ended already."""
+    """Ignore the client's answer to the broker's basic.cancel: the consumer has ended already."""

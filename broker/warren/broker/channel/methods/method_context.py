@@ -1,4 +1,4 @@
-"""Context of one method call: resolved names, permissions of the caller, reply."""
+"""Context of one AMQP method: names in its arguments, permissions of its user, and its reply."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from warren.broker.model.vhost.declarations import Declarations
 
 LINE_ENDS: Final = b"\r\n"
-"""Octets that RabbitMQ removes from names where queues and exchanges are declared, bound and deleted."""
+"""Line end characters, which RabbitMQ removes from queue and exchange names in some methods."""
 
 
 class MethodContext:
-    """Context of one method call on a channel."""
+    """Arguments of one AMQP method on a channel, with permission checks and the sending of its reply."""
 
     def __init__(self, connection: Connection, channel: Channel, arguments: Arguments) -> None:
         self.connection = connection
@@ -33,10 +33,10 @@ class MethodContext:
         self._change_before = definitions.submitted if definitions is not None else 0
 
     def reply(self, name: str, *values: Argument, after: bytes = b"") -> None:
-        """Send the reply, once the definitions that the method changed are on disk; send none with `nowait`.
+        """Send the reply when the definitions that the method has changed are on disk; with `nowait`, send none.
 
-        :param name: method of the reply.
-        :param after: frames to send after the reply; with `nowait`, without it.
+        :param name: AMQP method of the reply, such as `queue.declare-ok`.
+        :param after: frames to send behind the reply; with `nowait` they are sent alone.
         """
         if self.arguments.get("nowait") is True:
             if after:
@@ -50,7 +50,7 @@ class MethodContext:
             self.connection.send(encoded)
 
     def queue_name(self) -> bytes:
-        """Return the queue name given; if it is empty, that of the queue last declared on the channel.
+        """Return the queue name in the arguments; if it is empty, the name of the queue last declared on the channel.
 
         :raises AmqpError: 404 if no queue was declared.
         """
@@ -66,7 +66,7 @@ class MethodContext:
         return self.queue_name().translate(None, LINE_ENDS)
 
     def queue(self, operation: str = "") -> Queue:
-        """Return the queue that is named.
+        """Return the queue that the method names, after checking the user's permission.
 
         :param operation: the permission that the user needs: CONFIGURE, WRITE or READ; empty for none.
         :raises AmqpError: 404 without the queue, 403 without the permission, 405 if another connection has it exclusively.
@@ -79,8 +79,8 @@ class MethodContext:
     def check_binding(self, kind: str, destination: bytes, source: bytes, routing_key: bytes) -> None:
         """Check that the user may write to the destination and read from the source of a binding.
 
-        :param kind: `queue` or `exchange`: the destination.
-        :raises AmqpError: 403 if not, or if one of them is the default exchange.
+        :param kind: type of the destination: `queue` or `exchange`.
+        :raises AmqpError: 403 if the user may not, or if source or destination is the default exchange.
         """
         self.authorization.check(WRITE, kind, destination)
         refuse_default_exchange(*((source, destination) if kind == "exchange" else (source,)))
@@ -90,9 +90,9 @@ class MethodContext:
             self.authorization.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
-        """Return the routing key given; if neither a key nor a queue is named, the name of the channel's last queue.
+        """Return the routing key in the arguments; if both key and queue name are empty, the queue last declared.
 
-        :param queue: that name.
+        :param queue: name of the queue last declared on the channel.
         """
         key = self.arguments.data("routing_key")
         return key if key or self.arguments.data("queue") else queue

@@ -1,4 +1,4 @@
-"""Dispatch of a channel's methods that are not on the hot path."""
+"""Dispatch of channel methods that are not on the hot path, by their names."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ HANDLERS: Final[dict[str, Handler]] = {
 def run_method(connection: Connection, channel: Channel, name: str, arguments: Arguments) -> None:
     """Run one method of an open channel.
 
-    :param name: such as `queue.declare`.
-    :raises AmqpError: 503 for an unknown method; otherwise the error that the method's own rules demand.
+    :param name: name of the method, such as `queue.declare`.
+    :raises AmqpError: 503 for an unknown method; otherwise the error of the method itself.
     """
     handler = HANDLERS.get(name)
     if handler is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
-    """basic.consume on a stream; it is never exclusive, as in RabbitMQ.
+    """Process basic.consume on a stream; as in RabbitMQ, the flag `exclusive` does not keep other consumers out.
 
     :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or with a limit
         for the whole channel.
@@ -60,7 +60,7 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
 
 
 def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
-    """Return the offset at which a consumer starts, and the Unix time in ms if it starts at one, else -1."""
+    """Return the offset and the Unix time in ms at which a stream consumer starts; -1 stands for no time."""
     messages = stream.messages
     stored = messages.offsets.get(tag) if start.tracked else None
     if stored is not None:
@@ -74,7 +74,8 @@ def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> t
 
 
 def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
-    """
+    """Raise an error if a queue is a stream.
+
     :param method: name of the method that streams do not support.
     :raises AmqpError: 540 if the queue is a stream.
     """
@@ -83,10 +84,12 @@ def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:
-    """Refuse to requeue or reject messages of a stream: they stay in it anyway, and can only be acknowledged.
+    """Raise an error if messages of a stream are to be requeued or rejected.
+
+    Messages stay in a stream anyway, and can only be acknowledged.
 
     :param messages: messages just taken from the unacknowledged ones.
-    :raises AmqpError: 540 if one of them is a stream's. Then all of them are unacknowledged as before.
+    :raises AmqpError: 540 if one of them belongs to a stream. Then all of them are unacknowledged again.
     """
     for message in messages:
         consumer = message.consumer
@@ -103,6 +106,6 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
 def not_supported(feature: str, described: str) -> AmqpError:
     """Return the error of a feature that streams do not support.
 
-    :param described: the stream, as error texts name it.
+    :param described: description of the stream for error texts.
     """
     return AmqpError(Reply.NOT_IMPLEMENTED, f"{feature} not supported by stream queues {described}")

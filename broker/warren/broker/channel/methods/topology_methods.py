@@ -178,7 +178,8 @@ def queue_delete(context: MethodContext) -> None:
 
 
 def check_queue_limit(context: MethodContext, name: bytes) -> None:
-    """
+    """Check that the virtual host may have another queue.
+
     :param name: the queue to be declared.
     :raises AmqpError: 406 if the virtual host has as many queues as it may (https://www.rabbitmq.com/docs/vhosts#limits).
     """

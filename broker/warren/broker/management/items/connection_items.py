@@ -19,23 +19,26 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
 TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
-"""Socket option with the kernel's byte counters (Linux); None elsewhere, where the items are empty."""
+"""Socket option that returns the kernel's byte counters (Linux); None elsewhere, where these items are empty."""
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
 RECEIVED_AT: Final = 128
 SEGMENTS_AT: Final = 152
 SENT_AT: Final = 200
-"""Offsets in struct tcp_info: tcpi_bytes_received; tcpi_data_segs_in and tcpi_data_segs_out; tcpi_bytes_sent."""
+"""Byte offset of tcpi_bytes_sent in struct tcp_info.
+
+RECEIVED_AT is that of tcpi_bytes_received, SEGMENTS_AT that of tcpi_data_segs_in and tcpi_data_segs_out.
+"""
 
 
 def address(connection: Connection, own: bool) -> tuple[str, int | str]:
-    """Return host and port of the broker's end of a connection (`own`), or of the client's end."""
+    """Return host and port of the broker's end of a connection if `own` is true, else of the client's end."""
     found = connection.transport.get_extra_info("sockname" if own else "peername")
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
 
 
 def connection_name(connection: Connection) -> str:
-    """Return RabbitMQ's name of a connection, with the addresses of both ends."""
+    """Return the connection's name as RabbitMQ forms it: client address `->` broker address."""
     ends = connection.transport.get_extra_info
     return amqp_url.connection_name(ends("peername"), ends("sockname"))
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 NODE: Final = "warren@localhost"
-"""Name of the only node, for items that name one. It has no host name, because a data folder may move."""
+"""Name of the broker's only node, for items that contain a node name.
+
+It has no real host name, because a data folder may move to another host.
+"""
 
 
 class QueueListing:
-    """Data of one list_queues that is computed once for all queues."""
+    """Data for one list_queues request that is computed once for all queues."""
 
     def __init__(self, connections: Iterable[Connection], utilisation: ConsumerUtilisation) -> None:
         self._connections = connections
@@ -32,7 +35,7 @@ class QueueListing:
         self.utilisation = utilisation
 
     def unacked(self, queue: Queue) -> UnackedCounts:
-        """Return the counts of unacknowledged messages of a queue."""
+        """Return the counts of a queue's unacknowledged messages; the first call counts those of all queues."""
         if self._unacked is None:
             self._unacked = queue_counts.count_unacked(self._connections)
         return self._unacked.get(queue) or UnackedCounts()
@@ -46,7 +49,7 @@ def _owner(queue: Queue, _: QueueListing) -> Json:
 
 
 def _exclusive(queue: Queue) -> Subscription | None:
-    """Return the exclusive consumer of the queue, if there is one."""
+    """Return the exclusive consumer of the queue; None if there is none."""
     consumers = queue.consumers
     if len(consumers) == 1 and consumers[0].exclusive and isinstance(consumers[0], Subscription):
         return consumers[0]
@@ -114,7 +117,7 @@ def _nodes(queue: Queue, _: QueueListing) -> Json:
 
 
 def _no_mirrors(queue: Queue, _: QueueListing) -> Json:
-    """Return an empty value: a single node has no mirrors."""
+    """Return the value of the items about mirrors: empty, because a single node has none."""
     return ""
 
 
@@ -173,4 +176,4 @@ ITEM_ALIASES: Final = {
         if name.startswith("message_bytes")
     },
 }
-"""Other names of items that occur in the literature, with the item that each one means."""
+"""Alternative item names that books and tutorials use, with the item that each one means."""

@@ -32,7 +32,7 @@ EXCHANGE_ITEMS: Final[Mapping[str, Callable[[Exchange, VirtualHost], Json]]] = {
 
 
 class ListedBinding(NamedTuple):
-    """A binding in a listing, including the implicit ones of the default exchange."""
+    """Binding in a listing; includes the implicit bindings of the default exchange."""
 
     source: bytes
     destination: Queue | Exchange
@@ -41,7 +41,7 @@ class ListedBinding(NamedTuple):
 
 
 def bindings(vhost: VirtualHost) -> Iterator[ListedBinding]:
-    """Yield all bindings of a virtual host. The default exchange has one to every queue."""
+    """Yield all bindings of a virtual host, including the default exchange's binding to each queue."""
     for queue in list(vhost.queues.values()):
         yield ListedBinding(b"", queue, queue.name, b"")
     for exchange in list(vhost.exchanges.values()):
@@ -68,7 +68,7 @@ def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
 
 
 def _is_active(consumer: Subscription) -> bool:
-    """Return False for a consumer that waits behind a single active consumer."""
+    """Return False for a consumer that waits because another one is the single active consumer of its queue."""
     return (
         not consumer.queue.scheduler.single_active
         or consumer.queue.scheduler.single_active_consumer is consumer

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 DEFINITIONS_PER_TURN: Final = 100
-"""Definitions that are processed before the event loop runs again: a few milliseconds."""
+"""Definitions that are processed in a row before the event loop runs again: a few milliseconds."""
 
 
 async def export_definitions(management: Management, _: Request) -> Json:
@@ -29,7 +29,7 @@ async def import_definitions(management: Management, request: Request) -> None:
 
 
 async def run_in_slices(work: Generator[None, None, Result]) -> Result:
-    """Run a generator to its end, let the event loop run from time to time, and return the result."""
+    """Run a generator to its end in slices, letting the event loop run in between; return the generator's value."""
     while True:
         try:
             for _ in range(DEFINITIONS_PER_TURN):

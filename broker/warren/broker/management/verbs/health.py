@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "none")
 REACH_SECONDS = 2.0
-"""Seconds that a listener may take to accept a connection."""
+"""Seconds that a connection to a listener may take until the check fails."""
 
 
 def ping(_: Management, __: Request) -> Json:
@@ -30,12 +30,15 @@ def ping(_: Management, __: Request) -> Json:
 
 
 def check_running(_: Management, __: Request) -> Json:
-    """Report success: a broker that replies is running."""
+    """Return success: a broker that replies is running."""
     return f"{NODE} is up and running"
 
 
 def await_startup(_: Management, __: Request) -> None:
-    """Return at once: the control socket opens when the broker has started. The command itself waits for the socket."""
+    """Return at once: the control socket opens only when the broker has started.
+
+    The command waits until it can connect to the socket.
+    """
 
 
 def alarms(management: Management, _: Request) -> Json:
@@ -75,7 +78,7 @@ def _reach(host: str, port: int) -> None:
 
 
 def list_unresponsive_queues(_: Management, __: Request) -> Json:
-    """Report none: all queues share the event loop that sends this reply."""
+    """Return no queue: all queues share the event loop that sends this reply, so all respond."""
     return table(["name"], [])
 
 
@@ -105,7 +108,7 @@ def own_version() -> str:
 
 
 def cluster_status(management: Management, _: Request) -> Json:
-    """Report a cluster of one node."""
+    """Return the status of a cluster of one node, in rabbitmqctl's sections."""
     name = management.parameters.globals.get("cluster_name", NODE)
     return {
         "Basics": {"Cluster name": name},
@@ -122,7 +125,7 @@ def _numbered(management: Management) -> dict[str, Json]:
 
 
 def status(management: Management, _: Request) -> Json:
-    """Report version, memory, disk, totals and listeners, in rabbitmqctl's sections."""
+    """Return version, memory, disk, totals and listeners, in rabbitmqctl's sections."""
     node, config, resources = management.node, management.config, management.resources
     queues = [queue for each in node.vhosts.values() for queue in each.vhost.queues.values()]
     log = node.log

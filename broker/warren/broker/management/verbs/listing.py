@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 Object = TypeVar("Object")
 
 ROWS_PER_TURN: Final = 200
-"""Objects that are listed before the event loop runs again: a few milliseconds."""
+"""Objects that are listed in a row before the event loop runs again: a few milliseconds."""
 
 
 def select_columns(
     request: Request, known: Iterable[str], default: Iterable[str], spellings: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the requested columns as the request spells them, and the items that they mean.
+    """Return the requested column headings as the request spells them, and the item for each.
 
     :param known: names of all items
-    :param default: items of a request that names none
-    :param spellings: other names of items
+    :param default: items to return if the request names none
+    :param spellings: alternative names of items, each with the item's own name
     :raises RequestRefused: for an unknown item
     """
     columns = request.texts("items") or list(default)
@@ -50,12 +50,12 @@ def select_columns(
 
 
 def table(columns: list[str], rows: list[list[Json]]) -> Json:
-    """Return a table as the result of a verb."""
+    """Return columns and rows in the JSON form of a listing."""
     return {"columns": columns, "rows": rows}
 
 
 def select_from_table(request: Request, columns: list[str], rows: list[list[Json]]) -> Json:
-    """Return a table with the columns that the request names; all columns if it names none."""
+    """Return a listing with the columns that the request selects; all columns if it selects none."""
     asked, _ = select_columns(request, columns, columns)
     at = [columns.index(column) for column in asked]
     return table(asked, [[row[index] for index in at] for row in rows])
@@ -64,7 +64,7 @@ def select_from_table(request: Request, columns: list[str], rows: list[list[Json
 async def build_rows(
     objects: Iterable[Object], row: Callable[[Object], list[Json] | None]
 ) -> list[list[Json]]:
-    """Build one row for each object, except those for which `row` returns None."""
+    """Build one row for each object, leaving out those for which `row` returns None."""
     found: list[list[Json]] = []
     for index, each in enumerate(objects):
         made = row(each)
@@ -76,7 +76,7 @@ async def build_rows(
 
 
 def _vhost(management: Management, request: Request) -> VirtualHost | None:
-    """Return the virtual host of the request; None, as RabbitMQ lists nothing for an unknown one."""
+    """Return the virtual host that the request names; None for an unknown one, for which RabbitMQ lists nothing."""
     topology = management.node.vhosts.get(request.vhost())
     return topology.vhost if topology is not None else None
 

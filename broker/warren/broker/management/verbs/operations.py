@@ -50,7 +50,7 @@ def _close(connections: list[Connection], reason: str) -> None:
 
 
 def close_connection(management: Management, request: Request) -> None:
-    """Close one connection, named by its pid in list_connections, with 320 CONNECTION_FORCED."""
+    """Close the connection with this pid (identifier in list_connections) with 320 CONNECTION_FORCED."""
     name = request.text("pid")
     found = [each for each in management.node.connections if connection_id(each) == name]
     if not found:
@@ -59,7 +59,7 @@ def close_connection(management: Management, request: Request) -> None:
 
 
 def close_all_connections(management: Management, request: Request) -> Json:
-    """Close the connections of a virtual host, or all of them."""
+    """Close the connections of one virtual host, or all of them."""
     limit = request.number("limit", 0)
     found = list(management.node.connections)
     if not request.flag("global"):
@@ -77,7 +77,7 @@ def close_all_user_connections(management: Management, request: Request) -> Json
 
 
 def set_vm_memory_high_watermark(management: Management, request: Request) -> None:
-    """Set the memory limit: a fraction of the available memory (0 blocks publishers at once), or `absolute` and a size."""
+    """Set the memory limit: a fraction of the available memory (0 blocks publishers), or `absolute` and a size."""
     words = request.texts("limit")
     try:
         if words[:1] == ["absolute"] and len(words) == 2:
@@ -111,7 +111,7 @@ def set_disk_free_limit(management: Management, request: Request) -> None:
 
 
 def shutdown(management: Management, _: Request) -> Json:
-    """Stop the broker gracefully after this reply, as SIGTERM does."""
+    """Stop the broker gracefully, as SIGTERM does, after the reply to this request."""
     if management.on_shutdown is None:
         raise RequestRefused("this broker is embedded in another program; stop that program")
     management.node.loop.call_soon(management.on_shutdown)

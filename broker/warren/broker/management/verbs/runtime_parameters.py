@@ -1,4 +1,4 @@
-"""Verbs of runtime parameters, global ones and those of components."""
+"""Verbs of runtime parameters: global parameters, and parameters of components."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def _shown(value: Json) -> str:
 
 
 def set_parameter(_: Management, request: Request) -> None:
-    """Refuse every component: none of this broker has parameters. Imported definitions may contain some."""
+    """Refuse the request: no component of this broker has parameters that can be set.
+
+    Imported definitions may contain parameters of components; those are stored.
+    """
     raise RequestRefused(f"Validation failed: component {request.text('component')} not found")
 
 

@@ -56,12 +56,12 @@ def list_users(management: Management, request: Request) -> Json:
 
 
 def user_limits(user: User) -> dict[str, int]:
-    """Return the limits of a user that are set."""
+    """Return those limits of a user that are set, under RabbitMQ's names."""
     return present_limits(max_connections=user.max_connections, max_channels=user.max_channels)
 
 
 def set_user_limits(management: Management, request: Request) -> None:
-    """Set the limits that the definition names; the others stay."""
+    """Set the user limits that the request contains; other limits stay unchanged."""
     users = management.node.access.users
     name = request.text("username")
     found = user_limits(users.get(name)) | parse_limits(request.value("definition"), LIMITS, "user-limits")
@@ -87,7 +87,7 @@ def _set_limits(management: Management, name: str, found: dict[str, int]) -> Non
 
 
 def list_user_limits(management: Management, request: Request) -> Json:
-    """List the limits of one user, or of all users that have any."""
+    """List the limits of one user, or of all users that have limits."""
     users = management.node.access.users
     if request.has("user") and not request.flag("global"):
         return format_limits(user_limits(users.get(request.text("user"))))

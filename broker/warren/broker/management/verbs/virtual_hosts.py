@@ -44,7 +44,7 @@ def add_vhost(management: Management, request: Request) -> None:
 
 
 def update_vhost_metadata(management: Management, request: Request) -> None:
-    """Update the metadata that the request names; the rest stays."""
+    """Update those metadata of a virtual host that the request contains; the rest stays unchanged."""
     management.node.virtual_hosts.update(
         request.text("name"),
         description=request.text("description") if request.has("description") else None,
@@ -82,7 +82,7 @@ def vhost_limits(settings: VirtualHostSettings) -> dict[str, int]:
 
 
 def set_vhost_limits(management: Management, request: Request) -> None:
-    """Replace all limits; one that the definition does not name is removed."""
+    """Replace all limits of a virtual host; limits that the request does not contain are removed."""
     found = parse_limits(request.value("definition"), LIMITS, "limits")
     management.node.virtual_hosts.set_limits(
         request.text("vhost", "/"),
@@ -98,7 +98,7 @@ def clear_vhost_limits(management: Management, request: Request) -> None:
 
 
 def list_vhost_limits(management: Management, request: Request) -> Json:
-    """List the limits of one virtual host, or of all that have any."""
+    """List the limits of one virtual host, or of all that have limits."""
     hosts = management.node.virtual_hosts
     if not request.flag("global"):
         found = vhost_limits(hosts.settings(request.text("vhost", "/")))
