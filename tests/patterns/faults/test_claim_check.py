@@ -87,7 +87,7 @@ async def sender(worker: WorkerChannel, url: str, name: str, folder: str) -> Non
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "of the publisher, between body and message: the body stays without a message until it is too old",
+    "a publisher, between body and message: the body stays without a message until it expires",
 )
 async def test_a_publisher_dies_between_body_and_message(
     amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
@@ -128,7 +128,10 @@ async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, n
     assert post.check.statistics.claimed == 1
 
 
-@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "of the handler: the message comes again and claims its body again")
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "a handler: the message is redelivered and fetches its body again",
+)
 async def test_a_handler_dies_before_its_effect(
     amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
 ) -> None:

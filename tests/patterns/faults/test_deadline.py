@@ -152,7 +152,8 @@ async def clerk(worker: WorkerChannel, url: str, name: str, redis: str, stop: st
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "after *pending* is written: the message that started it was not acknowledged, it comes again and starts it again",
+    "after *pending* is written: the message that started the deadline was not acknowledged, is "
+    "redelivered and starts it again",
 )
 async def test_a_process_dies_between_pending_and_the_due_message(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
@@ -172,7 +173,8 @@ async def test_a_process_dies_between_pending_and_the_due_message(
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "after *expired* is written, before the signal: the due message comes again, and the signal is published",
+    "after *expired* is written, before the signal: the due message is redelivered, and the signal is "
+    "published",
 )
 async def test_a_worker_dies_before_the_signal(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -188,7 +190,8 @@ async def test_a_worker_dies_before_the_signal(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "the due message comes again, and the signal is published again with the same message id, for the consumer's `Once`",
+    "the due message is redelivered, and the signal is published again with the same message id, for the "
+    "consumer's `Once`",
 )
 async def test_a_worker_dies_after_the_signal(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -228,7 +231,8 @@ async def test_the_acknowledgement_of_a_due_message_never_arrives(
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "the due message or the signal is published again; the copy finds the decision, or has the same message id",
+    "the due message or the signal is published again; for a due message the recorded decision stands, "
+    "and the signal has the same message id",
 )
 async def test_the_confirm_of_the_signal_never_arrives(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
@@ -251,8 +255,8 @@ async def test_the_confirm_of_the_signal_never_arrives(
 
 @MATRIX.shows(
     Fault.DUPLICATE,
-    "a second start changes nothing; a second due message finds the decision; the same completion gets `WON` again, "
-    "another one `REPEATED`",
+    "a second start changes nothing; after a second due message the recorded decision stands; the same "
+    "completion gets `WON` again, another one `REPEATED`",
 )
 async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), name, redis_url, after=LONG)
@@ -301,9 +305,9 @@ async def test_the_broker_is_killed_while_deadlines_wait(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "`start`, `complete` and `extend` wait up to `patience` (one minute), then `StoreUnavailable`: the handler fails, its "
-    "message follows its retry policy; what is due is acknowledged and comes again after `retry_after`, so that an outage "
-    "uses up no delivery limit",
+    "`start`, `complete` and `extend` wait up to `patience` (one minute), then raise `StoreUnavailable`: "
+    "the handler fails, and its message follows its retry policy; a due message is acknowledged and "
+    "delayed by `retry_after`, so that an outage uses up no delivery limit",
 )
 async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
@@ -323,8 +327,8 @@ async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_p
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "a deadline is late by as much as the clock of who starts is ahead of the clock of who handles what is due; never "
-    "decided twice",
+    "a deadline is late by as much as the clock of the starting process is ahead of the clock of the "
+    "process that handles the due message; it is never decided twice",
 )
 async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     clock = SkewedClock(-3600)  # At first, so that it is too early however late what is due is handled.
@@ -341,7 +345,8 @@ async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, 
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "if it is behind, what is due is decided when its message comes, after the whole delay",
+    "if the starting process's clock is behind, the deadline is decided when the due message arrives, "
+    "after the whole delay",
 )
 async def test_who_starts_is_an_hour_behind(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
@@ -353,7 +358,7 @@ async def test_who_starts_is_an_hour_behind(
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "also where the store took most of that delay to answer who starts",
+    "this also holds if the store took most of that delay to answer `start`",
 )
 async def test_who_starts_is_an_hour_behind_and_its_store_slow(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str

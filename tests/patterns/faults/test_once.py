@@ -267,7 +267,10 @@ async def test_there_is_no_redis(new_app: NewApp, name: str) -> None:
     assert closed.charged == []
 
 
-@MATRIX.shows(Fault.STORE_DOWN, "after the handler: its record is tried up to `patience`")
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "after the handler: writing the result is retried up to `patience`",
+)
 async def test_redis_is_stopped_while_the_handler_runs(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
     here = Till(new_app(), name, f"redis://127.0.0.1:{port}/0")
@@ -292,7 +295,8 @@ async def test_redis_is_stopped_while_the_handler_runs(new_app: NewApp, name: st
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "then the message is acknowledged, logged and counted `unrecorded`: to fail now would run it again for certain",
+    "then the message is acknowledged, logged and counted as `unrecorded`, because an error would "
+    "certainly run the handler again",
 )
 async def test_redis_does_not_come_back_after_the_handler(
     new_app: NewApp, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -319,8 +323,9 @@ async def test_redis_does_not_come_back_after_the_handler(
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "nothing, while they differ by less than a lease; by more, the one that is ahead may begin before the other has ended: "
-    "the other is `overtaken`, counted and logged, and cannot overwrite the newer result (fencing token)",
+    "no effect while they differ by less than a lease; if they differ by more, the process whose clock is"
+    " ahead may begin before the other has ended: the other is `overtaken`, which is counted and logged, "
+    "and cannot overwrite the newer result (fencing token)",
 )
 async def test_a_worker_whose_clock_is_ahead_by_more_than_a_lease(
     redis_url: str, new_app: NewApp, name: str

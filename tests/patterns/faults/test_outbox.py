@@ -116,7 +116,7 @@ async def test_a_process_dies_before_it_commits(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "after the commit: another process relays it, when the lease of the dead is over",
+    "after the commit: another process relays the message, when the lease of the dead process has expired",
 )
 async def test_a_process_dies_after_it_committed(
     amqp_url: str, mortal_postgres: PostgreSQL, workers: Workers, new_app: NewApp, name: str
@@ -133,7 +133,7 @@ async def test_a_process_dies_after_it_committed(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "after the confirm, before the relay has noted it: it is published again" + TWICE,
+    "after the confirm, before the relay has recorded it: the message is published again" + TWICE,
 )
 async def test_a_relay_dies_between_the_confirm_and_its_note(
     amqp_url: str,
@@ -186,8 +186,8 @@ async def test_the_acknowledgement_never_arrives(
     assert outbox.statistics.added == 1
 
 
-@MATRIX.shows(Fault.LOST_CONFIRM, "it is published again" + TWICE)
-@MATRIX.shows(Fault.DUPLICATE, "the relay's copies have one message id, for the consumer's `Once`")
+@MATRIX.shows(Fault.LOST_CONFIRM, "the message is published again" + TWICE)
+@MATRIX.shows(Fault.DUPLICATE, "the relay's copies have the same message id, for the consumer's `Once`")
 async def test_the_confirm_never_arrives(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
@@ -211,7 +211,8 @@ async def test_the_confirm_never_arrives(
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "messages with one `ordered_by` are published one after the other; a copy after a crash comes before what follows it",
+    "messages with the same `ordered_by` are published one after the other; a copy after a crash is "
+    "published before the messages that follow",
 )
 @MATRIX.shows(
     Fault.BROKER_RESTART,
@@ -237,8 +238,8 @@ async def test_the_broker_is_killed_while_messages_wait(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "`add` fails with the caller's transaction: nothing is published; the relay waits and goes on when the database is "
-    "back, with what it could not note again",
+    "`add` fails with the caller's transaction: nothing is published; the relay waits and continues when "
+    "the database is back, and publishes again the messages whose confirms it could not record",
 )
 async def test_postgres_crashes_and_comes_back(
     mortal_postgres: PostgreSQL, sessions: Sessions, new_app: NewApp, name: str

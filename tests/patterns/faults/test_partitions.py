@@ -117,7 +117,10 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     assert [number for _, number in works.done] == [0, 0, 1, 2]
 
 
-@MATRIX.shows(Fault.DUPLICATE, "it is handled twice, one after the other")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "the message is handled twice, one after the other",
+)
 async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
     works = Works(new_app(), name)
     async with works.app:
@@ -127,7 +130,10 @@ async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
     assert works.most == 1
 
 
-@MATRIX.shows(Fault.DUPLICATE, "`once=Once(store)` knows the second")
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "`once=Once(store)` recognises the second",
+)
 async def test_a_message_comes_twice_to_a_handler_with_once(
     redis_url: str, new_app: NewApp, name: str
 ) -> None:

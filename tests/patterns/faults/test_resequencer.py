@@ -178,7 +178,10 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
     Fault.DUPLICATE,
     "the number is recorded already: the copy is acknowledged without running the handler",
 )
-@MATRIX.shows(Fault.REORDERING, "what comes before its turn waits")
+@MATRIX.shows(
+    Fault.REORDERING,
+    "early messages wait",
+)
 async def test_everything_comes_twice_and_backwards(redis_url: str, new_app: NewApp, name: str) -> None:
     stairs = Stairs(new_app(), name, redis_url)
     async with stairs.app as app:
@@ -190,7 +193,7 @@ async def test_everything_comes_twice_and_backwards(redis_url: str, new_app: New
 
 @MATRIX.shows(
     Fault.REORDERING,
-    "what is missing is given up after `gap_timeout`, dead-lettered if it comes after all",
+    "a missing number is skipped after `gap_timeout`, and its message is dead-lettered if it arrives later",
 )
 async def test_a_number_comes_after_it_was_given_up(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str

@@ -71,7 +71,8 @@ async def survived(
 
 
 @MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT, "the message comes again and is taken: before it is saved, a step is nothing"
+    Fault.CRASH_BEFORE_EFFECT,
+    "the message is redelivered and applied: a step has no effect before it is saved",
 )
 async def test_a_worker_dies_before_the_state_is_saved(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -82,7 +83,8 @@ async def test_a_worker_dies_before_the_state_is_saved(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "between saving and publishing: the message comes again, is known, and what the step sends is published",
+    "between saving and publishing: the message is redelivered and recognised, and the messages of the "
+    "step are published",
 )
 async def test_a_worker_dies_between_saving_and_publishing(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -93,7 +95,7 @@ async def test_a_worker_dies_between_saving_and_publishing(
 
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "between publishing and recording that: it is published again, with the same message id",
+    "between publishing and recording that: the messages are published again, with the same message ids",
 )
 async def test_a_worker_dies_between_publishing_and_recording_it(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
@@ -126,7 +128,8 @@ async def test_the_acknowledgement_never_arrives(
 
 @MATRIX.shows(
     Fault.LOST_CONFIRM,
-    "of a message to the saga: the copy has its id and changes nothing; of one that it sends: again, with its id",
+    "a message to the saga: the copy has the same id and changes nothing; a message that the saga sends: "
+    "it is published again, with the same id",
 )
 async def test_confirms_never_arrive(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
@@ -176,8 +179,8 @@ async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewAp
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "what was not acknowledged comes again; timeouts wait in durable queues and count on, with the time that the broker was "
-    "down",
+    "unacknowledged messages are redelivered; timeouts wait in durable queues, and the time in which the "
+    "broker was down counts",
 )
 async def test_the_broker_is_killed_while_a_timeout_waits(
     mortal_broker: BrokerProcess, redis_url: str, name: str
@@ -209,8 +212,8 @@ async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> 
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "steps are taken all the same; the times in the history are off, and a saga that ended is forgotten (`keep`) earlier or "
-    "later by as much",
+    "steps are not affected; the times in the history are wrong, and the record of a saga that ended is "
+    "deleted (`keep`) earlier or later by as much",
 )
 async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     ahead = Checkout(
@@ -236,7 +239,10 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app
         assert max(times) > time.time() + 1800
 
 
-@MATRIX.shows(Fault.CLOCK_SKEW, "timeouts are measured by the broker: they depend on no clock")
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "the broker measures timeouts, so they depend on no clock",
+)
 @pytest.mark.parametrize("skews", [(3600.0, 0.0), (0.0, 3600.0)])
 async def test_a_timeout_is_handled_by_a_machine_with_another_clock(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str, skews: tuple[float, float]

@@ -111,8 +111,9 @@ async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sess
 )
 @MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT,
-    "before the commit, the effect is rolled back with the claim, and the message comes again and runs at once; after it, "
-    "it gets the kept result: the effect is in the database once, whatever the instant",
+    "before the commit, the effect is rolled back with the claim, the message is redelivered and the "
+    "handler runs at once; after the commit, the message gets the stored result: the effect is in the "
+    "database once, at whatever moment the process dies",
 )
 @pytest.mark.parametrize("stop", ["before", "after"])
 async def test_a_worker_dies_before_the_commit(
@@ -210,8 +211,9 @@ async def test_the_broker_is_killed_while_the_handler_runs(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "before the handler: the delivery waits, unacknowledged, up to `patience`; under the handler or in the commit: it is an "
-    "error for the handler's retry policy, and the next attempt finds out whether it was committed",
+    "before the handler: the delivery waits, unacknowledged, up to `patience`; in the handler or in the "
+    "commit: an error is raised for the handler's retry policy, and the next attempt checks whether the "
+    "transaction was committed",
 )
 async def test_postgres_crashes_under_the_handler_and_is_down_for_the_next(
     mortal_postgres: PostgreSQL, sessions: Sessions, new_app: NewApp, name: str
