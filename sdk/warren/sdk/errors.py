@@ -1,4 +1,4 @@
-"""Errors of the SDK: one tree; each error has the outcome of its message, and whether a retry can help."""
+"""Errors of the SDK in one class hierarchy; each error has the outcome of its message, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class PublishTimeout(PublishError):
 class BatchError(PublishError):
     """Some messages of a bulk publish were not confirmed.
 
-    :ivar report: has these messages and their errors; `app.publish_again(report)` publishes them again.
+    :ivar report: contains these messages and their errors; `app.publish_again(report)` publishes them again.
     """
 
     outcome: Outcome = "unknown"

@@ -91,16 +91,19 @@ class HandleMiddleware(Protocol):
 class Once(Protocol):
     """Idempotency of a handler, `once=`: run it at most once with effect for each key, store its result, return it again.
 
-    A duplicate returns the stored result without running the handler. While another consumer holds the claim, wait, or
-    raise `Requeue` to try again later.
+    A duplicate returns the stored result without running the handler. While another consumer has claimed the key and
+    still handles the message, wait, or raise `Requeue` to try again later.
     """
 
     def register(self, app: App) -> None:
-        """Take the time from `app.clock`; `app.handle` calls this before anything runs."""
+        """Prepare for the App, for example keep its `app.clock`; called by `app.handle`, before the App starts."""
         ...
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Claim the key of `message`, run `handler` under the lease, store its result, mark the key as done.
+        """Return the stored result for the key of `message`; if there is none, run `handler` and store its result.
+
+        While the handler runs, the key is claimed under a lease, so that no other consumer handles a duplicate; with
+        the result it is marked as done.
 
         :param message: the decoded message (for a key function).
         :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its exceptions,
@@ -110,8 +113,8 @@ class Once(Protocol):
         ...
 
     async def on_stop(self) -> None:
-        """Close the store, after the last handler has ended. Called once for each handler with this object; the object
-        may start again.
+        """Close the store; called once for each handler that uses this object, after the last handler has ended. `run`
+        may be called again when the App starts again.
         """
         ...
 
@@ -123,7 +126,9 @@ class RetryPolicy(Protocol):
 
     @property
     def delays(self) -> Collection[timedelta]:
-        """All delays that it may return; another one costs a declaration when it first occurs."""
+        """All delays that `delay` may return: their topology is declared at the start,
+        that of any other delay at its first use.
+        """
         ...
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
@@ -137,7 +142,7 @@ class RetryPolicy(Protocol):
         """Return the delay of the redelivery after the last attempt (needs a `DelayBackend`), or None to dead-letter the
         message.
 
-        `delivery.attempt` is the number of this delivery, from 1.
+        `delivery.attempt` is 1 for the first delivery of the message, and one more for each delayed redelivery.
         """
         ...
 

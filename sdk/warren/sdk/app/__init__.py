@@ -1,1 +1,1 @@
-"""The App: lifecycle, health, statistics, middlewares, blocking facade, AsyncAPI document."""
+"""The `App` and its parts: lifecycle, health, statistics, middlewares, blocking facade, AsyncAPI document."""

@@ -68,25 +68,29 @@ StateCallback = TypeVar("StateCallback", bound=Callable[[State], object])
 
 
 class App:
-    """The connection of a process to its broker: `async with App("amqp://...") as app:`.
+    """Messaging application of a process: topology, handlers, publishes, and the connections to its broker.
+
+    Use it as `async with App("amqp://...") as app:`, or with `app.run()`.
 
     :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; each
         failed attempt goes on to the next. Without a URL, the environment variable `AMQP_URL`; without that, an
         embedded broker in the memory of this process.
-    :param hosts: order of several URLs: `random`, or `given`, which begins with the first.
+    :param hosts: order in which several URLs are tried: `random`, or `given`, as they are listed.
     :param name: shown by the broker for the connections of the App.
     :param declare: `always` declares the topology that messages need; `never` only checks, and raises an error with
         what is missing.
     :param mismatch: treatment of a queue or exchange that exists with other arguments: `fail` raises `TopologyMismatch`
         with all differences, `adopt` logs them and uses it unchanged.
-    :param window: most unconfirmed messages at a time.
-    :param replies: address for the replies to calls: a `queue` of the App, or RabbitMQ's `direct` reply-to.
+    :param window: largest number of published messages that wait for their confirm; further publishes wait for room.
+    :param replies: transport of the replies to `call`: `queue`, an exclusive reply queue of the App;
+        or `direct`, RabbitMQ's "Direct Reply-to".
     :param telemetry: OpenTelemetry options; by default the global providers, if they are set.
     :param capture: publish the life-cycle events of all messages to a stream; by default off, at no cost.
     :param connect_timeout: seconds for the first connection, and for the confirmation of all consumers.
     :param grace: seconds for running handlers to finish when the App stops.
-    :param first_retry: seconds; upper bound of the first random wait for a new connection, doubled for each later one.
-    :param longest_retry: seconds; upper bound of all waits.
+    :param first_retry: seconds; upper bound of the random wait before the first attempt to
+        reconnect. It doubles with each further attempt.
+    :param longest_retry: seconds; the upper bound of the wait does not grow beyond this.
     :param clock: the clock of messages, retries and patterns.
     :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
     :param delay: backend for delayed redeliveries; by default a queue for each delay (`WaitQueues`).
@@ -220,18 +224,18 @@ class App:
 
         `with app.override(open_ledger, fake_ledger):` ends the replacement with the block; without `with` it stays.
 
-        :param other: may have dependencies of its own.
+        :param other: the replacement, which may have dependencies of its own.
         :raises ConfigError: if one of its parameters cannot be filled.
         """
         return self._handlers.override(dependency, other)
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
-        """Call back with every returned message, also of publishes that nobody awaits."""
+        """Register a callback for every message that the broker returns, even if no task awaits its publish."""
         self._lifecycle.return_callbacks.append(callback)
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """The consumers of this run by their queues, to `pause`, `resume` and `cancel`."""
+        """The consumers of the running App by the names of their queues, to `pause`, `resume` and `cancel`."""
         return MappingProxyType(self._lifecycle.running().subscriptions)
 
     # Sending
@@ -246,14 +250,15 @@ class App:
     ) -> None:
         """Publish, and return when the broker has confirmed the message.
 
-        `timeout` includes waiting for a connection, for room in the window, and for the confirm. If the connection is
-        lost, the message is published again on the next one, with the same id and `warren-republished`.
+        `timeout` includes waiting for a connection, for room in the window of unconfirmed messages, and for
+        the confirm. If the connection is lost, the message is published again on the next one, with the
+        same id and the header `warren-republished`.
 
         :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
         :param timeout: seconds.
         :param reliability: `at_most_once` publishes transient and not mandatory, and awaits no confirm.
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
-        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see there.
+        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see these classes.
         :raises PublishError: the broker refused it, for example because its exchange does not exist.
         :raises ConfigError: AMQP cannot encode a property or header.
         """
@@ -276,7 +281,7 @@ class App:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> PublishReport:
-        """Publish all messages, with confirms in a window, and return when each one has its outcome.
+        """Publish all messages without waiting for each confirm; return when every message has its outcome.
 
         :param messages: an iterable, or an async one.
         :param ordered: after a nack or a lost connection, write nothing new before the messages in flight have been
@@ -311,7 +316,7 @@ class App:
     async def publish_again(
         self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
     ) -> PublishReport:
-        """Publish the failures of a report once more, with the same ids; return the report on them.
+        """Publish the failed messages of a report once more, with the same ids; return a report on this attempt.
 
         :raises BatchError: as `publish_many`.
         """
@@ -332,7 +337,7 @@ class App:
         return Transaction(self._operations, self._operations.transaction_channels, timeout)
 
     async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """Submit a message that `warren.sdk.extend.encode` returned; declare nothing."""
+        """Submit a message that `warren.sdk.extend.encode` returned, without declaring its topology; see `submit`."""
         return await self._operations.write(outgoing, timeout)
 
     async def forward(
@@ -351,7 +356,7 @@ class App:
 
         :param headers: further headers; None removes one.
         :param timeout: seconds.
-        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
+        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see these classes.
         """
         await self._operations.forward(forwarded(delivery, exchange, key, headers), timeout)
 
@@ -389,12 +394,13 @@ class App:
     ) -> GatherCall[Answer]:
         """Send a request to all servers: `await` it for all replies, or use `async for` for each reply as it arrives.
 
-        It ends when the whole audience of the request has replied, after `replies` values, or at the deadline,
-        whichever comes first; too few replies are not an error.
+        It ends when the whole audience of the request (the queues that its class lists) has replied, after `replies`
+        values, or at the deadline, whichever comes first; too few replies are not an error.
 
         :param replies: number of values after which it ends; error replies are passed on, but not counted.
-        :param timeout: seconds; the request expires with them.
-        :param exchange: publish the request there, with `key`, instead of to its own address; not declared.
+        :param timeout: seconds, after which the request expires as well.
+        :param exchange: publish the request to this exchange, with `key`, instead
+            of to its own address; it is not declared.
         :raises NoServer: no queue is bound for the request.
         :raises TransportUnavailable: the request could not be sent in time.
         """
@@ -404,7 +410,7 @@ class App:
 
     @property
     def busy(self) -> str:
-        """The present background work of one of the components; empty if there is none."""
+        """The background work that a component is doing now (see `Component`); empty if there is none."""
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
     async def start(self) -> App:
@@ -438,8 +444,8 @@ class App:
         return self._lifecycle.state
 
     def on_state(self, callback: StateCallback) -> StateCallback:
-        """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. The callback must not
-        block.
+        """Register a callback for each new state: `connecting`, `ready`, `blocked`,
+        `closing`, `closed`. The callback must not block.
         """
         self._lifecycle.listeners.add(callback)
         return callback
@@ -450,12 +456,12 @@ class App:
 
     @property
     def ready(self) -> bool:
-        """True if both connections are up and the broker has confirmed every consumer."""
+        """True if the App is connected, and the broker has confirmed every consumer and reads what is published."""
         return self.state is State.READY
 
     @property
     def url(self) -> str | None:
-        """The URL of the current or next connection attempt; of an embedded broker only while the App runs."""
+        """The URL of the current or next connection attempt; None for an embedded broker while the App does not run."""
         return self._lifecycle.url
 
     def statistics(self) -> Statistics:

@@ -1,7 +1,7 @@
 """AsyncAPI 3.0 document of the messages that an App sends and receives, with AMQP bindings.
 
-https://www.asyncapi.com/docs/reference/specification/v3.0.0 and its AMQP 0-9-1 bindings, version 0.3.0. Payloads are the
-JSON Schemas of pydantic, in the form that is sent.
+https://www.asyncapi.com/docs/reference/specification/v3.0.0 and its AMQP 0-9-1 bindings, version 0.3.0. Payloads are
+the JSON Schemas that pydantic generates for serialised values.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Document:
         return identity
 
     def _message(self, kind: Any, name: str = "") -> str:
-        """Return the message's name in the components, and add the message at its first use."""
+        """Return the key of a message class in `components/messages`; add the message on its first use."""
         title = name or _plain(kind)
         identity = self._name("message", (kind, name), title)
         if identity not in self._messages:
@@ -209,7 +209,13 @@ class _Document:
         return found
 
     def _name(self, space: str, meant: object, wanted: str) -> str:
-        """Return a unique key for `meant`: `wanted` in the letters that keys allow, with a number if that is taken."""
+        """Return the document key of an item (a channel, operation or message); the same item gets the same key again.
+
+        :param space: the kind of item, within which keys are unique: `channel`, `operation` or `message`.
+        :param meant: identity of the item.
+        :param wanted: the preferred key. Characters that AsyncAPI forbids are
+            replaced; a number is added if it is taken.
+        """
         key = (space, meant)
         if key not in self._names:
             taken = {name for (other, _), name in self._names.items() if other == space}
@@ -254,6 +260,6 @@ def _described(function: Any) -> dict[str, str]:
 
 
 def _own_doc(kind: Any) -> str:
-    """Return the class's own docstring; inherited ones describe the SDK."""
+    """Return the class's own docstring, or an empty text if it only inherits one, which describes the SDK."""
     doc = vars(kind).get("__doc__") if isinstance(kind, type) and issubclass(kind, Message) else None
     return inspect.cleandoc(doc) if doc else ""

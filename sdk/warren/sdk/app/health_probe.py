@@ -36,11 +36,11 @@ class HealthProbe:
         self._server: ProbeServer | None = None
 
     def register(self, app: App) -> None:
-        """Take the health of the App."""
+        """Serve the health of this App from its start on."""
         self._server = ProbeServer(app.health)
 
     async def on_start(self) -> None:
-        """Listen.
+        """Open the port for requests.
 
         :raises ConfigError: if the port is in use.
         """
@@ -56,7 +56,7 @@ class HealthProbe:
 class ProbeServer:
     """HTTP server of the health probe.
 
-    :param health: called for each request.
+    :param health: returns the current health; called for each request.
     """
 
     def __init__(self, health: Callable[[], Health]) -> None:
@@ -64,7 +64,7 @@ class ProbeServer:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; return the port, which differs from `port` if that is 0.
+        """Listen on `port`, or on any free port if it is 0; return the number of the port.
 
         :raises ConfigError: if the port is in use.
         """

@@ -63,7 +63,7 @@ class Lifecycle:
         return State.CLOSED if self._runtime is None else self._runtime.state
 
     def health(self) -> Health:
-        """Return the health of the runtime; without one, `CLOSED`."""
+        """Return the health of the current runtime; without a runtime, its state is `CLOSED`."""
         return Health(State.CLOSED) if self._runtime is None else self._runtime.health()
 
     @property
@@ -78,7 +78,7 @@ class Lifecycle:
         return None if hosts is None else hosts.current
 
     def running(self) -> Runtime:
-        """Return the runtime.
+        """Return the current runtime, for an operation that needs a running App.
 
         :raises TransportUnavailable: if the App does not run.
         :raises ConfigError: if the caller runs on another event loop than the App.

@@ -47,7 +47,7 @@ class Middlewares:
     async def submit(self, outgoing: Outgoing, submit: Submit) -> asyncio.Future[None]:
         """Submit through the publish middlewares: return when the message is written.
 
-        The future is done when the middlewares have returned.
+        The returned future is done when all middlewares have returned, which is after the confirm.
 
         Messages that are submitted one after the other stay in order, although middlewares may wait.
         """
@@ -101,9 +101,9 @@ class OutgoingSender(Protocol):
 
 
 class MiddlewareSender:
-    """A sender that applies the publish middlewares before another sender.
+    """Sender that passes each message through the publish middlewares and then to another sender.
 
-    The time that the middlewares take counts in the timeout.
+    The timeout of a publish includes the time that the middlewares take.
     """
 
     def __init__(self, sender: OutgoingSender, middlewares: Middlewares) -> None:

@@ -85,7 +85,7 @@ class Runtime:
         self.direct_sender: OutgoingSender = (
             self.publisher if self.instruments is None else TracedSender(self.publisher, self.instruments)
         )
-        """Sends messages past the middlewares."""
+        """Publishes without the middlewares: forwarded messages, delayed copies and dead letter copies."""
         self.sender: OutgoingSender = (
             MiddlewareSender(self.direct_sender, middlewares) if middlewares.publish else self.direct_sender
         )
@@ -181,7 +181,10 @@ class Runtime:
         self._update_state()
 
     async def stop(self, grace: float) -> None:
-        """Drain for `grace` seconds, then close everything; a cancellation ends the draining and still closes everything."""
+        """Let running handlers finish for `grace` seconds, then close everything.
+
+        If the caller is cancelled, handlers get no more time and connections are cut, but everything is still closed.
+        """
         self._phase = State.CLOSING
         if self.instruments is not None:
             stop_observing(self.instruments.meters, self)
@@ -201,7 +204,7 @@ class Runtime:
             raise
 
     async def _start_capture(self, capture: Capture) -> ChannelFactory:
-        """Start the capture of events; return the factory of channels that record them."""
+        """Start to capture life-cycle events; return the factory of the channels that record them."""
         assert self.hosts is not None
         writer = self._capture_writer = CaptureStreamWriter(
             capture,
@@ -217,7 +220,7 @@ class Runtime:
         return writer.channels
 
     def _start_consumer(self, connection: SupervisedConnection, name: str, endpoint: Endpoint) -> None:
-        """Start the consumer of an endpoint."""
+        """Start the consumer of the queue `name`, with the handlers and options of its endpoint."""
         subscription = Subscription(
             connection,
             self._registry.queue(name),
@@ -241,7 +244,9 @@ class Runtime:
         await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
 
     async def _end(self, draining: asyncio.Future[None], flush_seconds: float) -> None:
-        """Wait for the draining, then close everything in the reverse order of the start."""
+        """Wait until `draining` (of the running handlers) is done, then close
+        everything in the reverse order of the start.
+        """
         await asyncio.wait((draining,))
         if draining.cancelled():
             await self._drain(0.0)
@@ -284,10 +289,10 @@ class Runtime:
         await self._registry.add_and_declare(connection, items)
 
     def submit_for(self, queue: str) -> Submit:
-        """Return the function that sends a request to the queue.
+        """Return the function that submits a request of `app.call` to a queue.
 
-        A handler that calls its own queue would wait for itself behind its prefetch; its request goes to the endpoint
-        without the broker.
+        A handler that calls its own queue could wait forever, because its request waits in the queue behind the message
+        that it is handling. Such a request is passed directly to the endpoint, not through the broker.
         """
         current = current_delivery()
         endpoint = self._endpoints.get(queue)

@@ -15,11 +15,11 @@ class Settings:
     """The settings of an App; each run reads them when it starts. The parameters of `App` describe them.
 
     :ivar hosts: the brokers to connect to; None for an embedded broker in this process.
-    :ivar window: most unconfirmed messages at a time.
+    :ivar window: largest number of published messages that wait for their confirm.
     :ivar connect_timeout: seconds for the first connection and for all consumers.
     :ivar grace: seconds for running handlers to finish when the App stops.
-    :ivar first_retry: seconds; upper bound of the first random wait for a new connection.
-    :ivar longest_retry: seconds; upper bound of every later wait.
+    :ivar first_retry: seconds; upper bound of the random wait before the first attempt to reconnect.
+    :ivar longest_retry: seconds; limit to which that bound grows with further attempts.
     """
 
     hosts: Hosts | None

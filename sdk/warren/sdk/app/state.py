@@ -54,7 +54,9 @@ class StateListeners:
         self._callbacks.append(callback)
 
     def notify(self, state: State) -> None:
-        """Call back if the state has changed. An exception of a callback is logged and does not reach the others."""
+        """Call the listeners if the state differs from that of the last call. An exception of a callback
+        is logged and does not reach the others.
+        """
         if state is self._last:
             return
         self._last = state

@@ -68,7 +68,7 @@ class Statistics:
 
 
 def copy_of(value: Value) -> Value:
-    """Return a copy of a statistics value."""
+    """Return a copy of a statistics object, which later events do not change."""
     return replace(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 

@@ -31,7 +31,7 @@ from warren.wire.delivery_scanner import (
 from warren.wire.methods import DELIVER
 
 ADDRESSES = 1000
-"""Number of addresses of deliveries whose events are cached."""
+"""Largest number of addresses (exchange and routing key) for which the encoded events of deliveries are cached."""
 CHANNEL_CLOSED = "channel closed"
 
 _u64 = struct.Struct(">Q").unpack_from
@@ -39,18 +39,20 @@ _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_byt
 
 
 class DeliveryEvents(NamedTuple):
-    """Prepared events of the deliveries of one consumer with one address."""
+    """Encoded beginnings of the events of a delivery, shared by all deliveries
+    of one consumer with the same address.
+    """
 
     delivered: str
     acked: str
     rejected: str
     requeued: str
     requeued_by_broker: str
-    """The broker requeued the delivery because the channel ended."""
+    """Event of a delivery that the broker requeued because the channel ended."""
 
 
 class CapturedChannel(DataChannel):
-    """A data channel that records events.
+    """Data channel that records a life-cycle event for each publish, confirm, return, delivery and settlement.
 
     A publish or settlement is recorded when it is passed to the socket, a delivery or confirm when it is read.
     """
@@ -77,11 +79,11 @@ class CapturedChannel(DataChannel):
         self._no_ack = False
         self._stream: bool | None = None
         self._consumers: dict[str, Callable[..., str]] = {}
-        """Event factories with the common fields of a consumer, by its tag."""
+        """Functions that encode an event with the fields common to all events of a consumer, by consumer tag."""
         self._held: dict[int, tuple[DeliveryEvents, str]] = {}
-        """Unsettled deliveries by their tags."""
+        """Events and message id of each unsettled delivery, by delivery tag."""
         self._settling: list[tuple[DeliveryEvents, str]] = []
-        """Deliveries that the commit of the transaction acknowledges."""
+        """Events and message ids of the deliveries that the commit of the transaction will acknowledge."""
         self._event_cache: dict[bytes, DeliveryEvents] = {}
         self.ended.add_done_callback(self._record_channel_end)
 
@@ -157,7 +159,7 @@ class CapturedChannel(DataChannel):
         super().message(method, header, body)
 
     def _record_incoming(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Record a received message."""
+        """Record a message received from the broker: a delivery, the reply to `basic.get`, or a returned publish."""
         kind = method[3]
         if kind == DELIVER:
             # All but the delivery tag is the same for many deliveries.

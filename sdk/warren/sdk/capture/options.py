@@ -26,9 +26,9 @@ class Capture:
         is used unchanged. With `App(declare="never")` it must exist.
     :param max_age: older events may be removed from the stream; None keeps them.
     :param max_length_bytes: the oldest events beyond this size may be removed; None keeps them.
-    :param batch: events of a message, 1 to 10,000.
+    :param batch: largest number of events in one message of the stream, 1 to 10,000.
     :param within: seconds after its first event at which a batch is published even if it is not full.
-    :param buffer: most events without a confirm, about 0.4 KB each; at least two batches.
+    :param buffer: largest number of events that wait for their confirm, about 0.4 KB each; at least two batches.
     :raises ConfigError: for a number out of its range, or an invalid stream.
     """
 
@@ -55,7 +55,9 @@ class Capture:
 
 @dataclass(slots=True)
 class CaptureStatistics:
-    """Counts since the App started: every event is `written` (confirmed by the broker), `waiting` or `dropped`."""
+    """Counts of captured events since the App started: every event is `written`
+    (confirmed by the broker), `waiting` or `dropped`.
+    """
 
     written: int = 0
     dropped: int = 0

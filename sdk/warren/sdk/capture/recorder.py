@@ -13,11 +13,12 @@ from warren.sdk.capture.options import Capture, CaptureStatistics
 
 
 class Recorder:
-    """The events of one run of an App: one source, numbered from 1.
+    """Collects the life-cycle events of one run of an App, and passes them on in batches.
 
-    A batch that does not fit into the buffer is dropped whole, and its numbers are skipped.
+    The events are numbered from 1, under a source name that is unique to the run. A batch that does not fit into the
+    buffer is dropped whole; its numbers are skipped, so that readers of the stream notice the gap.
 
-    :param send_batch: called with each batch; `written` or `lost` must follow.
+    :param send_batch: called with each batch; it has to call `written` or `lost` with the batch later.
     """
 
     def __init__(self, options: Capture, application: str, send_batch: Callable[[EventBatch], None]) -> None:
@@ -38,7 +39,7 @@ class Recorder:
     def add(self, kind: str, message_id: str = "", size: int = -1) -> None:
         """Record an event that happens now.
 
-        :param kind: made by `warren.core.capture_events.event_prefix`.
+        :param kind: the encoded beginning of the event, from `warren.core.capture_events.event_prefix`.
         :param size: bytes of the body; -1 leaves it out.
         """
         events = self._events
@@ -49,7 +50,7 @@ class Recorder:
             self._timer = self._loop.call_later(self._options.within, self.end_batch)
 
     def end_batch(self) -> None:
-        """End the current batch."""
+        """Pass the collected events on as a batch, or drop and count them if the buffer is full."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,17 +68,17 @@ class Recorder:
         )
 
     def written(self, batch: EventBatch) -> None:
-        """Count a batch that the broker confirmed."""
+        """Count the events of a batch that the broker confirmed."""
         self._unconfirmed -= batch.count
         self.statistics.written += batch.count
 
     def lost(self, batch: EventBatch) -> None:
-        """Count a batch that is given up."""
+        """Count as dropped the events of a batch that could not be published."""
         self._unconfirmed -= batch.count
         self.statistics.dropped += batch.count
 
     def record_stop(self) -> None:
-        """Record the last event."""
+        """Record the stop of the App as its last event, and end the batch."""
         self.add(event_prefix(STOPPED))
         self.end_batch()
 
@@ -88,5 +89,7 @@ class Recorder:
 
 
 def truncate_utf8(name: str, limit: int) -> str:
-    """Return the beginning of a name that fits into so many bytes: a property holds 255 (AMQP 0-9-1, section 4.2.5.3)."""
+    """Return the beginning of a name that fits into `limit` bytes: an AMQP property
+    holds 255 (AMQP 0-9-1, section 4.2.5.3).
+    """
     return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

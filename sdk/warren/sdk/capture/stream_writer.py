@@ -22,14 +22,14 @@ from warren.sdk.transport.session import ChannelFactory, Session
 from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 WINDOW: Final = 32
-"""Most batches without a confirm."""
+"""Largest number of batches that wait for their confirm."""
 CONFIRM_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 1.0
-"""Wait before a refused batch is published again."""
+"""Wait before a batch that was not confirmed is published again."""
 
 
 class CaptureStreamWriter:
-    """The capture of one run of an App, on a connection of its own.
+    """Records the events of one run of an App and publishes them to the stream, on a connection of its own.
 
     :param declare: declare the stream if it does not exist.
     """
@@ -66,14 +66,14 @@ class CaptureStreamWriter:
         """Factory of the channels of the App, which record their events."""
 
     async def start(self, timeout: float) -> None:
-        """Connect, and stay connected from here on.
+        """Connect; from then on, reconnect after each loss.
 
-        :raises WarrenError: if that fails, or the stream cannot exist.
+        :raises WarrenError: if there is no connection in time, or the stream does not exist and cannot be declared.
         """
         await self._link.start(timeout)
 
     async def stop(self, timeout: float) -> None:
-        """Write pending batches for so many seconds; the rest is lost, which is logged."""
+        """Publish pending batches for at most `timeout` seconds; the rest is lost, which is logged."""
         self.recorder.record_stop()
         if self._writing:
             _, late = await asyncio.wait(self._writing, timeout=timeout)
@@ -155,7 +155,7 @@ class CaptureStreamWriter:
         return True
 
     async def _declare_stream_again(self) -> None:
-        """Declare the stream after somebody deleted it."""
+        """Declare the stream once more, because it was deleted while the App ran."""
         try:
             await self._link.run(self._declare_stream)
         except WarrenError as error:

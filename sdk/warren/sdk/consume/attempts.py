@@ -13,7 +13,7 @@ from warren.sdk.protocols import Clock, RetryPolicy
 
 
 class Attempts:
-    """Runs handlers, once or as often as the retry policy allows.
+    """Runs the handler of a delivery, and repeats it after errors as often as the retry policy allows in this process.
 
     :param retry: policy for handlers that have none of their own.
     """

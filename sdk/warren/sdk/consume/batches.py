@@ -56,7 +56,7 @@ class BatchCollector:
     :param size: number of messages that completes a batch.
     :param within: time after its first message that completes a batch.
     :param concurrency: batches that are handled at the same time.
-    :param count_waiting: called with the change of the number of messages that wait for their batch.
+    :param count_waiting: called with the difference whenever the number of messages in incomplete batches changes.
     """
 
     def __init__(

@@ -37,18 +37,20 @@ class CircuitBreaker:
 
 
 class Pausable(Protocol):
-    """Subscription as a circuit needs it. A user's choice (pause, cancel) and a stop take precedence over the circuit."""
+    """The part of a subscription that a circuit breaker controls. A pause or cancellation by the user takes precedence,
+    and so does the stop of the App.
+    """
 
     def trip(self) -> bool:
-        """Stop consuming; return False if the user or a stop decides instead."""
+        """Stop consuming because the circuit opened; return False if the user or a stop takes precedence."""
         ...
 
     def probe(self) -> bool:
-        """Consume one message at a time; return False if the user or a stop decides instead."""
+        """Consume one message at a time, to try the handlers; return False if the user or a stop takes precedence."""
         ...
 
     def close_circuit(self) -> None:
-        """Consume normally, unless the user or a stop decides instead."""
+        """Consume normally again, unless the user or a stop takes precedence."""
         ...
 
 
@@ -99,7 +101,9 @@ class Circuit:
             self._subscription.close_circuit()
 
     def reset(self) -> None:
-        """Close the circuit and forget the failures, because a user or a stop changes the subscription."""
+        """Close the circuit and set the count of failures to 0; called when the
+        user or a stop changes the subscription.
+        """
         self._failures = 0
         self._half_open = False
         if self._timer is not None:

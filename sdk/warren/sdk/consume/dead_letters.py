@@ -23,9 +23,10 @@ def dead_letter_copy(
 ) -> Outgoing | None:
     """Return the copy for the queue's dead letter exchange, or None if the queue has none.
 
-    The copy keeps id, body and headers. Headers that are added: `warren-dead-reason`, `warren-dead-error` (type and text of
-    the error, at most 2,000 characters), `warren-dead-queue`, `warren-dead-time` (Unix milliseconds); `warren-deaths` and
-    `warren-dead-first-time`, which count on if a replayed message is dead-lettered again; `warren-exchange` and
+    The copy keeps id, body and headers. Headers that are added: `warren-dead-reason`, `warren-dead-error` (type
+    and text of the error, at most 2,000 characters), `warren-dead-queue`, `warren-dead-time` (Unix
+    milliseconds); `warren-deaths` (how often the message was dead-lettered) and `warren-dead-first-time` (when
+    that happened first), which are continued if a replayed message is dead-lettered again; `warren-exchange` and
     `warren-key`, the address of the first publish.
 
     :param now: Unix time in seconds.

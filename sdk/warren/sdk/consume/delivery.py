@@ -16,8 +16,8 @@ ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
 REPUBLISHED = "warren-republished"
 RETURN_TOKEN = "warren-token"
-"""Header that tells the returns of two publishes apart. Set only while another publish with the same message id is in
-flight on the channel."""
+"""Header with a number that distinguishes returned messages with the same message id. Set only while another publish
+with the same message id is in flight on the channel."""
 
 
 class Delivery:
@@ -196,7 +196,7 @@ def current_delivery() -> Delivery | None:
 
 @contextmanager
 def as_current_delivery(delivery: Delivery) -> Iterator[None]:
-    """Make this the current delivery within the block."""
+    """Make this the delivery that `current_delivery` returns within the block."""
     token = _current.set(delivery)
     try:
         yield

@@ -56,7 +56,7 @@ class Header:
 class MessageScope:
     """Values for the parameters of one message's handler and dependencies.
 
-    :ivar values: results of the providers, in the order in which they run.
+    :ivar values: results of the functions that supply dependencies, in the order in which they run.
     """
 
     __slots__ = ("delivery", "message", "values")
@@ -68,7 +68,7 @@ class MessageScope:
 
 
 Getter = Callable[[MessageScope], Any]
-"""Returns the value of one parameter."""
+"""Returns the value of one parameter for the message that is being handled."""
 
 
 class ProviderKind(Enum):
@@ -104,7 +104,7 @@ class Provider(NamedTuple):
 class ResolvedDependencies(NamedTuple):
     """Providers in the order in which they run, and the getters of the handler's arguments.
 
-    :ivar has_cleanup: a provider is a generator.
+    :ivar has_cleanup: a provider is a generator, whose code after its `yield` has to run.
     """
 
     providers: tuple[Provider, ...]
@@ -117,7 +117,8 @@ class DependencyInjector:
 
     :param function: the handler; its first parameter takes the message.
     :param kind: type that the handler takes.
-    :param context: objects that parameters get by type, the same for every message.
+    :param context: objects for parameters that are annotated with their types,
+        such as the App; the same for every message.
     :param overrides: functions to use instead of others; call `resolve` after a change.
     :param local_names: names where the handler is defined, for annotations that are text.
     :param delivery: type of the parameters that get the delivery.
@@ -212,7 +213,7 @@ class DependencyGraph:
 
         :param skip: number of first parameters to leave out.
         :param path: the functions that depend on this one, outermost first.
-        :param role: name of the function's role, for errors.
+        :param role: `handler` or `dependency`, for error texts.
         """
         name = getattr(function, "__qualname__", repr(function))
         hints = type_hints(function, self._local_names)

@@ -21,7 +21,7 @@ from warren.sdk.topology.queue import Queue
 
 
 class Endpoint:
-    """The handlers of one queue.
+    """Passes the deliveries of one queue to its handlers.
 
     A delivery takes three steps: `Attempts` runs its handler, `Settler` turns the result or error into a settlement, and
     `HandlerReport` counts, logs and captures. A span surrounds the first two.
@@ -75,7 +75,7 @@ class Endpoint:
 
     @property
     def onces(self) -> list[Once]:
-        """The `once=` of each handler that has one."""
+        """The idempotency object (`once=`) of each handler that has one."""
         return [handler.once for handler in self._specs.values() if handler.once is not None]
 
     async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
@@ -132,7 +132,10 @@ class Endpoint:
         return key
 
     def _handler_for(self, delivery: Delivery) -> HandlerSpec | None:
-        """Return the handler for the delivery's type. An only handler takes all: other publishers may set no type."""
+        """Return the handler for the delivery's `type` property, or None if no handler is registered for it.
+
+        If the queue has only one handler, it gets all deliveries, because other publishers may set no type.
+        """
         if len(self._specs) == 1:
             return next(iter(self._specs.values()))
         return self._specs.get(delivery.type or "")

@@ -20,7 +20,7 @@ from warren.sdk.transport.error_translation import to_sdk_error, translate_error
 Content = TypeVar("Content")
 
 ANSWER_SECONDS = 10.0
-"""Longest wait for the broker's answer to a method."""
+"""Longest wait for the broker's reply to a synchronous AMQP method."""
 
 PublishDeadLetter = Callable[[Delivery, str], Awaitable[None]]
 """Publishes the dead letter copy of a delivery, with the reason; returns after the confirm."""
@@ -201,7 +201,10 @@ async def _fetch(
 async def _consume_one(
     channel: DataChannel, queue: str, deadline: float
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Wait as a consumer with a prefetch of 1, which costs the broker less than polling with basic.get."""
+    """Return the frames of the next message, or None if none arrives before the deadline.
+
+    A consumer with a prefetch of 1 waits for it, which costs the broker less than polling with basic.get.
+    """
     arrived: asyncio.Future[tuple[bytes, bytes, bytes]] = asyncio.get_running_loop().create_future()
     channel.on_delivery = lambda *frames: arrived.set_result(frames)
     tag = await channel.consume(queue, prefetch=1, timeout=ANSWER_SECONDS)
@@ -213,7 +216,7 @@ async def _consume_one(
 
 
 def _requeue_result(task: asyncio.Task[HeldDelivery | None]) -> None:
-    """Return a message to its queue whose caller was cancelled."""
+    """Return the message of a finished fetch to its queue, because the caller was cancelled."""
     if not task.cancelled() and task.exception() is None and (held := task.result()) is not None:
         requeue = asyncio.ensure_future(held.requeue())
         requeue.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -13,7 +13,7 @@ from warren.sdk.telemetry.consume_spans import record_failure
 
 @dataclass(slots=True)
 class HandlerStatistics:
-    """Counts since the App started.
+    """Counts of the outcomes of one queue's handlers since the App started.
 
     :ivar handled: messages whose handler succeeded.
     :ivar failed_attempts: attempts that raised, whatever followed.
@@ -23,7 +23,7 @@ class HandlerStatistics:
         `ConsumerStatistics.rejected`.
     :ivar dropped: messages that no dead letter exchange or queue accepted. They are lost, and logged.
     :ivar error_replies: requests that were answered with an error.
-    :ivar unclaimed_replies: replies whose caller had gone.
+    :ivar unclaimed_replies: replies that reached no queue, because their caller had gone.
     :ivar gathering: messages that wait now until their batch is complete.
     """
 

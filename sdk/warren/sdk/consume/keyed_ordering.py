@@ -10,7 +10,7 @@ Job = TypeVar("Job")
 
 
 class KeyedOrdering(Generic[Job]):
-    """A FIFO queue for each key that has a running job.
+    """Holds jobs back while another job with the same key runs: one FIFO queue for each such key.
 
     :param key: returns the key of a job.
     """

@@ -24,7 +24,7 @@ class Retry:
 
     :param attempts: attempts in a row in this process, including the first; at least 1.
     :param first_wait: upper bound of the random wait before the second attempt; the bound doubles with each attempt.
-    :param longest_wait: largest bound.
+    :param longest_wait: limit to which that bound doubles.
     :raises ConfigError: if `attempts` is less than 1, or a wait is not a duration.
     """
 
@@ -70,7 +70,7 @@ class Retry:
 
     @property
     def delays(self) -> frozenset[timedelta]:
-        """All delays that the policy can return, with jitter."""
+        """All delays that the policy can return, including those lengthened by jitter."""
         steps = range(JITTER_STEPS + 1) if self._jitter else (0,)
         return frozenset(self._with_jitter(delay, step) for delay in self._delays for step in steps)
 

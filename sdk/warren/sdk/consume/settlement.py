@@ -56,7 +56,7 @@ OPERATIONS: Final = {
 
 
 class Settler:
-    """Choice of the settlement for the deliveries of one queue, after their handler returned or raised.
+    """Chooses the settlement of one queue's deliveries, after their handler returned or raised.
 
     It publishes what has to be confirmed first: replies, delayed copies and dead letter copies.
 

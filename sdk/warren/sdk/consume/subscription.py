@@ -52,10 +52,11 @@ class Subscription:
 
     :param prefetch: messages that the broker sends ahead of their acknowledgement.
     :param concurrency: deliveries that are handled at the same time.
-    :param process: handles one delivery and returns its settlement; if it is cancelled, the delivery is released.
+    :param process: handles one delivery and returns its settlement; if it is cancelled, the
+        delivery is released (see `Settlement`).
     :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
         ordering by key.
-    :param recover: declares the topology, when the queue may be gone.
+    :param recover: declares the topology again; called when the queue may have been deleted.
     :param on_change: called after each change of `mode`, `active` or `error`.
     :ivar circuit: the circuit breaker, or None.
     :ivar error: reason why the subscription is not active, or None.
@@ -112,13 +113,14 @@ class Subscription:
 
     @property
     def in_desired_state(self) -> bool:
-        """True if the subscription is active, or inactive because its mode says so."""
+        """True if the subscription is active; also if it is inactive because it is paused, tripped or cancelled."""
         return self.active or self._mode not in CONSUMING_MODES
 
     # Methods for users
 
     async def pause(self) -> None:
-        """Stop consuming. Return when the consumer is cancelled and all deliveries that had not started are released.
+        """Stop consuming. Return when the consumer is cancelled and all deliveries that no
+        handler has started are back in the queue.
 
         Running handlers continue. A reconnect does not resume the subscription.
         """
@@ -239,7 +241,9 @@ class Subscription:
         self._notify()
 
     async def _supervise(self) -> None:
-        """Keep a consumer on the queue for as long as the mode says so, with a growing wait after failures."""
+        """Keep a consumer on the queue while the mode is one of `CONSUMING_MODES`,
+        with a growing wait after failures.
+        """
         while True:
             await self._may_consume.wait()
             ended: asyncio.Future[None] | None = None
@@ -401,7 +405,7 @@ class Subscription:
             statistics.requeued += 1
 
     def snapshot(self) -> ConsumerStatistics:
-        """Return the statistics, with the current number of deliveries that wait."""
+        """Return the statistics, with the current number of deliveries that no handler has started."""
         self.statistics.waiting = self._workers.waiting + len(self._pending_releases)
         return self.statistics
 

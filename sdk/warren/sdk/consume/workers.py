@@ -18,13 +18,13 @@ from warren.sdk.transport.data_channel import DataChannel
 
 @dataclass(slots=True)
 class ConsumerStatistics:
-    """Counts since the App started, and the deliveries that are here now.
+    """Counts of one queue's deliveries since the App started, and gauges of those that are not settled yet.
 
     :ivar stale: deliveries whose channel was lost before they were settled; the broker delivers them again.
     :ivar redelivered: deliveries that the broker may have delivered before.
     :ivar tripped: how often the circuit breaker opened.
     :ivar running: deliveries that are being handled now.
-    :ivar waiting: prefetched deliveries that wait now.
+    :ivar waiting: prefetched deliveries that no handler has started.
     """
 
     delivered: int = 0
@@ -54,11 +54,11 @@ class Workers:
     """Tasks that handle the deliveries of one queue.
 
     :param concurrency: number of tasks.
-    :param process: handles one delivery; if it is cancelled, the delivery is released.
+    :param process: handles one delivery; if it is cancelled, the delivery is released (see `Settlement`).
     :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
         ordering by key.
     :param settle: called with each finished job and its settlement.
-    :param statistics: gets the counts of running and stale deliveries.
+    :param statistics: object in which running and stale deliveries are counted.
     :param is_shutting_down: returns True if a cancellation comes from the end of the subscription or the program.
     """
 

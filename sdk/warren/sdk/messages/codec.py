@@ -26,7 +26,7 @@ from warren.wire.properties import encode as encode_properties
 SHORT_STRING_BYTES = 255
 UUID_CHARACTERS = 36
 PROPERTY_TEMPLATES = 1000
-"""Pairs of content type and message type whose encoded properties are cached."""
+"""Largest number of pairs of content type and message type for which encoded properties are cached."""
 
 _HEADER = Struct(">HHQ")
 _BASIC = 60
@@ -127,7 +127,7 @@ def encode(
 
 @lru_cache(PROPERTY_TEMPLATES)
 def _property_template(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
-    """Return the encoded properties of a plain message: the bytes before its id and those after it."""
+    """Return the encoded properties of a message without optional ones: the bytes before its id and those after it."""
     properties: dict[str, Property] = {"content_type": content_type.encode(), "delivery_mode": PERSISTENT}
     properties["message_id"] = mark = b"\x00" * UUID_CHARACTERS
     if message_type is not None:

@@ -11,7 +11,8 @@ from warren.wire.field_tables import TableError
 
 ORIGIN_EXCHANGE = "warren-exchange"
 ORIGIN_KEY = "warren-key"
-"""Headers with the address of the first publish, on messages that were delayed, retried or dead-lettered since."""
+"""Headers (`ORIGIN_EXCHANGE` and this) with the address of the first publish, on messages that were
+delayed, retried or dead-lettered since."""
 
 DROPPED_PROPERTIES = frozenset({"expiration", "user_id"})
 """Properties that a copy does not keep: `expiration` would expire the copy too; `user_id` must be the publisher's own
@@ -32,8 +33,9 @@ BROKER_HEADERS = frozenset(
         "x-last-death-reason",
     }
 )
-"""Headers in which a broker records dead-lettering. RabbitMQ before 4.0 trusts them in a publish, and drops a message that
-expires twice in one queue without a rejection as a cycle (RabbitMQ, "Dead Letter Exchanges")."""
+"""Headers in which a broker records dead-lettering. A copy does not keep them: RabbitMQ before 4.0 trusts them
+in a publish, and takes a message that expires twice in one queue without a rejection for a cycle, which it
+drops (RabbitMQ, "Dead Letter Exchanges")."""
 
 
 class Address(NamedTuple):
@@ -75,7 +77,10 @@ def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -
 
 
 def fields(delivery: Delivery) -> dict[str, Any]:
-    """Return the original headers without routing headers. Leave out a malformed table, to keep the message."""
+    """Return the headers of the delivery as received, without routing headers.
+
+    If the header table is malformed, return no headers, so that the message can still be forwarded.
+    """
     try:
         return {
             name: field for name, field in delivery.original.fields().items() if name not in ROUTING_HEADERS

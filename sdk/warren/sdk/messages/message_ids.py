@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 RANDOM_BATCH = 256
-"""Random numbers that one call to the kernel fetches."""
+"""Number of random numbers that are fetched from the operating system at once."""
 _LAST = [0, 0]
 """Milliseconds and counter of the last id."""
 _RANDOM: list[str] = []
 """Unused random numbers of 64 bits, as hexadecimal digits."""
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 STEP_BACK_MS = 10_000
-"""Milliseconds. If the clock goes back further, it has been set, and the ids follow it."""
+"""Largest step back of the clock, in milliseconds, after which ids still count on from the last one. After a larger
+step the clock has been set, and the ids follow it."""
 
 
 def uuid7(milliseconds: int) -> str:

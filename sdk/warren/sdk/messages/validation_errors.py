@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 MAX_ERRORS = 5
-"""Errors of one message that are listed."""
+"""Largest number of errors of one message that the text lists."""
 
 
 def format_validation_error(error: ValueError) -> str:

@@ -21,7 +21,7 @@ from warren.sdk.errors import WarrenError
 from warren.sdk.topology.binding import Binding
 
 LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Longest response that is read: about 100,000 queues."""
+"""Largest response that is read; enough for about 100,000 queues."""
 SECONDS: Final = 30.0
 
 
@@ -33,7 +33,7 @@ class ListingError(WarrenError):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy.
+    """Policy of a virtual host, which sets arguments of the exchanges or queues whose names match it.
 
     :ivar definition: its settings: `alternate-exchange`, `message-ttl`, ...
     """
@@ -56,10 +56,11 @@ class Listing:
 
 
 def from_management(url: str, virtual_host: str, user: str, password: str) -> Listing:
-    """Read RabbitMQ's management API; its user needs the tag `management`. Blocks for at most 30 s for each request.
+    """Return the listing of a virtual host from RabbitMQ's management API, whose user needs the tag `management`.
+    Blocks for at most 30 s for each request.
 
-    :param url: `http://host:15672`; a user and password in it precede the parameters.
-    :raises ListingError: if the API does not reply, or with something else than a listing.
+    :param url: `http://host:15672`; a user and password in it take precedence over the parameters.
+    :raises ListingError: if the API does not reply, or its reply is not a listing.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -99,7 +100,8 @@ def from_management(url: str, virtual_host: str, user: str, password: str) -> Li
 
 
 def from_control_socket(path: Path, virtual_host: str) -> Listing:
-    """Read the control socket of a `warren broker` on this machine. Blocks for at most 30 s for each request.
+    """Return the listing of a virtual host from the control socket of a `warren broker` on this machine.
+    Blocks for at most 30 s for each request.
 
     :raises ListingError: if the broker does not reply.
     """

@@ -40,23 +40,23 @@ BY_POLICY = {
     "x-delivery-limit": "delivery-limit",
     "alternate-exchange": "alternate-exchange",
 }
-"""Arguments that a policy gives to what exists, if it has no such argument itself
-(https://www.rabbitmq.com/docs/parameters#policies)."""
+"""Policy keys by the queue or exchange arguments that they replace: a policy applies to existing items, unless an item
+has the argument itself (https://www.rabbitmq.com/docs/parameters#policies)."""
 
 
 class Status(Enum):
-    """Comparison of a declared item with the broker."""
+    """Result of comparing a declared item with the broker."""
 
     PRESENT = "present"
     MISSING = "missing"
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """The user has no permission for it, or AMQP cannot show it."""
+    """Not comparable: the user has no permission for the item, or AMQP cannot show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Comparison and advice for one declared item.
+    """Result of comparing one declared item with the broker, and advice.
 
     :ivar advice: what to do; empty if nothing is to be done.
     """
@@ -74,7 +74,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Comparison of a declared topology with a broker.
+    """Result of comparing a declared topology with a broker.
 
     :ivar broker: product and version of the broker.
     :ivar listed: a listing of the broker was given, so that bindings and undeclared items are known.
@@ -129,11 +129,11 @@ class Planner:
         await self._session.close()
 
     async def plan(self, items: Iterable[Declarable], listing: Listing | None = None) -> Plan:
-        """Compare; change nothing.
+        """Return the comparison of the items with the broker, without changing the broker.
 
-        An existing item is compared by declaring it again, to which the broker replies without a change. Only if
-        someone else deletes it between the check and the comparison, it is created again. For a queue with `expires`
-        this counts as a use.
+        An existing item is compared by declaring it again; the broker then reports differences and changes nothing. The
+        item is created only if someone else deletes it between the check for existence and this declaration. For a
+        queue with `expires` the declaration counts as a use.
 
         :param items: compared together with the dead letter exchange and queues that they imply.
         :param listing: the listing of the broker; without it bindings and undeclared items are unknown.
@@ -162,7 +162,8 @@ class Planner:
     async def apply(self, plan: Plan, *, mismatch: MismatchPolicy = "fail") -> list[str]:
         """Declare what is missing, and the bindings that could not be listed; return the names of what was declared.
 
-        :param mismatch: `fail` declares nothing if something differs; `adopt` leaves that unchanged.
+        :param mismatch: `fail` declares nothing if an item differs; `adopt` leaves
+            differing items unchanged and declares the rest.
         :raises TopologyMismatch: if something differs, or the broker refuses a declaration.
         """
         differing = plan.of(Status.DIFFERS)

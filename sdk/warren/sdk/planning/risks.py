@@ -21,14 +21,14 @@ Version = tuple[int, int]
 
 
 class Kind(Enum):
-    """Kind of a risk."""
+    """Kind of a risk in a declared topology."""
 
     RESTART = "restart"
     """The item or its messages do not survive a restart of the broker, or are deleted before."""
     LOSS = "loss"
     """A message can be lost silently."""
     PORTABILITY = "portability"
-    """Some version of RabbitMQ refuses it, or ignores it."""
+    """Some version of RabbitMQ refuses or ignores the item or one of its arguments."""
 
 
 @dataclass(frozen=True, slots=True)

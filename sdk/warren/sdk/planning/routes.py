@@ -11,7 +11,7 @@ from warren.sdk.topology.queue import Queue
 
 
 class Routes:
-    """Known exchanges, queues and bindings, with the routing of the broker.
+    """Predicts the routing of a broker from the known exchanges, queues and bindings.
 
     :param bindings: further bindings of a live broker.
     """

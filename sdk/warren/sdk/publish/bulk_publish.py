@@ -17,7 +17,7 @@ from warren.sdk.publish.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
 PRUNE = 2000
-"""Growth of the list of messages after which confirmed ones are removed from it."""
+"""Number of messages added to the list after which confirmed ones are removed from it."""
 FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 
@@ -28,9 +28,10 @@ Messages = Iterable[object] | AsyncIterable[object]
 class BatchOptions(TypedDict, total=False):
     """Options of bulk publishing.
 
-    `timeout`: seconds for each attempt at a message, from its turn on; 30. `exchange`, `key`: as in `publish`.
-    `attempts`: how often a message is published at most if it is nacked or not confirmed in time, with the same id and
-    `warren-republished`, after random waits of up to 3 s; 1.
+    `timeout`: seconds for each attempt to publish a message, counted from the beginning of that attempt; default
+    30. `exchange`, `key`: as in `publish`. `attempts`: how often a message is published at most if it is nacked or
+    not confirmed in time; default 1. Further attempts have the same message id and the header
+    `warren-republished`, after random waits of up to 3 s.
     """
 
     timeout: float
@@ -51,7 +52,7 @@ class BulkSender(Protocol):
     ) -> asyncio.Future[None]: ...
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a context in which all writes belong to one batch of telemetry."""
+        """Return a context manager; all messages written within it belong to one batch span."""
         ...
 
 
@@ -130,7 +131,7 @@ class BulkPublish:
         """One of the messages in flight was not confirmed."""
 
     def recorded(self) -> AbstractContextManager[None]:
-        """Return a context in which the messages belong to one batch of telemetry."""
+        """Return a context manager; all messages written within it belong to one batch span."""
         return self._sender.batch()
 
     async def add(self, message: object) -> None:
@@ -154,7 +155,7 @@ class BulkPublish:
             self._order_broken = True
 
     def resume(self, failure: Failure) -> None:
-        """Take over a failed message of another bulk publish, for `again`."""
+        """Add a failed message of an earlier bulk publish, to be published once more by `rewrite`."""
         entry = BulkEntry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
         self.total += 1
@@ -187,13 +188,13 @@ class BulkPublish:
         await retrying(self._retry_round)
 
     def abandon(self) -> None:
-        """Cancel what is in flight: it is not published again after a reconnect."""
+        """Cancel the unconfirmed messages, so that they are not published again after a reconnect."""
         for entry in self._entries:
             if isinstance(entry.result, asyncio.Future):
                 entry.result.cancel()
 
     async def rewrite(self) -> None:
-        """Publish again every message that could be encoded."""
+        """Publish once more every message that could be encoded, whatever its error was."""
         for entry in self._entries:
             if entry.outgoing is not None:
                 await self._rewrite(entry)
@@ -231,7 +232,10 @@ class BulkPublish:
             entry.result = problem
 
     async def _write_behind(self, entry: BulkEntry, outgoing: Outgoing) -> None:
-        """Write a message of an ordered bulk publish when no earlier one has failed."""
+        """Write a message of an ordered bulk publish, after publishing failed earlier ones again.
+
+        :raises PublishError: if an earlier message failed for good; nothing is written.
+        """
         while True:
             if self._order_broken:
                 await self._republish_in_order()
@@ -322,9 +326,9 @@ async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnE
 
 
 def raise_failures(report: PublishReport, on_error: OnError) -> PublishReport:
-    """Return the report.
+    """Return the report, or raise an error with it if it has failures.
 
-    :raises BatchError: if there are failures, and `on_error` is `raise`.
+    :raises BatchError: if `on_error` is `raise`, and a message was not confirmed.
     """
     if report.failures and on_error == "raise":
         raise BatchError(report)
@@ -340,7 +344,7 @@ async def publish_batches(
 ) -> AsyncGenerator[PublishReport, None]:
     """Yield a report for each batch, which ends with `count` messages or after `seconds`, whichever comes first.
 
-    :raises ConfigError: if neither is given. :raises BatchError: as `publish_all`.
+    :raises ConfigError: if neither `count` nor `seconds` is given. :raises BatchError: as `publish_all`.
     """
     if (count is None and seconds is None) or (count is not None and count < 1):
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
@@ -361,7 +365,9 @@ async def publish_batches(
 
 
 class _Lookahead:
-    """A source with a lookahead of one message, which a deadline does not lose."""
+    """Reader of an iterable or async iterable that fetches one message ahead; a
+    deadline while it waits loses no message.
+    """
 
     def __init__(self, messages: Messages) -> None:
         self._sync = None if isinstance(messages, AsyncIterable) else iter(messages)

@@ -42,8 +42,8 @@ class PublishOperations:
         """The message classes that `app.publishes` named."""
 
     def declare_publish(self, kind: type[Message]) -> None:
-        """Note a message class of `app.publishes`; its topology is declared at each start, not before its first
-        message.
+        """Add a message class of `app.publishes`, whose topology is declared at
+        each start, not before its first message.
         """
         if kind not in self.declared_publishes:
             self.declared_publishes.append(kind)
@@ -72,7 +72,7 @@ class PublishOperations:
         return await runtime.sender.submit(outgoing, timeout)
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
-        """Declare the required topology, and encode the message."""
+        """Declare the topology that the message requires, and return the encoded message."""
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), PUBLISH_SECONDS)
         return encode(message, now=self._clock.now(), **options)
@@ -91,7 +91,7 @@ class PublishOperations:
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
     ) -> Outgoing:
-        """Declare the required topology, and encode the message; for bulk publishing."""
+        """Declare the topology that the message requires, and return the encoded message; for bulk publishing."""
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), timeout)
         return encode(message, now=self._clock.now(), exchange=exchange, key=key)
@@ -150,7 +150,7 @@ class PublishOperations:
         return GatherCall(prepare, replies, timeout)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a context in which all writes belong to one batch of telemetry."""
+        """Return a context manager; all messages written within it belong to one batch span."""
         instruments = self._running().instruments
         return nullcontext() if instruments is None else batch_span(instruments)
 
@@ -163,7 +163,9 @@ class PublishOperations:
         await self._running().direct_sender.publish(outgoing, timeout)
 
     async def _declare_required(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
-        """Declare the topology that a message class requires, once; return the rest of `timeout`."""
+        """Declare the topology that a message class requires, unless it has been declared in this run; return the
+        seconds of `timeout` that are left.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
         if kind.wire_key is not None:

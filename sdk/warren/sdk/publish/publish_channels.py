@@ -15,10 +15,12 @@ from warren.sdk.transport.session import Session
 
 
 class PublishChannels:
-    """Opens both channels on each connection, and replaces a channel that the broker closed over a message.
+    """Opens a channel with confirms and one without on each connection, and replaces one
+    that the broker closed because of a message.
 
     :param on_change: called when a channel is lost or replaced.
-    :param prepare: called with each channel with confirms before anything is published on it.
+    :param prepare: called with each new channel with confirms, before anything is
+        published on it; None for no preparation.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class PublishChannels:
     def _ended(
         self, session: Session, channel: DataChannel, confirms: bool, ended: asyncio.Future[None]
     ) -> None:
-        """Replace a channel that the broker closed over a message; the loss of the connection is handled elsewhere."""
+        """Replace a channel that the broker closed because of a message; do nothing if the connection was lost."""
         cause = None if ended.cancelled() else ended.exception()
         if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
             return

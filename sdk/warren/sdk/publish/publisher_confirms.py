@@ -26,12 +26,12 @@ from warren.sdk.transport.data_channel import DataChannel
 
 WINDOW = 1000
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Most bytes of unconfirmed bodies; one message may exceed it."""
+"""Largest total of unconfirmed bodies, in bytes; a single message may be larger."""
 
 
 @dataclass(slots=True)
 class PublisherStatistics:
-    """Counts since the App started.
+    """Counts of published messages since the App started.
 
     :ivar unconfirmed: messages in the window now.
     :ivar blocked_seconds: total time in which the broker did not read publishes (`connection.blocked`).
@@ -72,14 +72,14 @@ class PendingConfirm:
 class Publisher:
     """Publisher on one channel in confirm mode, for all tasks of an App.
 
-    A returned message is matched by its message id; its return precedes its confirm. Only while two messages with the
-    same id are in flight, the later one carries the private header `warren-token`.
+    A returned message is assigned to its publish by its message id; the broker sends the return before the confirm.
+    Only while two messages with the same id are in flight, the later one carries the private header `warren-token`.
 
     If the broker closes the channel over a message without naming it, the messages in flight are published again one at a
     time, until the one that closes the channel is alone: it ends with the outcome `refused`, the others by their
     confirms.
 
-    :param window: most unconfirmed messages at a time; further publishes wait.
+    :param window: largest number of messages that wait for their confirm; further publishes wait.
     :param on_return: called with each returned message, also if nobody awaits its publish any more.
     """
 
@@ -99,7 +99,7 @@ class Publisher:
         self._awaiting_republish: deque[PendingConfirm] = deque()
         """Unconfirmed messages of a lost channel, in their order."""
         self._one_at_a_time = False
-        """One of the interrupted messages closes the channel: republish one at a time."""
+        """The broker closed the channel because of an unknown one of these messages: republish one at a time."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -138,9 +138,10 @@ class Publisher:
         self._idle.set()
 
     def refused(self, error: WarrenError) -> None:
-        """End the messages over which the broker closed the channel, so that they are not sent again.
+        """Fail the publishes because of which the broker closed the channel, so that they are not sent again.
 
-        If the reply text names a missing or forbidden exchange, these are the messages to that exchange.
+        If the reply text names a missing or forbidden exchange, these are all messages to that exchange; otherwise the
+        only message in flight. If there are several, none is failed, and they are republished one at a time.
         """
         named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
         in_flight = list(self._in_flight.values())
@@ -220,7 +221,7 @@ class Publisher:
             raise TransportUnavailable(f"the connection was lost: {error}", outcome="unknown") from error
 
     def committed(self, count: int, returned: list[Unroutable]) -> None:
-        """Count the messages of a committed transaction, and report the returned ones."""
+        """Count the messages of a committed transaction, and pass the returned ones to `on_return`."""
         self.statistics.published += count
         self.statistics.confirmed += count
         self.statistics.returned += len(returned)
@@ -302,7 +303,9 @@ class Publisher:
                 return channel
 
     def _pass_on(self, waiter: asyncio.Future[None]) -> None:
-        """Wake the next waiter if this one was woken and gives up; nobody else would."""
+        """Wake the next waiter if this one was woken but has timed out or been cancelled, so
+        that the room that it was woken for is used.
+        """
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._wake()
 
@@ -316,7 +319,7 @@ class Publisher:
         return PublishTimeout(f"{reason} until the deadline; the message was not sent", outcome="not_sent")
 
     def _wake(self) -> None:
-        """Wake as many waiters as the window has room for; each of them wakes the next."""
+        """Wake as many waiters as the window has room for; each of them wakes further ones if room is left."""
         room = self._window - len(self._in_flight)
         while self._waiters and room > 0 and self._channel_with_room() is not None:
             _, waiter = heappop(self._waiters)
@@ -366,7 +369,9 @@ class Publisher:
         self._bytes += len(outgoing.body)
 
     def _resume(self) -> None:
-        """Republish interrupted messages: all of them, or one at a time while one of them closes the channel."""
+        """Republish interrupted messages: all at once, or one at a time to find the one
+        that makes the broker close the channel.
+        """
         channel = self._channel
         while (
             self._awaiting_republish and channel is not None and not (self._one_at_a_time and self._in_flight)

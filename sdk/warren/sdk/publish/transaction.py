@@ -28,7 +28,7 @@ from warren.sdk.transport.session import Session
 CLOSE_SECONDS = 5.0
 SPARE_CHANNELS = 8
 PREPARE_BYTES = 1024 * 1024
-"""Bytes that are written before the socket is drained."""
+"""Number of bytes that are written before the transaction waits for the socket to drain."""
 
 
 class OnConnection(Protocol):
@@ -40,7 +40,7 @@ class OnConnection(Protocol):
 class TransactionChannels:
     """Pool of channels in transaction mode; a channel cannot have confirms and transactions both.
 
-    :param on_connection: of the publish connection.
+    :param on_connection: runs work on the publish connection.
     :param publisher: has the state of `connection.blocked`, and counts committed messages.
     """
 
@@ -80,7 +80,7 @@ class Encoder(Protocol):
     """The part of the publish operations that a transaction uses."""
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
-        """Declare the required topology, and encode the message."""
+        """Declare the topology that the message requires, and return the encoded message."""
         ...
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
@@ -112,7 +112,7 @@ class Transaction:
         """The delivery tag of the last message that was received."""
 
     async def publish(self, message: object, **options: Unpack[MessageOptions]) -> None:
-        """Publish with the commit; persistent and mandatory, as `App.publish`.
+        """Publish a message that reaches its queues with the commit; persistent and mandatory, as `App.publish`.
 
         :raises TransactionFailed: if the connection or the channel is lost; nothing takes effect.
         """
@@ -203,10 +203,10 @@ class Transaction:
         channel.transaction_ended(committed=True)
 
     def _commit_error(self, channel: DataChannel, error: WarrenError) -> TransactionError:
-        """Return the error of a commit without a reply.
+        """Return `TransactionFailed` if the broker closed the channel over the commit, otherwise `TransactionUnknown`.
 
-        The broker closes the channel if nothing was committed, except for a partial commit (RabbitMQ: `partial tx
-        completion`).
+        By closing the channel the broker reports that nothing was committed, unless the text of the error contains
+        RabbitMQ's `partial tx completion`.
         """
         close_error = channel.close_error
         if isinstance(close_error, ChannelClosed) and "partial" not in error_text(close_error):
@@ -214,7 +214,7 @@ class Transaction:
         return TransactionUnknown(f"the commit was sent, and its outcome is not known: {error}")
 
     async def _roll_back(self, channel: DataChannel) -> None:
-        """Roll back; close a channel that cannot, which has the same effect. The exception of the block is raised."""
+        """Roll back; if that fails, close the channel, which has the same effect. No error is raised."""
         if not channel.usable:
             return
         if self._may_hold_messages:

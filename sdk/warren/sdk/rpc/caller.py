@@ -43,7 +43,7 @@ Submit = Callable[[Outgoing, float], Awaitable["asyncio.Future[None]"]]
 
 @dataclass(slots=True)
 class CallStatistics:
-    """Counts since the App started.
+    """Counts of calls since the App started.
 
     :ivar replies: replies that reached their caller, error replies included.
     :ivar remote_errors: calls that were answered with an error.
@@ -100,7 +100,7 @@ class PendingCall:
 
 
 class Caller:
-    """Calls of one App, over one reply address at a time.
+    """Sends the requests of one App and assigns replies to them, with one reply address at a time.
 
     :ivar telemetry: creates spans for replies, or None.
     :ivar address: the `reply_to` of requests.
@@ -212,7 +212,9 @@ class Caller:
         return self.telemetry.answered(came, partial(codec.read, answer))
 
     def register(self, request: Outgoing, receiver: ReplyReceiver, deadline: float) -> str:
-        """Set correlation id, reply address and deadline of the request; return the id, which the caller must unregister."""
+        """Set correlation id, reply address and deadline of the request; return the correlation id, which has to be
+        passed to `unregister` after the call.
+        """
         self._count += 1
         correlation_id = f"{self._prefix}{self._count:x}"
         request.set("correlation_id", correlation_id)

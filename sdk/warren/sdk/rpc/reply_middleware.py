@@ -15,7 +15,7 @@ class ReplyMiddleware:
         self._middlewares = middlewares
 
     async def __call__(self, answer: RawReply, address: str) -> RawReply:
-        """Return the reply as the middlewares pass it on.
+        """Return the reply as it leaves the last middleware, which may have changed its headers and body.
 
         :raises RemoteError: with the code `rejected_reply`, if a middleware raised an outcome or did not pass the reply on.
         """

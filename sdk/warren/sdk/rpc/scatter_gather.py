@@ -134,7 +134,7 @@ class GatherCall(Generic[Value]):
         return await self._read(*self._arrived.popleft())
 
     def close(self) -> None:
-        """Accept no more replies. At the deadline this happens by itself."""
+        """Discard further replies; called automatically at the deadline."""
         self._ended = True
         self._more.set()
         if self._timer is not None:

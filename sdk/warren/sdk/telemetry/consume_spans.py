@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class ProcessingSpan:
-    """The span of one handling; `failed` marks a failure that does not leave the handling as an exception."""
+    """Span of the handling of one message; `failed` marks a failure that is not raised as an exception."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -65,7 +65,9 @@ class ConsumeTelemetry:
 
     @contextmanager
     def processing(self, delivery: Delivery, delivery_tag: int) -> Iterator[None]:
-        """Record the handling of a message; the span is a child of the message creation, and linked to it."""
+        """Record the handling of a message; the span is a child of the span that
+        created the message, and linked to it.
+        """
         instruments = self._instruments
         context = creation_context(delivery.headers)
         attributes = self._attributes("process", delivery, delivery_tag)
@@ -146,7 +148,9 @@ class ConsumeTelemetry:
             instruments.consumed.add(1, metric_attributes)
 
     def answered(self, reply: Delivery, read: Callable[[], Result]) -> Result:
-        """Decode a reply, and record that as the processing of the reply, within the span of the caller."""
+        """Decode a reply with `read` and return its value; record a processing span
+        for it, as a child of the span that called.
+        """
         instruments = self._instruments
         attributes = self._attributes("process", reply, 0)
         for name in (c.PEER_ADDRESS, c.PEER_PORT):

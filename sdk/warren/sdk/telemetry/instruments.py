@@ -18,7 +18,8 @@ from warren.sdk.telemetry import semantic_conventions as c
 SCOPE = "warren.sdk"
 Provider = TypeVar("Provider")
 DESTINATIONS = 1000
-"""Most destinations that metrics name; further ones are left out, to bound the number of series."""
+"""Largest number of destinations (exchange and queue names) in the attributes of metrics. Further ones are left out, to
+bound the number of time series."""
 
 _IN_METRICS = (c.SYSTEM, c.OPERATION, c.SERVER_ADDRESS, c.SERVER_PORT)
 
@@ -88,7 +89,9 @@ class Instruments:
         """The failure of the user's template has been logged."""
 
     def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
-        """Add the destination template of the user; an exception in it affects no message."""
+        """Add the attribute that the user's `template` function returns; its
+        exceptions are logged and affect no message.
+        """
         template = self.options.template
         if template is None:
             return

@@ -20,7 +20,7 @@ from warren.sdk.telemetry.trace_context import creation_context
 
 
 class PublishSpan:
-    """Recording of one publish, after the middlewares of the user and until its confirm."""
+    """Span and metrics of one publish, from the end of the publish middlewares to the confirm."""
 
     __slots__ = ("_attributes", "_instruments", "_span", "_started")
 
@@ -71,7 +71,7 @@ class PublishSpan:
 
 
 class TracedSender:
-    """A sender that records what another one sends."""
+    """Sender that wraps another one and records a span and metrics for each message."""
 
     def __init__(self, sender: OutgoingSender, instruments: Instruments) -> None:
         self._sender = sender
@@ -101,7 +101,7 @@ class TracedSender:
 def record_publish(
     instruments: Instruments, write: Callable[[Outgoing], Awaitable[None]]
 ) -> Callable[[Outgoing], Awaitable[None]]:
-    """Return `write` with the recording of a publish, for transactions, whose commit confirms."""
+    """Return a function that calls `write` and records it as a publish; for transactions, which have no confirms."""
 
     async def publish(outgoing: Outgoing) -> None:
         with _recording(instruments, outgoing):
@@ -135,7 +135,7 @@ class BatchSpan:
         self._destinations: set[str] = set()
 
     def create(self, outgoing: Outgoing, attributes: c.Attributes) -> None:
-        """Add a message, with a create span if the options demand it."""
+        """Add a message to the batch; record a create span for it if `Telemetry.create_spans` is set."""
         span = self._span
         if self._instruments.options.create_spans:
             shown = attributes | c.operation_attributes("create")
@@ -147,7 +147,7 @@ class BatchSpan:
         self.add(None if span is self._span else span.get_span_context(), attributes)
 
     def add(self, creation: trace.SpanContext | None, attributes: c.Attributes) -> None:
-        """Count a message, and link its creation."""
+        """Count a message of the batch, and link the batch span to the span that created it."""
         self._count += 1
         self._destinations.add(str(attributes.get(c.TEMPLATE, attributes[c.DESTINATION])))
         if creation is not None:
@@ -187,7 +187,7 @@ def batch_span(instruments: Instruments) -> Iterator[None]:
 
 
 def foreign_context(outgoing: Outgoing) -> Context | None:
-    """Return the context that the message carries, if it differs from that of the current span."""
+    """Return the trace context in the message's headers if it is not that of the current span, otherwise None."""
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):
         return None
@@ -200,7 +200,7 @@ def foreign_context(outgoing: Outgoing) -> Context | None:
 
 
 def write_context(outgoing: Outgoing, span: Span) -> None:
-    """Write the span into the headers, as the creation of the message."""
+    """Write the span's trace context into the message's headers, as the span that created the message."""
     fields: dict[str, str] = {}
     propagate.inject(fields, trace.set_span_in_context(span))
     for name, value in fields.items():

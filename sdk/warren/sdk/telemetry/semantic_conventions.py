@@ -45,7 +45,7 @@ CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 REPLIES: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to", "amq.gen-", "warren.reply.")
-"""Prefixes of generated queue names."""
+"""Prefixes of the names of reply queues and other queues with generated names."""
 
 OPERATION_TYPES: Final = {
     "publish": "send",
@@ -73,7 +73,9 @@ def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
 
 
 def span_name(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the span name: operation and destination; a temporary destination is replaced by the server."""
+    """Return the span name: operation and destination; for a temporary
+    destination, the address of the server instead.
+    """
     hidden = attributes.get(ANONYMOUS) or attributes.get(TEMPORARY)
     target = attributes.get(TEMPLATE) or (None if hidden else attributes.get(DESTINATION))
     if target is None and hidden and SERVER_ADDRESS in attributes:
@@ -82,7 +84,7 @@ def span_name(attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def operation_attributes(name: str) -> Attributes:
-    """Return the attributes of an operation."""
+    """Return the attributes of an operation such as `publish` or `ack`."""
     return {SYSTEM: "rabbitmq", OPERATION: name, OPERATION_TYPE: OPERATION_TYPES[name]}
 
 
@@ -113,7 +115,7 @@ def delivery_attributes(name: str, delivery: Delivery, delivery_tag: int) -> Att
 
 
 def connection_attributes(url: str, client: str, peer: tuple[str, int] | None) -> Attributes:
-    """Return the attributes of a connection: server of the URL, peer, and client name."""
+    """Return the attributes of a connection: server from the URL, address of the socket's peer, and client name."""
     parts = parse_url(url)
     attributes: Attributes = {SERVER_ADDRESS: parts.host, SERVER_PORT: parts.port, CLIENT_ID: client}
     if peer is not None:

@@ -13,11 +13,11 @@ from warren.sdk.app.statistics import Statistics
 from warren.sdk.telemetry.semantic_conventions import DESTINATION
 
 Measurement = tuple[float, str | None]
-"""A value, and its queue or None."""
+"""A value, and the name of the queue that it is about; None if it is about the whole App."""
 
 
 class StatisticsSource(Protocol):
-    """One run of an App."""
+    """The part of a run of an App that the metrics read."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class StatisticsSource(Protocol):
 class Metric(NamedTuple):
     """A metric and its value in the statistics.
 
-    :param now: it is a gauge that goes up and down; otherwise a count since the start.
+    :param now: true for a gauge that goes up and down, false for a count since the start of the App.
     """
 
     name: str
@@ -149,7 +149,7 @@ _sources: WeakKeyDictionary[MeterProvider, MeterSources] = WeakKeyDictionary()
 
 
 class MeterSources:
-    """The runs whose statistics the instruments of one meter provider read."""
+    """Creates the observable instruments of one meter provider, and keeps the runs whose statistics they read."""
 
     def __init__(self, meters: MeterProvider) -> None:
         self.sources: WeakSet[StatisticsSource] = WeakSet()
@@ -201,7 +201,7 @@ class MeterSources:
 
 
 def observe_run(meters: MeterProvider, source: StatisticsSource) -> None:
-    """Let the collections of the provider read this run while it lives."""
+    """Export the statistics of a run at each collection of the provider, until `stop_observing`."""
     sources_of = _sources.get(meters)
     if sources_of is None:
         # Once for each provider: it keeps the first instrument of a name, with its callbacks.

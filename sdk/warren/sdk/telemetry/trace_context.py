@@ -27,7 +27,9 @@ def creation_context(headers: Mapping[str, Any]) -> Context:
 
 @contextmanager
 def use_creation_context(delivery: Delivery) -> Iterator[None]:
-    """Make the creator's context the current one, so that a trace continues although this App records no spans."""
+    """Make the trace context of the message's publisher the current one within the block, so that a trace continues
+    although this App records no spans.
+    """
     token = context.attach(creation_context(delivery.headers))
     try:
         yield

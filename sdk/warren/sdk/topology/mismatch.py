@@ -18,7 +18,7 @@ from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 
 MOST = 64
-"""Upper bound of the differences; more than a queue has arguments."""
+"""Largest number of differences that are read from one item; more than a queue has arguments."""
 
 _REPLY = re.compile(
     r"received (?:none|the value '.*' of type '\w+'|'.*') but current is (?P<current>.+)", re.DOTALL
@@ -45,7 +45,8 @@ class Difference:
 
 
 async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
-    """Return all differences. Check first that the item exists: this would declare it.
+    """Return all differences between a declared item and the existing one. Call it only if the
+    item exists; otherwise it would be declared.
 
     :raises TopologyMismatch: if the broker refuses for another reason, or with a text that cannot be parsed (AMQP cuts
         texts off after 255 bytes).

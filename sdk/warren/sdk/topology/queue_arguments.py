@@ -30,16 +30,16 @@ ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
 
 @dataclass(frozen=True, slots=True)
 class QueueArgument:
-    """One argument: the field of `Queue`, its AMQP name, and its values.
+    """Description of one queue argument: its field in `Queue`, its AMQP name, and its allowed values.
 
     :param types: the types of queues that have it.
     :param form: type of its values.
     :param lowest: smallest number; of a duration, milliseconds.
     :param highest: greatest number; of a duration, milliseconds.
     :param words: the allowed texts; empty if all are allowed.
-    :param since: the first RabbitMQ that supports it.
-    :param classic_since: the first RabbitMQ whose classic queues support it.
-    :param idle_since: the first RabbitMQ that ignores or refuses it.
+    :param since: the first version of RabbitMQ that supports it.
+    :param classic_since: the first version of RabbitMQ whose classic queues support it.
+    :param idle_since: the first version of RabbitMQ that ignores or refuses it; None if all later ones support it.
     """
 
     field: str
@@ -54,7 +54,7 @@ class QueueArgument:
     classic_since: tuple[int, int] = (3, 10)
 
     def known_since(self, kind: QueueType) -> tuple[int, int]:
-        """Return the first RabbitMQ whose queues of this type support it."""
+        """Return the first version of RabbitMQ whose queues of this type support it."""
         return max(self.since, self.classic_since) if kind == "classic" else self.since
 
 
@@ -118,7 +118,7 @@ ARGUMENTS: Final = (
     ),
     QueueArgument("initial_cluster_size", "x-initial-cluster-size", STREAM, lowest=1),
 )
-"""In the order in which they are encoded."""
+"""All arguments for which `Queue` has a field, in the order in which they are encoded."""
 
 MAKES_CLASSIC: Final = ("max_priority", "mode", "version", "master_locator")
 MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes", "initial_cluster_size")
@@ -150,7 +150,7 @@ def infer_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
 def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> None:
     """Check the arguments of a queue of this type.
 
-    :param what: the queue in error texts.
+    :param what: description of the queue for error texts.
     :raises ConfigError: with the argument, its allowed values, and the types that have it.
     """
     if kind not in ALL:

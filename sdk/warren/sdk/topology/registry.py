@@ -25,7 +25,7 @@ MismatchPolicy = Literal["fail", "adopt"]
 
 
 class ReconnectingRunner(Protocol):
-    """Runs methods on one connection, and all of them on the next one if it is lost meanwhile."""
+    """Runs a group of methods on one connection; if it is lost meanwhile, runs the whole group on the next one."""
 
     async def run(self, methods: Callable[[MethodRunner], Awaitable[None]], /) -> None: ...
 
@@ -180,7 +180,8 @@ def _only_defaults(item: Declarable) -> bool:
 def _with_implied(named: Collection[Declarable]) -> dict[object, Declarable]:
     """Return the items by identity, with the dead letter topology that they imply.
 
-    A queue with defaults only, which is also an implied dead letter queue (of a handler for dead letters), is the latter.
+    A handler for dead letters declares its queue with defaults only. If another queue implies the same dead letter
+    queue, the implied declaration is used instead.
     """
     implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
     dead = {("queue", queue.name) for queue in implied if queue is not None}

@@ -37,7 +37,7 @@ class SharedSocketConnection(aio_pika.Connection):
 
     @property
     def underlay(self) -> AiormqConnection:
-        """The connection below, whose channels carry messages. Only of a connection that is open."""
+        """The `aiormq` connection below, whose channels carry messages. Available only while the connection is open."""
         assert self.transport is not None
         connection = self.transport.connection
         assert isinstance(connection, AiormqConnection)

@@ -19,14 +19,15 @@ FRAME_OVERHEAD = 8
 CONGESTED_BYTES = 32 * 1024
 LEAVE_SECONDS = 5.0
 ADDRESSES = 1000
-"""Number of pairs of exchange and key whose method frame is cached; others are encoded each time."""
+"""Largest number of pairs of exchange and key whose method frame is cached; others are encoded each time."""
 
 EAGER = 256
-"""Buffered parts that trigger a flush (about 40 messages), so that the broker works in parallel."""
+"""Number of buffered byte strings (about 40 messages) that are flushed at once, without waiting for the end of the turn
+of the event loop, so that the broker works in parallel."""
 
 _FRAME = struct.Struct(">BHI")
 _NEXT = struct.Struct(">BBHI")
-"""The end of a frame, and the head of the next."""
+"""End octet of a frame, and header of the next frame."""
 _ACK = struct.Struct(">BHIHHQBB").pack
 _END = b"\xce"
 _DELIVER = struct.pack(">HHB", BASIC, DELIVER, 0)
@@ -36,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Content(Protocol):
-    """A message to be published, as this module uses it."""
+    """The attributes of a message to be published that a data channel reads."""
 
     exchange: str
     routing_key: str
@@ -106,7 +107,7 @@ class DataChannel:
         return self.ended.exception()
 
     def abort(self) -> None:
-        """Cut the connection of the channel, so that a new one is opened, if this one can no longer be trusted."""
+        """Cut the connection of the channel, so that a new one is opened; for a connection in an unknown state."""
         self._frame_writer.transport.abort()
 
     @property
@@ -163,7 +164,7 @@ class DataChannel:
     ) -> str:
         """Start a consumer; return its tag. Deliveries may arrive before that.
 
-        :param prefetch: of this consumer; None keeps the value of the consumer before.
+        :param prefetch: of this consumer; None keeps the value of the previous consumer on the channel.
         :param stream: the queue is a stream; only capture uses this.
         :param timeout: seconds for each reply.
         """
@@ -210,7 +211,7 @@ class DataChannel:
     # Received frames
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Pass a received message to its callback or to the pending `get`; called by the scanner."""
+        """Pass a received message to its callback or to the pending `get`; called by the scanner of received frames."""
         kind = method[3]
         try:
             if kind == DELIVER:
@@ -225,7 +226,7 @@ class DataChannel:
             self.abort()
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        """Pass a confirm to its callback; called by the scanner."""
+        """Pass a confirm to `on_confirm`; called by the scanner of received frames."""
         self.on_confirm(sequence, multiple, ack)
 
     def _take(self, kind: int, method: bytes, header: bytes, body: bytes) -> None:
@@ -268,7 +269,7 @@ class DataChannel:
             self._frame_writer.flush()
 
     def acknowledge(self, delivery_tag: int) -> None:
-        """Acknowledge at the end of this turn of the event loop; adjacent tags leave as one `multiple`.
+        """Acknowledge at the end of this turn of the event loop; adjacent tags are sent as one ack with `multiple`.
 
         Only for channels with one consumer, whose delivery tags count from 1 without a gap.
         """
@@ -278,7 +279,9 @@ class DataChannel:
         self._acks.append(delivery_tag)
 
     def transaction_ended(self, *, committed: bool) -> None:
-        """React to a commit (`committed`) or rollback on the channel; capture overrides it."""
+        """Do nothing; called after each commit or rollback. The channel of event
+        capture overrides it to record the outcome.
+        """
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
         """Acknowledge all deliveries of the channel up to this tag; only within a transaction."""
@@ -305,7 +308,7 @@ class DataChannel:
         self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 
     def _account(self, tags: Sequence[int]) -> None:
-        """Note settled tags, which are in ascending order."""
+        """Update the sets of settled and unsettled delivery tags; `tags` are in ascending order."""
         highest = tags[-1]
         if highest > self._highest:
             self._outstanding.update(range(self._highest + 1, highest + 1))

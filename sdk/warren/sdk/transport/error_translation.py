@@ -94,5 +94,5 @@ def to_sdk_error(what: str, error: BaseException) -> WarrenError:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the arguments of an error as one line."""
+    """Return the text of an error (its arguments) as one line."""
     return " ".join(str(part) for part in error.args if part is not None) or type(error).__name__

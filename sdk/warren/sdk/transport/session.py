@@ -37,16 +37,17 @@ Opened = TypeVar("Opened")
 CLOSED_HERE = 0
 """Code of aiormq for a connection that this side closed."""
 FORCED = 320
-"""The broker stops, or an operator has closed the connection (AMQP 0-9-1, connection-forced)."""
+"""Reply code with which the broker closes the connection because it stops, or because an operator
+closed it (AMQP 0-9-1, connection-forced)."""
 
 ChannelFactory = Callable[[AmqpChannel, FrameWriter, DeliveryScanner, int, bool], DataChannel]
-"""Factory of data channels: `DataChannel`, or a subclass that does more."""
+"""Factory of data channels: `DataChannel`, or the subclass of event capture."""
 
 
 class Session:
     """One live connection to the broker.
 
-    :ivar frame_max: most bytes of a frame, as negotiated.
+    :ivar frame_max: largest size of a frame in bytes, as negotiated.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Session:
 
 
 def _forget(opening: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned opening, which has been reported already."""
+    """Retrieve the exception of an abandoned opening, so that asyncio does not log it; it has been reported already."""
     if not opening.cancelled():
         opening.exception()
 

@@ -15,7 +15,8 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
-"""Seconds between heartbeats for aiormq while only messages arrive, which it does not receive."""
+"""Seconds between the heartbeats that are passed to aiormq while only messages arrive. Messages do not reach aiormq,
+which would take the connection for dead."""
 
 
 class FrameWriter:

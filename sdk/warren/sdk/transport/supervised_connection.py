@@ -20,7 +20,7 @@ from warren.sdk.transport.session import ChannelFactory, Session
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
 STABLE_SECONDS = 1.0
-"""A connection that is lost sooner counts as a failed attempt, so that the next one waits."""
+"""A connection that lasts less than this counts as a failed attempt, so that the next attempt waits."""
 MOST_REFUSALS = 3
 """Number of times that the broker closes the connection during one piece of work before the work fails."""
 
@@ -28,15 +28,16 @@ Result = TypeVar("Result")
 
 
 class SupervisedConnection:
-    """A connection that is opened again after each loss.
+    """Keeps a connection to the broker: opens it, and opens it again after each loss.
 
     :param name: shown by the broker, and in logs.
-    :param setup: prepares each new session (channels, topology); the connection is up after that.
+    :param setup: prepares each new session (opens channels, declares topology) before it is used.
     :param on_up: called between `setup` and the first use of the session, without a switch to other tasks.
     :param on_down: called when the session is lost or closed.
     :param on_blocked: see `Session.open`.
-    :param first_retry: seconds; upper bound of the first random wait, doubled for each later one.
-    :param longest_retry: seconds; upper bound of all waits.
+    :param first_retry: seconds; upper bound of the random wait before the first new
+        attempt. It doubles with each further attempt.
+    :param longest_retry: seconds; limit of that upper bound.
     :param channels: factory of the data channels of its sessions.
     """
 
@@ -75,7 +76,7 @@ class SupervisedConnection:
         """The error of the last attempt; None while connected."""
 
     async def start(self, timeout: float) -> None:
-        """Connect, and stay connected from here on.
+        """Connect; from then on, reconnect after each loss.
 
         :param timeout: seconds for the first connection.
         :raises WarrenError: the reason for the failure; raised at once if another attempt cannot succeed.
@@ -103,12 +104,12 @@ class SupervisedConnection:
         return self.session
 
     async def use(self, work: Callable[[Session], Awaitable[Result]]) -> Result:
-        """Do some work on the session; wait for one, and repeat the work on the next one if the session is lost
-        meanwhile.
+        """Run `work` on the session, after waiting for one; if the session is lost
+        meanwhile, run it again on the next one.
 
-        :raises TransportUnavailable: if the connection is closed for good; if the work raises it while the session
-            lives; or if the broker closes sessions over a frame, which may be one of this work: at once if the error is
-            not retryable, otherwise the third time.
+        :raises TransportUnavailable: if the connection is closed for good, or the work raises it while the session
+            lives. Also if the broker closes the connection because of a frame, which the work may have sent: at once if
+            that error is not retryable, otherwise the third time.
         """
         refusals = 0
         while True:
@@ -210,7 +211,8 @@ class SupervisedConnection:
     def _worth_retrying(self, error: BaseException) -> bool:
         """Return whether another attempt may succeed.
 
-        After the first connection every error may be temporary. Before it, an error of configuration is raised at once.
+        After the first connection every error may be temporary. Before it, `start`
+        raises errors that are not retryable at once.
         """
         if self.connects > 0:
             return isinstance(error, Exception)

@@ -23,7 +23,9 @@ Parameters = ParamSpec("Parameters")
 
 
 class HandlerDecorator(Generic[Content]):
-    """Decorator for a handler of an Event, a Command or foreign content. The first parameter must take the content."""
+    """Decorator for a handler of an Event, a Command or foreign content (from publishers without Warren). The first
+    parameter must take the content.
+    """
 
     def __init__(self, register: Register) -> None:
         self._register = register

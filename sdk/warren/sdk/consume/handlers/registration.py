@@ -28,7 +28,7 @@ from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import TopologyRegistry
 
 Register: TypeAlias = Callable[[Callable[..., Any]], None]
-"""Adds a function to the handlers."""
+"""Registers a decorated function as a handler."""
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -46,13 +46,13 @@ class HandlerOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     """Retry policy; by default the App's."""
     once: Once | None
-    """Makes duplicates have no second effect."""
+    """Idempotency: a duplicate of a message gets the stored result, and the handler does not run again."""
 
 
 class HandlerRegistry:
     """The handlers of an App, as endpoints by the name of their queue.
 
-    :param registry: gets the topology that the handlers need.
+    :param registry: topology registry of the App, to which the topology that the handlers need is added.
     :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
     :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
     :param retry: policy for handlers that have none of their own.
