@@ -32,22 +32,23 @@ from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError, Reply
 
 DEFAULT_HEARTBEAT = 60
-"""Heartbeat interval in seconds that is offered unless the URL names another one; 0 in the URL disables heartbeats."""
+"""Heartbeat interval in seconds that the client asks for unless the URL names another one; 0 in the URL disables
+heartbeats."""
 READ_SIZE = 256 * 1024
-"""Bytes that one read from the socket returns at most."""
+"""Maximum number of bytes that one read from the socket returns."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds to wait for the broker's `close-ok`; a stopped broker does not send one."""
+"""Seconds to wait for the broker's `close-ok` when closing a connection; a stopped broker does not send one."""
 MAX_TIMEOUT = 1_000_000.0
-"""Longest timeout in seconds: poll and sockets do not accept values much beyond some weeks."""
+"""Largest accepted timeout in seconds: poll and sockets do not accept values much beyond some weeks."""
 TRANSIENT_REPLIES = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
-"""Reply codes of a broker that is shutting down or starting."""
+"""Reply codes of a broker that is shutting down or starting: another attempt may succeed."""
 _HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _CANCEL = methods.BY_NAME["basic.cancel"]
 
 
 @dataclass(frozen=True)
 class Address:
-    """Location of a broker, and how long to wait for it.
+    """URL of a broker with the timeout for its answers, from which connections are opened.
 
     :param url: `amqp://` or `amqps://`, with credentials. Query parameters have aiormq's names: `cafile`, `capath`,
         `certfile`, `keyfile`, `no_verify_ssl` (paths on the machine that connects), `heartbeat` (seconds); others are
@@ -92,14 +93,14 @@ class Address:
 
 
 class BrokerUnreachable(PipelineError):
-    """No broker answered at the address; another attempt may succeed."""
+    """Error: no broker answered at the address. Another attempt may succeed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, transient=True)
 
 
 class BrokerConnection:
-    """Open connection with one open channel.
+    """Open connection to a broker with one open channel, and a thread that sends heartbeats.
 
     A lock serialises the owner and the heartbeat thread, because a TLS socket cannot read and write at the same time.
     """
@@ -121,7 +122,7 @@ class BrokerConnection:
             raise BrokerUnreachable(describe_connect_error(error)) from None
         self.timeout = address.timeout
         self.frame_max = conversation.frame_max
-        """Largest frame in bytes."""
+        """Largest frame in bytes, as negotiated with the broker."""
         self.heartbeat = conversation.heartbeat
         """Negotiated heartbeat interval in seconds: the broker sends something at least that often. 0 means no
         heartbeats.
@@ -155,7 +156,7 @@ class BrokerConnection:
             return answer
 
     def send(self, frames: bytes) -> None:
-        """Send complete frames.
+        """Send frames; wait while the broker accepts no data.
 
         :raises OSError: if the connection is lost, or if the broker accepts no data within the address's timeout
         """
@@ -164,7 +165,7 @@ class BrokerConnection:
             self._socket.sendall(frames)
 
     def offer(self, frames: memoryview, wait: float) -> int:
-        """Send as many of the given bytes as the socket accepts now.
+        """Send as many of the given bytes as the socket accepts without waiting.
 
         If the socket accepts none, wait until it does or until data arrives, whichever is first. Publishers need this:
         a broker that returns messages may stop reading until the publisher reads what it returned.
@@ -209,7 +210,9 @@ class BrokerConnection:
         return data
 
     def _receive_tls(self) -> bytes | None:
-        """Return decrypted bytes; None if only a partial record or a record without application data arrived."""
+        """Return decrypted bytes; None if the socket has only a part of a TLS record, or a record without application
+        data.
+        """
         with self._lock:
             self._socket.settimeout(0)
             try:
@@ -220,28 +223,32 @@ class BrokerConnection:
                 self._socket.settimeout(self.timeout)
 
     def check_frame(self, frame: bytes) -> None:
-        """Raise if a frame that the owner did not expect ends the channel, the connection or the consumer.
+        """Raise an error if a frame that belongs to no delivery or call closes the channel or connection, or cancels
+        the consumer.
 
-        Harmless frames are ignored.
+        Other frames, such as heartbeats, are ignored.
 
         :raises ClosedByBroker: if the frame closes the channel or the connection
-        :raises PipelineError: if the frame cancels the consumer
+        :raises PipelineError: if the frame cancels the consumer, because its queue was deleted
         """
         self._conversation.raise_if_closed(frame)
         if frame[0] == 1 and frame[7:11] == _CANCEL.class_id.to_bytes(2) + _CANCEL.method_id.to_bytes(2):
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it (`ClosedByBroker`) while nothing else is in progress."""
+        """Open the channel again after the broker closed it, which an earlier call raised as `ClosedByBroker`.
+
+        Call it only while nothing else is in progress on the connection.
+        """
         with self._lock:
             self._conversation.reopen()
 
     def close(self, rest: bytes = b"") -> None:
-        """Close the connection. Never raises, because a lost connection is closed as well.
+        """Close the connection. Errors are ignored, because a lost connection is closed as well.
 
         When it returns, a broker that answered has requeued all unacknowledged messages.
 
-        :param rest: bytes of an incomplete frame that the owner has already received
+        :param rest: bytes of an incomplete frame that the caller has already received
         """
         if self._closed.is_set():
             return
@@ -288,9 +295,9 @@ def is_transient(error: Exception) -> bool:
 
 
 def describe_failure(error: Exception, progress: str = "") -> str:
-    """Describe the failure of an open connection in one line.
+    """Describe in one line, for the user, why an operation on an open connection failed.
 
-    :param progress: how far the owner got, for example `after 3 of 5 messages`
+    :param progress: how far the operation got, for example `after 3 of 5 messages`
     """
     suffix = f" {progress}" if progress else ""
     match error:
@@ -314,7 +321,7 @@ def describe_failure(error: Exception, progress: str = "") -> str:
 
 
 def describe_refusal(error: ClosedByBroker) -> str:
-    """Describe why the broker refused the connection."""
+    """Describe in one line, for the user, why the broker refused the connection."""
     match error.code:
         case Reply.ACCESS_REFUSED:
             return "the broker refused the user name or the password"
@@ -325,7 +332,7 @@ def describe_refusal(error: ClosedByBroker) -> str:
 
 
 def describe_connect_error(error: OSError) -> str:
-    """Describe why no connection to the broker could be made."""
+    """Describe in one line, for the user, why no connection to the broker could be made."""
     match error:
         case ssl.SSLCertVerificationError(verify_message=reason):
             return f"its certificate is not trusted ({reason}); name its authority in the URL: ?cafile=PATH"

@@ -96,7 +96,7 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return {key.lower(): value for key, value in self.options.items()}
 
     def _queue_browser(self) -> QueueBrowser:
-        """Return the browser of the named queue.
+        """Return the browser that reads the named queue in a batch read.
 
         :raises PipelineError: if an option is unknown, missing or not valid
         """
@@ -113,7 +113,9 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
 
 @contextmanager
 def source_errors() -> Iterator[None]:
-    """Raise errors of the source in an executor as `PipelineError`, without Spark's stack traces."""
+    """Raise errors of the data source, which Spark reports with stack traces from an executor, as one-line
+    `PipelineError`.
+    """
     try:
         yield
     except PySparkException as error:
@@ -125,9 +127,10 @@ def source_errors() -> Iterator[None]:
 
 
 def check_schema(schema: StructType, own: StructType = SCHEMA) -> None:
-    """Reject a schema other than the source's own.
+    """Raise an error if the user asked for another schema than the data source's own.
 
-    :raises PipelineError: if the user asked for another schema
+    :param schema: schema that Spark passes
+    :raises PipelineError: if the schemas differ
     """
     if schema != own:
         raise PipelineError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_DURATION = timedelta(days=36_500)
-"""Longest duration that is accepted, so that Python and Spark can add several of them to a time."""
+"""Longest duration that is accepted. It is limited so that Python and Spark can add several durations to a time."""
 
 
 def parse(text: str) -> timedelta:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class PipelineError(Exception):
-    """A read, write or job failed for a reason that the user can act on.
+    """Error of a read, write or job for a reason that the user can act on.
 
     The message is one line that names the problem and the remedy, and never a password.
 
@@ -19,13 +19,15 @@ class PipelineError(Exception):
 
 
 class SparkFailed(OSError):
-    """Spark itself failed, for lack of disk, memory or cluster. The message is one line; Spark's log has the details."""
+    """Error of Spark itself, for lack of disk, memory or cluster. The message is one line; Spark's log has the
+    details.
+    """
 
 
 def spark_failure(error: Exception, log: Path) -> SparkFailed | None:
-    """Convert an error that Spark raised; return None for any other error.
+    """Convert an error that Spark raised to a `SparkFailed` with a one-line message; return None for any other error.
 
-    :param log: file that Spark writes to, if it was started for this job
+    :param log: file that Spark's output is written to; the message names it if it exists
     """
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return None

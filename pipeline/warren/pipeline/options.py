@@ -9,15 +9,18 @@ from datetime import UTC, datetime
 from warren.pipeline.errors import PipelineError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""Earliest time that AMQP can represent."""
+"""Earliest time that an AMQP timestamp can represent."""
 DIGITS = 18
-"""Number of digits that fit into 64 bits in any case."""
+"""Number of decimal digits of which every number fits into 64 bits."""
 NAME_BYTES = 255
 """Longest short string of AMQP in bytes."""
 
 
 def parse_time(name: str, text: str) -> datetime:
-    """Return the time that an ISO 8601 text names; without a zone it is in UTC."""
+    """Return the time that an ISO 8601 text names; without a zone it is in UTC.
+
+    :param name: name of the option, for the error
+    """
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -31,7 +34,10 @@ def parse_time(name: str, text: str) -> datetime:
 
 
 def parse_seconds(name: str, text: str) -> float:
-    """Return a finite number of seconds."""
+    """Return the finite number of seconds that a text names.
+
+    :param name: name of the option, for the error
+    """
     try:
         number = float(text)
     except ValueError:
@@ -42,7 +48,7 @@ def parse_seconds(name: str, text: str) -> float:
 
 
 def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
-    """Return an option's positive number, or the default if the option is not set.
+    """Return the positive number of the option `name`, or the default if the option is not set.
 
     :param of: the counted unit, for the error
     """
@@ -61,7 +67,7 @@ def parse_natural(text: str) -> int | None:
 
 
 def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return an option's boolean, or the default if the option is not set."""
+    """Return the boolean of the option `name`, or the default if the option is not set."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -71,7 +77,7 @@ def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def queue_name(kind: str, name: str) -> str:
-    """Return the name if AMQP can carry it.
+    """Check that AMQP can carry a name, and return it.
 
     :param kind: what the name belongs to, for the error
     """
@@ -84,5 +90,5 @@ def queue_name(kind: str, name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote a given value for a one-line error, shortened to 60 characters."""
+    """Return a value that the user gave in quotes, shortened to 60 characters, for a one-line error."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"

@@ -1,4 +1,4 @@
-"""Charts over time (columns or lines) and ranked bars with long labels, as sections of a report page."""
+"""Charts over time (columns or lines), and ranked bars with long labels, as HTML sections of a report page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from warren.pipeline.report import html_page
 from warren.pipeline.report.html_page import LETTER, NARROW, WIDE, BarPart, Table
 
 BROAD = 960
-"""Width in SVG units of a chart that takes the page's whole width; on a phone it is `html_page.NARROW`."""
+"""Width in SVG units of a chart that takes the page's whole width. For phones it is drawn again `html_page.NARROW`
+wide."""
 TONES = ("plain", "late", "warn", "good", "off")
-"""Colours for categories that are neither good nor bad, in order of use."""
+"""Names of colours (classes of the style sheet) for categories such as reasons, in order of use."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one line or column colour, one for each step of time; None where the value is unknown."""
+    """Values of one line, or of one colour of the columns: one for each step of time, None where the value is
+    unknown.
+    """
 
     name: str
     tone: str
@@ -27,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LimitLine:
-    """Horizontal line with a label, for a limit."""
+    """Horizontal line with a label that marks a limit in a chart."""
 
     value: float
     words: str
@@ -35,15 +38,15 @@ class LimitLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """Values over time. Columns are stacked; lines are not."""
+    """Chart of values over time, as lines or as stacked columns."""
 
     title: str
     description: str
     labels: tuple[str, ...]
-    """One for each step; as many are drawn as fit."""
+    """Labels of the time axis, one for each step; as many are drawn as fit."""
     series: tuple[Series, ...]
     table: Table
-    """The drawn values, in a collapsed table."""
+    """Table with the drawn values, which the page shows collapsed."""
     lines: bool = False
     levels: tuple[LimitLine, ...] = ()
     note: str = ""
@@ -51,7 +54,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class RankedBar:
-    """Bar with its label above it and a number at its end."""
+    """Bar of a ranking, with its label above it and a number at its end."""
 
     name: str
     parts: tuple[BarPart, ...]
@@ -60,7 +63,7 @@ class RankedBar:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Bars on one scale, the largest first."""
+    """Bar chart with one bar for each item, drawn to one scale, the largest first."""
 
     title: str
     description: str
@@ -71,7 +74,7 @@ class Ranking:
 
 
 def chart(data: Chart, name: str) -> str:
-    """Return the section of a chart at the page's whole width.
+    """Return the HTML section of a chart over time, at the page's whole width.
 
     :param name: prefix for element ids, unique on the page
     """
@@ -85,7 +88,7 @@ def chart(data: Chart, name: str) -> str:
 
 
 def ranking(data: Ranking, name: str) -> str:
-    """Return the section of a ranking, with its table beside it.
+    """Return the HTML section of a ranking, with its table beside the bars.
 
     :param name: prefix for element ids, unique on the page
     """
@@ -98,7 +101,10 @@ def ranking(data: Ranking, name: str) -> str:
 
 
 def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]) -> str:
-    """Return the heading, description and legend of a section."""
+    """Return the HTML that begins a section: heading, description and legend.
+
+    :param legend: pairs of colour and meaning
+    """
     key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in legend)
     return f'<section><h2>{escape(title)}</h2><p class="says">{escape(description)}</p>' + (
         f'<ul class="key" aria-hidden="true">{key}</ul>' if key else ""
@@ -106,12 +112,15 @@ def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]
 
 
 def section_foot(note: str) -> str:
-    """Return the note and the end of a section."""
+    """Return the HTML that ends a section, with a note if there is one."""
     return (f'<p class="note">{escape(note)}</p>' if note else "") + "</section>"
 
 
 def time_chart_svg(data: Chart, width: int, name: str) -> str:
-    """Return the drawing of a chart: a scale on the left, time below."""
+    """Return the SVG of a chart over time: value axis on the left, time axis below.
+
+    :param name: prefix for element ids, unique on the page
+    """
     height, below, top = (280, 26, 14) if width == BROAD else (220, 26, 14)
     highest = max([*heights(data), *(level.value for level in data.levels)], default=0)
     ticks = scale(highest)
@@ -142,7 +151,7 @@ def time_chart_svg(data: Chart, width: int, name: str) -> str:
 
 
 def heights(data: Chart) -> list[float]:
-    """Return the drawn heights: values of lines, sums of stacked columns."""
+    """Return the values that determine the value axis: the values of lines, or the sums of stacked columns."""
     if data.lines:
         return [value for series in data.series for value in series.values if value is not None]
     return [
@@ -151,7 +160,12 @@ def heights(data: Chart) -> list[float]:
 
 
 def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) -> list[str]:
-    """Return the rectangles of stacked columns."""
+    """Return the SVG rectangles of stacked columns.
+
+    :param left: x coordinate of the first column
+    :param step: distance of two columns
+    :param y: converts a value to a y coordinate
+    """
     drawn = []
     for at in range(len(data.labels)):
         base = 0.0
@@ -171,7 +185,12 @@ def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) 
 
 
 def polyline(series: Series, first: float, step: float, y: Callable[[float], float]) -> str:
-    """Return one line, interrupted where values are unknown; a single value becomes a dot."""
+    """Return the SVG of one line, interrupted where values are unknown; a single value becomes a dot.
+
+    :param first: x coordinate of the first value
+    :param step: distance of two values
+    :param y: converts a value to a y coordinate
+    """
     drawn, points = [], list[str]()
     for at, value in enumerate([*series.values, None]):
         if value is not None:
@@ -187,7 +206,7 @@ def polyline(series: Series, first: float, step: float, y: Callable[[float], flo
 
 
 def labels(words: Sequence[str], left: float, step: float, width: int, height: int) -> list[str]:
-    """Return as many evenly spaced labels as fit; the first and the last stay inside the drawing."""
+    """Return the SVG of as many evenly spaced time labels as fit; the first and the last stay inside the drawing."""
     if not words:
         return []
     longest = max(len(word) for word in words) * LETTER + 28
@@ -204,7 +223,7 @@ def labels(words: Sequence[str], left: float, step: float, width: int, height: i
 
 
 def ranking_svg(data: Ranking, width: int, name: str) -> str:
-    """Return the drawing of a ranking, with each label above its bar."""
+    """Return the SVG of a ranking, with each label above its bar."""
     largest = max((sum(part.value for part in row.parts) for row in data.rows), default=0) or 1
     numbers = max((len(row.number) for row in data.rows), default=0) * LETTER + 10
     room, drawn, top = width - numbers, list[str](), 0.0
@@ -244,7 +263,7 @@ def svg(title: str, description: str, width: int, height: float, name: str, draw
 
 
 def scale(highest: float) -> list[float]:
-    """Return 0 and at most five round numbers, of which the last is not below `highest`."""
+    """Return the marks of a value axis: 0 and at most five round numbers, of which the last is not below `highest`."""
     if highest <= 0:
         return [0, 1]
     rough = highest / 4
@@ -254,7 +273,7 @@ def scale(highest: float) -> list[float]:
 
 
 def short_number(number: float) -> str:
-    """Format a number for a scale: `950`, `12k`, `1.5M`."""
+    """Format a number for a value axis: `950`, `12k`, `1.5M`."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= limit:
             return f"{number / limit:g}{unit}"

@@ -10,7 +10,7 @@ from warren.pipeline.durations import format_duration
 
 
 class Bucket(Protocol):
-    """Bar of a histogram: values over `above` and at most `up_to`; None is unbounded."""
+    """Bucket of a histogram: the number of values over `above` and at most `up_to`; None is unbounded."""
 
     @property
     def above(self) -> float | None: ...
@@ -24,7 +24,7 @@ AnyBucket = TypeVar("AnyBucket", bound=Bucket)
 
 
 def percent(count: int, total: int) -> str:
-    """Format a share with one decimal; a non-zero count is never 0 %, an incomplete one never 100 %."""
+    """Format a share of a total with one decimal. Only zero is shown as 0 %, and only the whole total as 100 %."""
     if not total or count in (0, total):
         return "100 %" if count else "0 %"
     return f"{min(max(100 * count / total, 0.1), 99.9):.1f} %"
@@ -37,7 +37,7 @@ def trimmed(histogram: Sequence[AnyBucket]) -> list[AnyBucket]:
 
 
 def span(bucket: Bucket, format_value: Callable[[float], str] = format_duration) -> str:
-    """Format a bucket's range: `to 5 min`, `over 2 h`."""
+    """Format the range of a histogram's bucket: `to 5 min`, `over 2 h`."""
     if bucket.up_to is None:
         return f"over {format_value(bucket.above or 0)}"
     return f"to {format_value(bucket.up_to)}"
@@ -56,7 +56,7 @@ def clock(instant: str) -> str:
 
 
 def label(seconds: float, step: float) -> str:
-    """Format a Unix time as a label of a chart with steps of `step` seconds."""
+    """Format a Unix time for the time axis of a chart whose steps are `step` seconds wide."""
     form = (
         "%H:%M:%S" if step < 60 else "%H:%M" if step < 3600 else "%-d %b %H:%M" if step < 86_400 else "%-d %b"
     )

@@ -1,6 +1,6 @@
-"""Self-contained HTML page: figures as inline SVG with their tables, for light and dark, wide and narrow screens.
+"""Self-contained HTML page: bar charts as inline SVG with their tables, for light and dark, wide and narrow screens.
 
-The page contains no script, font or image from elsewhere; its own content security policy forbids them. Every figure is
+The page contains no script, font or image from elsewhere; its own content security policy forbids them. Every chart is
 drawn twice, for a desktop and for a phone, because text in an SVG shrinks with it; the style sheet shows the one that
 fits.
 """
@@ -20,7 +20,7 @@ LETTER = 8.2
 
 @dataclass(frozen=True)
 class BarPart:
-    """Segment of a bar. `tone` names its colour: good, late, off, warn or plain."""
+    """Segment of a bar. `tone` names its colour, a class of the style sheet: good, late, off, warn or plain."""
 
     value: float
     tone: str
@@ -29,7 +29,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class BarRow:
-    """Bar with its label; `note` is written after it, `emphasised` prints it bold."""
+    """Bar with its label. `note` is the text at its end; `emphasised` prints label and note bold."""
 
     label: str
     parts: tuple[BarPart, ...]
@@ -39,14 +39,14 @@ class BarRow:
 
 @dataclass(frozen=True)
 class Divider:
-    """Line between two rows, with a text."""
+    """Horizontal line between two bars, with a text."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers as text; the first column names the row."""
+    """Table of a report; the cells are text, and the first column names the row."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -56,24 +56,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """Bars, one a row, on one scale or each filling the width, with a description and a table of the numbers."""
+    """Bar chart with one bar for each row, a description, and a table of the numbers.
+
+    The bars share one scale, or each of them fills the width.
+    """
 
     title: str
     description: str
     rows: tuple[BarRow | Divider, ...]
     table: Table
     legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of tone and name."""
+    """Pairs of colour (see `BarPart`) and meaning."""
     fills_width: bool = False
-    """True if each bar fills the width, for shares instead of counts."""
+    """True if each bar fills the width, which shows shares instead of counts."""
     note: str = ""
     extra_table: Table | None = None
-    """Numbers of the bars, collapsed, where `table` shows something else."""
+    """Table with the numbers of the bars, shown collapsed. Needed if `table` shows something else."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Headline number with its label."""
+    """Important number with its label, shown at the top of the page."""
 
     number: str
     words: str
@@ -81,9 +84,9 @@ class Tile:
 
 
 def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], foot: Sequence[str]) -> str:
-    """Return the whole page.
+    """Return the whole HTML page of a report.
 
-    :param title: text, as `lead` and `foot`
+    :param title: text, as `lead` (introduction) and `foot` (lines of the footer)
     :param sections: HTML made by the functions of this module and of `charts`
     """
     cards = "".join(
@@ -105,7 +108,7 @@ def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], 
 
 
 def figure(figure_data: Figure, name: str) -> str:
-    """Return the section of a figure: description, bars, and the table beside them.
+    """Return the HTML section of a bar chart: description, bars, and the table beside them.
 
     :param name: prefix for element ids, unique on the page
     """
@@ -126,7 +129,10 @@ def figure(figure_data: Figure, name: str) -> str:
 
 
 def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
-    """Return a section with a list of texts, for problems or for their absence."""
+    """Return an HTML section with a list of sentences, such as problems, or that there are none.
+
+    :param tone: colour of the section, see `BarPart`
+    """
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<section class="notice {tone}"><h2>{escape(title)}</h2><ul>{items}</ul></section>'
 
@@ -150,7 +156,10 @@ def keep_unit_with_number(cell: str) -> str:
 
 
 def bars_svg(figure_data: Figure, width: int, name: str) -> str:
-    """Return the drawing of a figure: labels on the left, bars from a common line, notes at their ends."""
+    """Return the SVG of a bar chart: labels on the left, bars from a common line, notes at their ends.
+
+    :param name: prefix for element ids, unique on the page
+    """
     rows = [row for row in figure_data.rows if isinstance(row, BarRow)]
     height = ROW if len(rows) > 1 else 2 * ROW
     labels = max((len(row.label) for row in rows), default=0)
@@ -184,7 +193,12 @@ def bars_svg(figure_data: Figure, width: int, name: str) -> str:
 
 
 def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -> str:
-    """Return one bar with its label and note."""
+    """Return the SVG of one bar with its label and note.
+
+    :param left: x coordinate at which the bar begins
+    :param top: y coordinate of the row
+    :param scale: width of one unit
+    """
     middle = top + height / 2 + 5
     emphasised = " strong" if row.emphasised else ""
     drawn = [

@@ -1,4 +1,4 @@
-"""Extraction of an Arrow column's values as bytes, without one Arrow scalar per value."""
+"""Extraction of an Arrow column's values as bytes objects, without creating an Arrow scalar for each value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Cells: TypeAlias = "list[bytes | None]"
 
 
 def cells(column: Any) -> Cells:
-    """Return the values of a column of strings or binaries; a string in UTF-8."""
+    """Return the values of a column of strings or binaries as bytes; strings are encoded in UTF-8."""
     column = column.cast(pa.large_binary())
     if not len(column):
         return []

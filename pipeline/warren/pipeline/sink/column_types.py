@@ -1,4 +1,4 @@
-"""Columns that a message is made of, and the Spark types that each of them accepts."""
+"""Columns of a DataFrame that become parts of a message, and the Spark types that each of them accepts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "cluster_id": TEXT_TYPES,
 }
 SOURCE_ONLY = frozenset(("queue", "offset", "redelivered", "possible_duplicate"))
-"""Columns that describe a read. They are ignored, so that a frame that was read can be written again."""
+"""Columns that only reading produces. Writing ignores them, so that a frame that was read can be written again."""
 
 
 def check_columns(schema: StructType, exchange: str | None) -> None:
-    """Check before publishing that rows of the schema can become messages.
+    """Check that rows of a schema can become messages, before anything is published.
 
     :param exchange: exchange option of the write; None if it is not set
     :raises PipelineError: if a column is unknown, repeated, missing, or of a wrong type
@@ -81,7 +81,7 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
 
 
 def is_text_map(kind: DataType) -> bool:
-    """Return whether a map type is map<string,string>; True for types that are not maps."""
+    """Return whether a type is map<string,string>, if it is a map at all; True for all other types."""
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)

@@ -1,4 +1,4 @@
-"""Window of unconfirmed messages: publisher confirms, negative confirms and returns of one channel."""
+"""Record of the messages that a channel has published and the broker has not confirmed yet."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from warren.wire.delivery_scanner import ReturnFields, decode_return
 
 
 class ConfirmWindow:
-    """Messages of one channel in confirm mode by sequence number, with their frames for publishing them again."""
+    """Unconfirmed messages of a channel in confirm mode, by sequence number, with their frames for publishing them
+    again.
+
+    It processes the broker's acks, nacks and returned messages.
+    """
 
     def __init__(self) -> None:
         self.size = 0
         """Bytes of the unconfirmed and refused messages."""
         self.confirmed = 0
-        """Messages confirmed so far, over all channels."""
+        """Number of messages confirmed so far, over all channels that a publisher has used."""
         self.returned: ReturnFields | None = None
         """The last message that the broker returned because it reached no queue."""
         self.blocked_reason: str | None = None
-        """Reason of `connection.blocked` while the connection is blocked; else None."""
+        """Reason that the broker gave for blocking the connection (`connection.blocked`); None while it is not
+        blocked."""
         self.nacked: list[bytes] = []
         """Frames of messages that the broker refused (`basic.nack`)."""
         self._unconfirmed: dict[int, bytes] = {}
@@ -29,23 +34,32 @@ class ConfirmWindow:
 
     @property
     def unconfirmed(self) -> int:
-        """Number of messages without a confirm or a nack."""
+        """Number of published messages for which neither an ack nor a nack has arrived."""
         return len(self._unconfirmed)
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Assign the next sequence numbers to messages that are about to be published."""
+        """Add messages that are about to be published; they get the next sequence numbers.
+
+        :param frames: the frames of each message
+        """
         self._unconfirmed.update(enumerate(frames, self._next))
         self._next += len(frames)
         self.size += sum(map(len, frames))
 
     def take_nacked(self) -> list[bytes]:
-        """Return and remove the refused messages."""
+        """Remove the messages that the broker refused (`basic.nack`), and return their frames for publishing them
+        again.
+        """
         frames, self.nacked = self.nacked, []
         self.size -= sum(map(len, frames))
         return frames
 
     def take_unconfirmed(self) -> list[bytes]:
-        """Return and remove all messages that are not confirmed, in order, for a new channel with numbers from 1."""
+        """Remove all messages that are not confirmed, and return their frames in order, for publishing them on a new
+        channel.
+
+        Sequence numbers begin at 1 again.
+        """
         frames = [*self.nacked, *self._unconfirmed.values()]
         self.nacked = []
         self._unconfirmed.clear()
@@ -55,7 +69,12 @@ class ConfirmWindow:
         return frames
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        """Process a `basic.ack` or `basic.nack`."""
+        """Process a `basic.ack` or `basic.nack`.
+
+        :param sequence: delivery tag: the sequence number of a message
+        :param multiple: whether all earlier messages are meant as well
+        :param ack: whether it is a `basic.ack`
+        """
         numbers = range(self._oldest, sequence + 1) if multiple else (sequence,)
         if multiple:
             self._oldest = sequence + 1
@@ -70,9 +89,14 @@ class ConfirmWindow:
                 self.nacked.append(frames)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Store a returned message; in confirm mode no others arrive."""
+        """Store a returned message (`basic.return`); no other messages arrive on this channel, because it consumes
+        nothing.
+        """
         self.returned = decode_return(method)
 
     def blocked(self, reason: str | None) -> None:
-        """Store the reason of `connection.blocked`; None when it is unblocked."""
+        """Store that the broker blocks the connection.
+
+        :param reason: reason of `connection.blocked`; None for `connection.unblocked`
+        """
         self.blocked_reason = reason

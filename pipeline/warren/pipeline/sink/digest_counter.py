@@ -1,4 +1,4 @@
-"""Counting of repeated 64-bit digests, with eight bytes of memory for each digest that occurred once."""
+"""Counting of repeated digests (64-bit hashes), with eight bytes of memory for each digest that occurred once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ Digests = npt.NDArray[np.uint64]
 
 
 class DigestCounter:
-    """Counter of digests. The seen digests are sorted runs; shorter runs are merged as new ones are added."""
+    """Counter that tells how often each digest (64-bit hash) has occurred before. Message ids of equal rows are made
+    with it.
+
+    The digests seen so far are kept in sorted arrays, and small arrays are merged as new ones are added.
+    """
 
     def __init__(self) -> None:
         self._runs: list[Digests] = []
         self._repeats: dict[int, int] = {}
-        """Number of repetitions of each digest that occurred more than once."""
+        """Number of further occurrences of each digest that occurred more than once."""
 
     def count(self, digests: Digests) -> dict[int, int]:
-        """Add digests.
+        """Add digests, and return how often those that are not new occurred before.
 
-        :return: for each index in `digests` whose digest occurred before: the number of earlier occurrences
+        :return: for each index in `digests` whose digest occurred before, in this call or an earlier one: the number of
+            earlier occurrences
         """
         if not len(digests):
             return {}

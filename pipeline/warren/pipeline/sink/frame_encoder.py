@@ -1,4 +1,4 @@
-"""Encoding of Arrow batches into publish frames: a method, a header and a body for each row."""
+"""Encoding of Arrow batches as AMQP frames: for each row a `basic.publish` method, a content header and a body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warren.wire import content, methods
 
 PERSISTENT = b"\x02"
 MAX_SHORT_STRING = 255
-"""Longest short string in bytes: names, routing keys and most properties."""
+"""Maximum length in bytes of AMQP's short strings: names, routing keys and most properties."""
 _BEFORE_ID = {
     "content_type": content.CONTENT_TYPE,
     "content_encoding": content.CONTENT_ENCODING,
@@ -44,20 +44,22 @@ _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SECONDS = struct.Struct(">Q")
 _MAX_CACHED_ROUTES = 10_000
-"""Pairs of exchange and routing key whose encoded methods are cached."""
+"""Number of pairs of exchange and routing key whose encoded `basic.publish` methods are cached."""
 
 Columns = Mapping[str, Any]
 
 
 class PropertyColumn(NamedTuple):
-    """Encoded properties of each row: the flags that announce them, and their bytes."""
+    """Encoded properties of the rows: for each row the property flags, and the bytes of the properties in the
+    header.
+    """
 
     flags: list[int]
     data: list[bytes]
 
 
 class FrameEncoder:
-    """Encoder for the rows of one partition.
+    """Encoder of a partition's rows as frames that publish them.
 
     :param target: destination; its exchange and routing key have precedence over the columns
     :param frame_max: largest frame in bytes
@@ -71,7 +73,7 @@ class FrameEncoder:
         self._methods: dict[tuple[bytes | None, bytes | None], bytes] = {}
 
     def frames(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the frames that publish each row.
+        """Return for each row the concatenated frames that publish it.
 
         :raises PipelineError: if a value does not fit into a message
         """
@@ -105,7 +107,7 @@ class FrameEncoder:
         return encoded
 
     def _publish_methods(self, columns: Columns, count: int) -> list[bytes]:
-        """Return the encoded `basic.publish` of each row."""
+        """Return the encoded `basic.publish` method of each row."""
         exchanges = constant_or_column(self._target.exchange, columns, "exchange", count)
         keys = constant_or_column(self._target.routing_key, columns, "routing_key", count)
         cached = self._methods
@@ -137,7 +139,12 @@ class FrameEncoder:
         after: list[bytes],
         bodies: list[bytes],
     ) -> list[bytes]:
-        """Return the message id of each row: its own, or one derived from the rest of the message."""
+        """Return the message id of each row: the value of the column `message_id`, or an id derived from the rest of
+        the message.
+
+        :param before: encoded properties that precede the message id in the header
+        :param after: encoded properties that follow it
+        """
         column = columns.get("message_id")
         given = cells(column) if column is not None else None
         if given is not None:
@@ -160,14 +167,21 @@ class FrameEncoder:
 
 
 def constant_or_column(value: str | None, columns: Columns, name: str, count: int) -> Cells:
-    """Return the constant for each row if it is set, else the column's values."""
+    """Return a value for each row: the constant `value` if it is set, else the row's value in the column `name`.
+
+    :param count: number of rows
+    """
     if value is not None:
         return [value.encode()] * count
     return cells(columns[name]) if name in columns else [None] * count
 
 
 def encode_properties(names: Mapping[str, int], columns: Columns, count: int) -> PropertyColumn:
-    """Encode several properties of each row."""
+    """Encode several properties of each row.
+
+    :param names: the properties with their flags, in the order of the header
+    :param count: number of rows
+    """
     always = 0
     flags: list[int] | None = None
     encoded_columns: list[list[bytes]] = []
@@ -195,7 +209,10 @@ def encode_properties(names: Mapping[str, int], columns: Columns, count: int) ->
 
 
 def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
-    """Encode one property of each row as it appears in the header; None if no row has it."""
+    """Encode one property of each row as it appears in the content header; return None if no row has it.
+
+    :param count: number of rows
+    """
     if name == "headers":
         texts, raws = columns.get("headers"), columns.get("headers_raw")
         if texts is None and raws is None:
@@ -222,12 +239,15 @@ def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
 
 
 def as_text_column(column: Any) -> Any:
-    """Return integers as text; other columns unchanged."""
+    """Convert a column of integers to text; return other columns unchanged."""
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
 def encode_short(name: str, value: bytes) -> bytes:
-    """Encode a short string with its length."""
+    """Encode a value as a short string: its length in one byte, then the value.
+
+    :param name: name of the column, for the error
+    """
     check_short(name, value)
     return bytes((len(value),)) + value
 
@@ -235,6 +255,7 @@ def encode_short(name: str, value: bytes) -> bytes:
 def check_short(name: str, value: bytes) -> None:
     """Check that a value fits into a short string.
 
+    :param name: name of the column, for the error
     :raises PipelineError: if it does not
     """
     if len(value) > MAX_SHORT_STRING:
@@ -243,7 +264,7 @@ def check_short(name: str, value: bytes) -> None:
 
 
 def encode_octets(name: str, column: Any) -> Cells:
-    """Encode a property of one byte.
+    """Encode a column of integers, `delivery_mode` or `priority`, as one byte each.
 
     :raises PipelineError: if a value is out of range
     """
@@ -258,7 +279,7 @@ def encode_octets(name: str, column: Any) -> Cells:
 
 
 def encode_timestamps(column: Any) -> Cells:
-    """Encode times as AMQP's whole seconds since 1970.
+    """Encode a column of times as AMQP timestamps: whole seconds since 1970.
 
     :raises PipelineError: if a time is before 1970
     """

@@ -1,4 +1,6 @@
-"""Header tables from a column of text maps, a column of encoded tables, or both."""
+"""Encoding of message headers from a column of text maps (`headers`), a column of encoded tables (`headers_raw`), or
+both.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ _LONGEST_NAME = 255
 def header_tables(texts: Any, raws: Any) -> Cells:
     """Return the encoded header table of each row.
 
-    With both columns, `texts` decides which headers there are and their values; a header whose text equals that of the
-    raw table keeps the raw table's type. Where one of the two is null, the other one is used.
+    If a row has values in both columns, `texts` decides which headers there are and their values. A header whose text
+    equals that of the same header in `raws` keeps the type that it has there. If one of the two values is null, the
+    other one is used.
 
     :param texts: column of map<string,string>, or None
     :param raws: column of encoded tables, or None
@@ -34,7 +37,7 @@ def header_tables(texts: Any, raws: Any) -> Cells:
 
 
 def encode_pairs(texts: Any) -> list[list[bytes] | None]:
-    """Return the encoded headers of each row: a long string, or void for a null value."""
+    """Return the encoded headers of each row: each value as a long string, or as void if it is null."""
     encoded = []
     for name, value in zip(cells(texts.keys), cells(texts.items), strict=True):
         assert name is not None
@@ -53,9 +56,9 @@ def encode_pairs(texts: Any) -> list[list[bytes] | None]:
 
 
 def checked_tables(raws: Cells) -> Cells:
-    """Return the tables if they are valid.
+    """Check that all values are valid field tables, and return them.
 
-    :raises PipelineError: if one of them is not a field table, for which the broker would close the connection
+    :raises PipelineError: if one of them is not, for which the broker would close the connection
     """
     last = b""
     for raw in raws:
@@ -72,7 +75,11 @@ def checked_tables(raws: Cells) -> Cells:
 
 
 def merge_pairs(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
-    """Return the headers of `pairs`; those whose text is the same in `raw` with their type from there."""
+    """Merge the headers of one row from both columns, as `header_tables` describes.
+
+    :param pairs: encoded headers from the text map; None if it is null
+    :param raw: encoded table; None if it is null
+    """
     if pairs is None or raw is None:
         return raw if pairs is None else b"".join(pairs)
     typed = {}

@@ -1,4 +1,4 @@
-"""Message ids for rows without one, the same whenever a row is published again.
+"""Message ids for rows without one; a row that is published again gets the same id.
 
 A retried task receives its rows in another order if there was a shuffle, so a row's number cannot identify it. An id is
 derived from the message's content, from the write, batch and partition that it belongs to, and from the number of equal
@@ -18,17 +18,17 @@ _DIGEST = 16
 
 
 class MessageIdGenerator:
-    """Generator of the message ids of one partition of one write."""
+    """Generator of the message ids of one partition in one write."""
 
     def __init__(self, *scope: str) -> None:
-        """:param scope: identifies the partition of the write, and is the same when the task is retried"""
+        """:param scope: texts that identify the partition and the write, the same when the task is retried"""
         self._scope_hash = blake2b("\0".join(scope).encode(), digest_size=_DIGEST)
         self._counter = DigestCounter()
 
     def ids_for(self, contents: Sequence[bytes]) -> list[bytes]:
-        """Return an id for each message: 32 hexadecimal digits, and a suffix for repeated messages.
+        """Return an id for each message: 32 hexadecimal digits, and a number after them if the content occurred before.
 
-        :param contents: bytes that the ids are derived from
+        :param contents: bytes of each message that its id is derived from
         """
         scope_hash = self._scope_hash
         digests = []

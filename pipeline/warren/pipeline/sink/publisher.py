@@ -1,4 +1,4 @@
-"""Publishing until every message is confirmed: a bounded window, retries and reconnects.
+"""Publishing until every message is confirmed: a limited number of unconfirmed messages, retries and reconnects.
 
 A lost connection is opened again, and a message that the broker refused (`basic.nack`: a full queue, most often) is
 published again, as long as something is confirmed within the timeout. A message that is published again may be in the
@@ -21,24 +21,25 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 SEND_CHUNK = 64 * 1024
 """Bytes that are offered to the socket at a time."""
 POLL_INTERVAL = 0.5
-"""Seconds to wait for the broker before the timeout is checked."""
+"""Longest wait in seconds for data from the broker, after which the timeout is checked."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds before the first retry, and between later ones at most."""
+"""Seconds before the first retry, and the longest pause between later ones; the pause doubles."""
 
 
 class Publisher:
-    """Connection in confirm mode that reconnects when it is lost.
+    """Publisher of encoded messages over a connection in confirm mode, which it opens again when it is lost.
 
     Its errors do not name the target; wrap its use in `pipeline_errors`.
 
-    :raises PipelineError: if there is no connection
+    :raises PipelineError: if no connection can be made
     """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._confirms = ConfirmWindow()
         self._retrying = False
-        """True while messages are being published again; then only a confirm counts as progress."""
+        """True while refused or unconfirmed messages are published again. Only a confirm then counts as progress, not
+        the sending of data."""
         self._last_progress_at = time.monotonic()
         self._pause = PAUSE
         self._retry_at = 0.0
@@ -48,12 +49,13 @@ class Publisher:
 
     @property
     def confirmed(self) -> int:
-        """Messages confirmed so far."""
+        """Number of messages confirmed so far."""
         return self._confirms.confirmed
 
     def publish(self, frames: Sequence[bytes]) -> None:
-        """Publish messages; wait while the window of unconfirmed messages is full.
+        """Publish messages; wait while the maximum number of messages is unconfirmed.
 
+        :param frames: the frames of each message
         :raises PipelineError: if the broker refuses messages for too long, or returns one that no queue accepts
         """
         window, chunk, size = self._target.window, [], 0
@@ -87,7 +89,9 @@ class Publisher:
         self._with_reconnect(lambda: self._send(b"".join(chunk)))
 
     def _wait_for_confirms(self) -> None:
-        """Process the broker's next frames, and publish refused messages again when their pause is over."""
+        """Process the frames that the broker sends next, and publish refused messages again when the pause before it is
+        over.
+        """
         confirms = self._confirms
         if confirms.nacked and time.monotonic() >= self._retry_at:
             unconfirmed = confirms.take_nacked()
@@ -108,7 +112,7 @@ class Publisher:
             self._check_timeout()
 
     def _receive(self, wait: float) -> bool:
-        """Process received frames; return whether there were any."""
+        """Receive and process frames; return whether any arrived."""
         data = self._connection.receive(wait)
         if not data:
             return False
@@ -141,7 +145,7 @@ class Publisher:
         return True
 
     def _check_timeout(self) -> None:
-        """Fail if nothing was confirmed within the timeout."""
+        """Raise an error if the broker has confirmed nothing within the timeout although messages are unconfirmed."""
         confirms, timeout = self._confirms, self._target.address.timeout
         if not len(confirms) or time.monotonic() - self._last_progress_at < timeout:
             return
@@ -194,7 +198,9 @@ class Publisher:
                 error = lost
 
     def _read_close_reason(self, error: Exception) -> Exception:
-        """Read the frames that the broker sent before it closed the connection; return its reason if it sent one."""
+        """Return the reason why the broker closed the connection, if it sent one (`connection.close`), else the given
+        error.
+        """
         try:
             while isinstance(error, OSError) and self._receive(0):
                 pass

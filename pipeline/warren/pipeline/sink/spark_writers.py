@@ -1,4 +1,4 @@
-"""Spark's writers: each task publishes the rows of its partition and ends when all of them are confirmed.
+"""Spark's writers: each task publishes the rows of its partition, and ends when all of them are confirmed.
 
 Commit and abort do nothing, because a published message cannot be taken back. A task that is retried, or runs twice
 because of speculative execution, publishes its rows again with the same message ids.
@@ -25,9 +25,11 @@ from warren.pipeline.sink.write_options import Target
 from warren.pipeline.version_check import VersionChecked
 
 QUERY = "sql.streaming.queryId"
-"""Local property that Spark sets for the tasks of a streaming query; the id survives a restart from the checkpoint."""
+"""Local property with the id of the streaming query, which Spark sets for its tasks. It survives a restart from the
+checkpoint."""
 BATCH = "streaming.sql.batchId"
-"""Local properties that Spark sets for the tasks of a streaming query; both survive a restart from the checkpoint."""
+"""Local property with the number of the micro-batch, which Spark sets for the tasks of a streaming query. It survives a
+restart from the checkpoint."""
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Published(WriterCommitMessage):
 
 
 class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
-    """Writer of a batch write. Spark pickles it to the executor: plain values only."""
+    """Writer of a batch write. Spark pickles it to the executors, so it has only plain values."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -67,8 +69,9 @@ class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=VersionChecked):
 
 
 def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
-    """Check before writing that the rows can be written.
+    """Check that rows of the schema can be published to the target, before anything is written.
 
+    :param overwrite: whether the user asked to replace existing data, which a broker cannot do
     :raises PipelineError: if they cannot
     """
     if overwrite:
@@ -79,9 +82,9 @@ def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
 
 
 def publish(target: Target, batches: Iterator[pa.RecordBatch], *write: str) -> Published:
-    """Publish the rows of this task's partition, and wait for all confirms.
+    """Publish the rows of this task's partition, and wait until all are confirmed.
 
-    :param write: identifies the write and its micro-batch, for message ids
+    :param write: texts that identify the write and its micro-batch, from which message ids are derived
     """
     context = TaskContext.get()
     assert context is not None

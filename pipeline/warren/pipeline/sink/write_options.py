@@ -1,4 +1,4 @@
-"""Options of a write: destination, confirm window and timeout."""
+"""Options of a write: destination, limit of unconfirmed messages, and timeout."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "write
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 """Options for Spark itself that Spark also passes to the sink of a streaming query."""
 WINDOW = 10_000
-"""Default of `confirmWindow`: messages that may be unconfirmed."""
+"""Default of the option `confirmWindow`: the maximum number of unconfirmed messages."""
 WINDOW_BYTES = 32 * 1024 * 1024
-"""Bytes of unconfirmed messages at most; one message is always allowed."""
+"""Maximum bytes of unconfirmed messages; one message is always allowed."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Destination of a write, and how to publish to it.
+    """Destination of a write, and options for publishing to it.
 
     :param exchange: exchange of all messages; None if a column names it. The same holds for `routing_key`
     :param mandatory: whether a message that reaches no queue fails the write

@@ -24,7 +24,9 @@ from warren.pipeline.source.stream_options import Offsets, StreamOptions, split_
 
 
 class QueueReader(DataSourceReader):
-    """Batch reader that browses one queue in one task. Spark pickles it to the executor: plain values only."""
+    """Batch reader that browses one queue in one task. Spark pickles it to the executor, so it has only plain
+    values.
+    """
 
     def __init__(self, browser: QueueBrowser) -> None:
         self._browser = browser
