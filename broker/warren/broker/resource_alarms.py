@@ -27,7 +27,7 @@ class ResourceMonitor:
 
     :param memory_limit: bytes of this process that may be resident; None is no limit.
     :param data_dir: folder whose file system must have `disk_free_limit` bytes free; None checks no disk.
-    :param disk_free_limit: bytes.
+    :param disk_free_limit: bytes that must be free on the data folder's file system.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")
 
 @dataclass(frozen=True)
 class LoginSettings:
-    """Settings of authentication.
+    """Settings of SASL authentication.
 
     :param mechanisms: offered mechanisms, of `MECHANISMS`; EXTERNAL is offered to TLS connections only.
     :param loopback_users: users who may connect from loopback addresses only.
@@ -35,8 +35,8 @@ class LoginSettings:
 class PeerIdentity:
     """Identity of the client at the other end of a socket.
 
-    :param address: its IP address.
-    :param certificate_user: user name in its certificate; empty without a certificate, None without TLS.
+    :param address: IP address of the client.
+    :param certificate_user: user name in the client's certificate; empty without a certificate, None without TLS.
     """
 
     address: str
@@ -44,11 +44,11 @@ class PeerIdentity:
 
 
 class LoginRefused(Exception):
-    """A login is refused. The text is for the log only; it is not sent to the client."""
+    """Refusal of a login. The text is for the log only; it is not sent to the client."""
 
 
 def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, ...]:
-    """Return the SASL mechanisms that a client may choose from; EXTERNAL and ANONYMOUS only if they are possible."""
+    """Return the SASL mechanisms that a client may choose from; EXTERNAL only over TLS, ANONYMOUS if configured."""
     return tuple(
         name
         for name in login.mechanisms

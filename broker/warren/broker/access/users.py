@@ -16,7 +16,7 @@ from warren.broker.store.definitions.definitions_database import Definitions
 logger = logging.getLogger(__name__)
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management", "impersonator")
-"""User tags that have a meaning in RabbitMQ; other tags are stored, but have none."""
+"""User tags that have a meaning in RabbitMQ; any other tag is stored, too, but without effect."""
 _UNKNOWN_USER: Final = passwords.hash_password("")
 """Hash that is verified in place of an unknown user's, so that refusing takes as long as for known users."""
 

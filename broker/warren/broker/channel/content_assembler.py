@@ -85,7 +85,7 @@ class ContentAssembler:
     def take_body(self, payload: bytes) -> None:
         """Process a body frame, and publish the message if its body is complete.
 
-        :raises AmqpError: 505 if no body is expected, 501 if the frame is longer than what is missing of it.
+        :raises AmqpError: 505 if no body is expected, 501 if the frame exceeds the rest of the body.
         """
         if self.target is None:
             raise unexpected_content_frame()
@@ -101,7 +101,7 @@ class ContentAssembler:
             self.complete()
 
     def complete(self) -> None:
-        """Publish the message, which is complete."""
+        """Publish the completely received message, and expect no further content."""
         target = self.target
         header = self.header
         assert target is not None

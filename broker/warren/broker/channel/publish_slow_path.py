@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 
 NO_CONSUMERS: Final[list[Queue]] = []
-"""Marker, by identity: the queues of an immediate message of whose queues none has a consumer."""
+"""Queues of an immediate message if none of those it is routed to has a consumer.
+
+It differs from other empty lists by identity, and is never modified.
+"""
 
 
 def route_by_message(
@@ -96,7 +99,7 @@ def capture_published(channel: Channel, capture: LifeCycleHook, message: Message
 
 
 def user_id_mismatch(channel: Channel, user: bytes) -> AmqpError:
-    """Return the error of a publish whose property user-id names another user."""
+    """Return the error of a publish whose property user-id is not the name of the connection's user."""
     return AmqpError(
         Reply.PRECONDITION_FAILED,
         f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was "

@@ -51,7 +51,7 @@ class Transaction:
         """Bytes of the content of all pending publishes."""
 
     def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
-        """Keep a message until the commit.
+        """Store a publish until the commit.
 
         :raises AmqpError: 406 if the transaction becomes too large.
         """
@@ -60,7 +60,7 @@ class Transaction:
         self.check_size()
 
     def settle(self, messages: list[Message], settlement: i64) -> None:
-        """Keep the settlement of messages until the commit.
+        """Store until the commit that messages are to be acknowledged, requeued or rejected.
 
         :param settlement: ACKED, REQUEUED or REJECTED.
         :raises AmqpError: 406 if the transaction becomes too large.
@@ -70,7 +70,7 @@ class Transaction:
         self.check_size()
 
     def check_size(self) -> None:
-        """Check the size of the transaction: it is kept in memory, and becomes one record of the log.
+        """Check that the transaction is not too large: it is kept in memory, and becomes one record of the log.
 
         :raises AmqpError: 406 if it is too large.
         """
@@ -135,7 +135,7 @@ class Transaction:
         return outcome
 
     def rollback(self) -> None:
-        """Discard the publishes; settled messages are unacknowledged again."""
+        """Discard the publishes; messages that the transaction acknowledged or rejected are unacknowledged again."""
         self.publishes, self.bytes = [], 0
         settled = self.settled
         self.settled = []

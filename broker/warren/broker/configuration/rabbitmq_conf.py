@@ -98,7 +98,10 @@ class Line:
 
 @dataclass
 class GroupedLines:
-    """Lines that together make one setting with a list, such as `listeners.tcp.1`: for each setting, by key suffix."""
+    """Lines of rabbitmq.conf that hold one item of a list each, such as `listeners.tcp.1`.
+
+    For each list setting, the lines are stored by key suffix.
+    """
 
     tcp: dict[str, Line] = field(default_factory=dict)
     ssl: dict[str, Line] = field(default_factory=dict)

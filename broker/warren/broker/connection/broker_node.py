@@ -70,7 +70,7 @@ class BrokerNode:
         self.loop_callbacks: Optional[Sized] = getattr(loop, "_ready", None)  # noqa: UP045
         """Callbacks that the event loop runs before it polls sockets again; None if it is not one of asyncio's own."""
         self.confirm_waiters: list[PublisherConfirms] = []
-        """Confirms of the channels that have publishes which are not on disk yet."""
+        """Publisher confirms of those channels whose last publishes are not on disk yet."""
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
         """Replies that are sent when a change of definitions is on disk: number of the change, connection, reply."""
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
@@ -98,7 +98,7 @@ class BrokerNode:
 
         A pending callback may bring more input, whose output is then written in the same system call. Connections are
         flushed in the order in which their output arose: deliveries first, then the publisher's confirm. The first one
-        written to is scheduled on another core sooner, and latency is measured at the delivery.
+        written to is processed sooner, and delayed deliveries matter more than delayed confirms.
         """
         self.processing_input = False
         if not self.unflushed:

@@ -69,7 +69,7 @@ class ConnectionLimits:
     def check_new_channel(self, connection: Connection) -> None:
         """Check that the connection's user may open another channel.
 
-        :raises AmqpError: 530 if that many channels of the user are open already.
+        :raises AmqpError: 530 if the user has reached its limit of open channels.
         """
         assert connection.authorization is not None
         user = connection.authorization.user

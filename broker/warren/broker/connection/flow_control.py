@@ -30,7 +30,7 @@ STOPPING: Final = 16
 FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM
 """Reasons for which even complete frames that were received are not processed."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
-"""Reasons for which only publishers are paused; `Connection.control_publisher` adds none while one applies."""
+"""Reasons that pause publishers; while one applies, `Connection.control_publisher` adds no other."""
 
 BACKLOG_MESSAGES: Final = 2000
 """Ready messages beyond which a queue has a backlog, and the publishers to it are throttled."""
@@ -84,7 +84,7 @@ class FlowControl:
             self.resume_publishers()
 
     def on_paging_behind(self, behind: bool) -> None:
-        """Store whether messages cannot be paged out as fast as they are published; resume publishers if they can."""
+        """Store whether messages are published faster than they can be paged out; if not, resume publishers."""
         self.paging_behind = behind
         if behind:
             logger.info("event=paging.fell_behind")

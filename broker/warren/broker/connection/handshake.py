@@ -1,6 +1,6 @@
 """Handshake of a connection: protocol header, login, tuning of limits, opening of a virtual host.
 
-AMQP 0-9-1 sections 2.2.4 and 4.2.2; where RabbitMQ goes beyond it (limits, error texts), its module rabbit_reader.
+AMQP 0-9-1 sections 2.2.4 and 4.2.2. Limits and error texts follow RabbitMQ's module rabbit_reader.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Handshake:
         connection.send(frame(0, "connection.start", 0, 9, node.server_properties, mechanisms, b"en_US"))
 
     def receive_start_ok(self, arguments: Arguments) -> None:
-        """Log the client in.
+        """Process connection.start-ok: log the client in with its SASL response.
 
         :raises AmqpError: 502 for malformed client properties or a malformed response, 403 if the login is refused and
             the client has the capability authentication_failure_close. Without it the socket is closed.
@@ -134,7 +134,7 @@ class Handshake:
 def negotiate(field: str, value: int, minimum: int, maximum: int) -> int:
     """Return the client's choice of one limit; 0 means no limit and is replaced with `maximum`.
 
-    :raises AmqpError: 530, with RabbitMQ's text, if it is outside of the range that the server offered.
+    :raises AmqpError: 530, with RabbitMQ's text, if the choice is outside of the range that the broker offered.
     """
     if value and value < minimum:
         bound, limit, side = "minimum", minimum, "lower"

@@ -1,6 +1,6 @@
 """Life cycle of a connection: its phase, the methods that are not on the hot path, errors, and closing.
 
-AMQP 0-9-1 section 2.2.4; where RabbitMQ goes beyond it (limits, error texts, silent closes), its module rabbit_reader.
+AMQP 0-9-1 section 2.2.4. Limits, error texts and silent closes follow RabbitMQ's module rabbit_reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METHOD: Final = 1
 CLOSE_TIMEOUT: Final = 3.0
 """Seconds that a client gets to answer connection.close and to read its remaining output."""
 SILENCE: Final = 0.1
-"""Seconds of silence of a client after which a connection that is shut down closes the socket."""
+"""Seconds without input from the client after which `shut_down` closes the socket."""
 
 
 class ConnectionLifecycle:
@@ -205,7 +205,7 @@ class ConnectionLifecycle:
     # -- errors and closing
 
     def fail_channel(self, number: int, error: AmqpError) -> None:
-        """Close a channel, or the connection, because of an error that is not the answer to a client's method."""
+        """Close a channel, or the connection, for an error that no frame of the client has caused."""
         connection = self.connection
         connection.channel_number = number
         connection.class_id = connection.method_id = 0

@@ -1,4 +1,4 @@
-"""Address to listen at, as configuration settings write it."""
+"""Listen addresses in configuration settings: host and port."""
 
 from __future__ import annotations
 

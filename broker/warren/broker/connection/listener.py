@@ -96,7 +96,7 @@ class BoundAddress(NamedTuple):
     """Address at which connections are accepted."""
 
     scheme: str
-    """`amqp`, or `amqps` with TLS."""
+    """URL scheme: `amqp`, or `amqps` with TLS."""
     address: Address
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class BoundAddress(NamedTuple):
 
 
 class ListenError(OSError):
-    """An address cannot be listened at. The text is one line: the reason, and what to do."""
+    """Failure to listen at an address. The text is one line: the reason, and what to do."""
 
     def __init__(self, address: Address, error: OSError) -> None:
         super().__init__(error.errno, describe_listen_error(address, error))
@@ -185,12 +185,12 @@ class Listener:
                     await server.wait_closed()
 
     def on_socket_opened(self, transport: asyncio.Transport) -> None:
-        """Count a socket as open."""
+        """Record that a socket is open, for `close` to wait for it."""
         self._transports.add(transport)
         self._no_sockets.clear()
 
     def on_socket_lost(self, transport: asyncio.Transport) -> None:
-        """Count a socket as closed; without any other, `close` can end."""
+        """Record that a socket is closed; `close` returns when none is open."""
         self._transports.discard(transport)
         if not self._transports:
             self._no_sockets.set()

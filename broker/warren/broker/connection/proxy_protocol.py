@@ -33,11 +33,11 @@ ReadExactly = Callable[[int], Awaitable[bytes]]
 
 
 class ProxyHeaderError(Exception):
-    """A connection does not begin with a valid header of the PROXY protocol. The text is for the log."""
+    """Missing or malformed PROXY protocol header at the start of a connection. The text is for the log."""
 
 
 async def read_header(read: ReadExactly) -> str:
-    """Read a header, and return the address of the client that it names; empty if the proxy itself is the client.
+    """Read a PROXY protocol header, and return the client's address; empty if the proxy itself is the client.
 
     :param read: reads an exact number of bytes, so that nothing behind the header is consumed.
     :raises ProxyHeaderError: if there is no header, or it is malformed.

@@ -22,7 +22,7 @@ TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv
 
 
 class TlsError(ValueError):
-    """A certificate, a key or a list of ciphers cannot be used. The text is one line."""
+    """Certificate, key or list of ciphers that cannot be used. The text is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)

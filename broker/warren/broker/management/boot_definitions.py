@@ -12,7 +12,7 @@ from warren.broker.model.operator_errors import OperationRefused
 
 
 class DefinitionsError(Exception):
-    """Definitions that cannot be loaded. The text is one line: the file, and what is wrong in it."""
+    """Failure to load definitions. The text is one line: the file, and what is wrong in it."""
 
 
 def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:

@@ -65,7 +65,7 @@ class StoppedClock:
         return self
 
     def cancel(self) -> None:
-        """Do nothing: the timer would never fire anyway."""
+        """Do nothing, as the timer of a stopped clock never fires."""
 
 
 class Definition:
@@ -154,7 +154,7 @@ def _apply_definitions(definitions: Json, metadata: BrokerMetadata) -> Iterator[
 
 
 def as_object(value: Json) -> Json:
-    """Convert a list of [name, value] pairs to an object: RabbitMQ 3.10 exports some objects in this form."""
+    """Convert a list of [name, value] pairs to an object, because RabbitMQ 3.10 exports some objects in this form."""
     if isinstance(value, list) and value and all(_is_pair(item) for item in value):
         return {item[0]: as_object(item[1]) for item in value}
     return value

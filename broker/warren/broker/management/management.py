@@ -47,7 +47,7 @@ READ_ONLY_PREFIXES: Final = (
     "authenticate_user",
     "await_startup",
 )
-"""Prefixes of the verbs that change nothing. All other verbs are logged."""
+"""Name prefixes of the verbs that change nothing; requests for all other verbs are logged."""
 
 
 class Management:

@@ -97,7 +97,7 @@ def disk_reads(queue: Queue) -> int:
 
 
 def disk_writes(queue: Queue) -> int:
-    """Return the number of messages written to disk since then, because they are persistent or were paged out.
+    """Return the number of messages written to disk, because they are persistent or were paged out.
 
     The count starts when the queue is declared or recovered.
     """

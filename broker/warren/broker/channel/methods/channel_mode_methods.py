@@ -70,7 +70,7 @@ def access_request(context: MethodContext) -> None:
 
 
 def channel_flow(context: MethodContext) -> None:
-    """Accept `active=true`, which changes nothing.
+    """Process channel.flow: accept `active=true`, which changes nothing.
 
     :raises AmqpError: 540 for `active=false`, which RabbitMQ does not implement either.
     """

@@ -62,7 +62,7 @@ class MethodContext:
         return self.channel.last_queue
 
     def stripped_queue_name(self) -> bytes:
-        """Return `queue_name` without line ends."""
+        """Return the same name as `queue_name`, without line end characters."""
         return self.queue_name().translate(None, LINE_ENDS)
 
     def queue(self, operation: str = "") -> Queue:
@@ -98,5 +98,5 @@ class MethodContext:
         return key if key or self.arguments.data("queue") else queue
 
     def exchange_name(self, field: str = "exchange") -> bytes:
-        """Return the exchange name in an argument, without line ends."""
+        """Return the exchange name in an argument, without line end characters."""
         return self.arguments.data(field).translate(None, LINE_ENDS)

@@ -74,7 +74,7 @@ def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> t
 
 
 def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
-    """Raise an error if a queue is a stream.
+    """Raise the error of a method that streams do not support, if the queue is a stream.
 
     :param method: name of the method that streams do not support.
     :raises AmqpError: 540 if the queue is a stream.

@@ -76,7 +76,7 @@ async def build_rows(
 
 
 def _vhost(management: Management, request: Request) -> VirtualHost | None:
-    """Return the virtual host that the request names; None for an unknown one, for which RabbitMQ lists nothing."""
+    """Return the virtual host that the request names; None if unknown, for which RabbitMQ lists nothing."""
     topology = management.node.vhosts.get(request.vhost())
     return topology.vhost if topology is not None else None
 
