@@ -74,7 +74,7 @@ class Exchange:
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
         """Keys of the bindings to this exchange: (source exchange, routing key, encoded arguments).
 
-        A dict as an ordered set.
+        The dict serves as an ordered set.
         """
         self.direct: dict[bytes, list[Binding]] = {}
         """Bindings from this exchange by routing key; empty for a topic exchange."""

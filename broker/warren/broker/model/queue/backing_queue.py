@@ -24,19 +24,19 @@ from warren.broker.model.queue.paging import QueuePager
 ANY: Final = 255
 """The highest priority of a message."""
 CHUNK: Final = 256
-"""Messages whose contents are read from disk in one step."""
+"""Messages whose contents are read from disk in one step, when Q4 is refilled from Q3."""
 CHUNK_BYTES: Final = 512 * 1024
-"""Bytes of bodies after which such a step ends."""
+"""Bytes of message bodies after which a step of reading ends before it has read `CHUNK` messages."""
 HEAD: Final = 1024
-"""Messages at the head that do not go to the delta."""
+"""Messages at the head of a queue that do not go to the delta: their entries stay in memory."""
 MESSAGE_BYTES: Final = 240
-"""Approximate bytes of memory of a message without its content."""
+"""Approximate bytes of memory that a message takes without its content."""
 CONTENT_BYTES: Final = 96
-"""Approximate bytes of memory of a content beyond its body."""
+"""Approximate bytes of memory that a content takes beyond its body: header and bytes object."""
 
 
 class BackingQueue:
-    """FIFO by sequence for the messages with priorities from `lowest` to `highest`."""
+    """Ready messages of a queue in the order of their sequence: those with priorities from `lowest` to `highest`."""
 
     def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
         self.q1: deque[Message] = deque()
@@ -44,42 +44,42 @@ class BackingQueue:
         self.q3: deque[Message] = deque()
         self.q4: deque[Message] = deque()
         self.returned: list[tuple[int, Message]] = []
-        """Requeued messages: a heap of (sequence, message)."""
+        """Requeued messages, which are taken before all others: a heap of (sequence, message)."""
         self.paging_out: deque[Message] = deque()
-        """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
+        """Messages in Q2 and Q3 whose content is to leave memory as soon as the log has written it to disk."""
         self.delta = Delta(lowest, highest)
         self.read_chunk: i64 = CHUNK
-        """Messages whose contents are read in one step."""
+        """Messages whose contents are read from disk in one step."""
         self.delta_keep: i64 = HEAD
-        """Messages at the head that do not go to the delta."""
+        """Messages at the head of the queue that do not go to the delta: their entries stay in memory."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
-        """Access to the disk; None if there is none, so that all messages stay in memory."""
+        """Access to the messages on disk; None without a data folder, so that all messages stay in memory."""
         self.lazy = False
-        """Queue mode lazy: all contents are paged out at once."""
+        """True in the queue mode lazy: contents are paged out to disk as soon as messages arrive."""
         self.appends_to_q4 = True
-        """Publishes go to Q4, because Q3 is empty and the queue is not lazy."""
+        """True if published messages go to Q4, because Q3 is empty and the queue is not lazy."""
         self.count: i64 = 0
         self.bytes: i64 = 0
-        """Bytes of bodies, which is what RabbitMQ counts for x-max-length-bytes."""
+        """Bytes of the bodies of all messages. RabbitMQ counts the same for x-max-length-bytes."""
         self.resident: i64 = 0
-        """Messages whose content is in memory."""
+        """Number of messages whose content is in memory."""
         self.resident_bytes: i64 = 0
-        """Bytes of their bodies."""
+        """Bytes of the bodies of the messages whose content is in memory."""
         self.persistent: i64 = 0
-        """Persistent messages."""
+        """Number of persistent messages."""
         self.persistent_bytes: i64 = 0
-        """Bytes of their bodies."""
+        """Bytes of the bodies of the persistent messages."""
         self.disk_reads: i64 = 0
-        """Contents that were read from disk since the start."""
+        """Number of message contents that were read from disk since the start."""
 
     def attach_pager(self, pager: QueuePager) -> None:
-        """Enable paging."""
+        """Set the access to the disk, so that messages can be paged out."""
         self.pager = pager
 
     # -- publishing
 
     def append(self, message: Message) -> None:
-        """Add a message at the end."""
+        """Add a published message at the end of the queue."""
         size = message.body_size
         self.count += 1
         self.bytes += size
@@ -100,7 +100,7 @@ class BackingQueue:
             self._start_page_out(message)
 
     def reinsert(self, message: Message) -> None:
-        """Put a requeued message back."""
+        """Put a requeued message back. It is taken before all messages that were not requeued."""
         size = message.body_size
         heapq.heappush(self.returned, (message.sequence, message))
         self.count += 1
@@ -115,7 +115,7 @@ class BackingQueue:
     # -- consuming
 
     def head(self) -> Optional[Message]:  # noqa: UP045
-        """Return the next message, perhaps without its content; None if the queue is empty."""
+        """Return the next message to be taken, perhaps without its content; None if the queue is empty."""
         if self.returned:
             return self.returned[0][1]
         if self.q4:
@@ -125,7 +125,10 @@ class BackingQueue:
         return None
 
     def take(self) -> Optional[Message]:  # noqa: UP045
-        """Remove and return the head with its content; None if the queue is empty or the disk cannot be read."""
+        """Remove and return the next message with its content.
+
+        Return None if the queue is empty or the disk cannot be read.
+        """
         while True:
             if self.returned:
                 message = heapq.heappop(self.returned)[1]
@@ -166,12 +169,15 @@ class BackingQueue:
         return expired
 
     def next_expiry(self) -> i64:
-        """Return the expiry of the head in milliseconds since 1970; 0 if it has none."""
+        """Return the time of expiry of the next message, in milliseconds since 1970; 0 if it has none."""
         head = self.head()
         return 0 if head is None else head.expires
 
     def _load_returned(self, message: Message) -> bool:
-        """Read the content of a message that was paged out while unacknowledged. Return False if the disk cannot be read."""
+        """Read the content of a requeued message that was paged out while it was unacknowledged.
+
+        Return False if the disk cannot be read. A damaged message is discarded and its content stays empty.
+        """
         pager = self.pager
         assert pager is not None
         if not pager.load_contents([message]):
@@ -186,7 +192,10 @@ class BackingQueue:
         return True
 
     def _refill(self) -> bool:
-        """Fill the empty Q4 with the first messages of Q3. Return False if there are none or the disk cannot be read."""
+        """Fill the empty Q4 with the first messages of Q3, whose contents are read from disk.
+
+        Return False if there are none or the disk cannot be read.
+        """
         pager = self.pager
         q3 = self.q3
         while q3:
@@ -229,7 +238,10 @@ class BackingQueue:
             self.appends_to_q4 = not self.lazy
 
     def _read_delta(self) -> bool:
-        """Move the next part of the delta to Q3. Return False if the disk cannot be read."""
+        """Move the next messages of the delta to Q3, and Q2 behind them if they were the last.
+
+        Return False if the disk cannot be read.
+        """
         pager = self.pager
         delta = self.delta
         assert pager is not None
@@ -250,7 +262,7 @@ class BackingQueue:
         return True
 
     def _discard_damaged(self, message: Message) -> None:
-        """Discard a message whose record is damaged."""
+        """Discard a message whose record in the log is damaged, and correct the counts."""
         pager = self.pager
         assert pager is not None
         pager.report_damaged(message)
@@ -271,7 +283,7 @@ class BackingQueue:
         return int(self.persistent), int(self.persistent_bytes)
 
     def disk_reads_total(self) -> int:
-        """Return the number of contents that were read from disk since the start."""
+        """Return the number of message contents that were read from disk since the start."""
         return int(self.disk_reads)
 
     # -- paging
@@ -282,18 +294,18 @@ class BackingQueue:
         return held * MESSAGE_BYTES + self.resident * CONTENT_BYTES + self.resident_bytes
 
     def set_lazy(self, lazy: bool) -> None:
-        """Switch the mode lazy on or off. The next calls of `page_out` page out what is in memory."""
+        """Switch the queue mode lazy on or off. The next calls of `page_out` page out what is in memory."""
         self.lazy = lazy
         self.appends_to_q4 = not lazy and not self.q3
 
     def set_delta_keep(self, count: i64) -> None:
-        """Set the number of messages at the head that do not go to the delta."""
+        """Set the number of messages at the head of the queue that do not go to the delta."""
         self.delta_keep = count
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        """Page out contents until `keep` are left in memory, then move messages to the delta.
+        """Page message contents out to disk until `keep` are left in memory. Then move messages to the delta.
 
-        Return the number of messages that were paged out or moved, at most `limit`.
+        Return the number of messages that were paged out or moved, which is at most `limit`.
         """
         pager = self.pager
         if pager is None:
@@ -322,11 +334,11 @@ class BackingQueue:
         return done
 
     def has_pending_writes(self) -> bool:
-        """Return True while contents leave memory as soon as they are on disk."""
+        """Return True while contents that are being paged out wait in memory for the log to write them."""
         return bool(self.paging_out)
 
     def release_written(self) -> None:
-        """Drop the contents from memory that have reached the disk."""
+        """Drop the contents from memory that are being paged out and have reached the disk."""
         leaving = self.paging_out
         pager = self.pager
         while leaving:
@@ -339,7 +351,10 @@ class BackingQueue:
             leaving.popleft()
 
     def _start_page_out(self, message: Message) -> None:
-        """Write the content of a message in Q2 or Q3 to disk, if it is not there, and drop it from memory afterwards."""
+        """Begin to page out the content of a message in Q2 or Q3.
+
+        It is written to the log, unless the log has it, and leaves memory when it is on disk.
+        """
         if not message.content:
             return
         pager = self.pager
@@ -360,7 +375,10 @@ class BackingQueue:
             self.resident_bytes -= message.body_size
 
     def _to_delta(self, pager: QueuePager, limit: i64) -> i64:
-        """Move messages whose content is on disk to the delta, those that are consumed last first."""
+        """Move messages whose content is on disk to the delta, so that they take no memory.
+
+        Those that are consumed last are moved first. Return the number of moved messages, at most `limit`.
+        """
         done: i64 = 0
         before: i64 = pager.indexed_before()
         q2, q3, delta = self.q2, self.q3, self.delta
@@ -388,13 +406,17 @@ class BackingQueue:
     # -- recovery and deletion
 
     def level(self, priority: i64) -> BackingQueue:
-        """Return the level of a priority: a part with a FIFO of its own."""
+        """Return the part of this backing queue that holds the messages of a priority; here all of it."""
         return self
 
     def restore(self, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]) -> None:
-        """Put the recovered messages of the log into the delta.
+        """Put the messages that the log has kept into the delta, at start.
 
-        :param excluded: sequences of live messages that are elsewhere.
+        :param first: the lowest sequence.
+        :param last: the highest sequence.
+        :param count: the number of messages.
+        :param bodies: bytes of their bodies.
+        :param excluded: sequences of messages in this range that are elsewhere, such as pending dead letters.
         """
         delta = self.delta
         delta.first = first
@@ -412,11 +434,11 @@ class BackingQueue:
     def restore_level(
         self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]
     ) -> None:
-        """Restore one level; see `restore`."""
+        """Do the work of `restore` for the part that holds the messages of one priority, see `level`."""
         level.restore(first, last, count, bodies, excluded)
 
     def purge(self) -> i64:
-        """Remove all messages, also from the log. Return their number."""
+        """Remove all messages, also from the log. Return the number of messages."""
         count = self.count
         pager = self.pager
         if pager is not None:
@@ -428,14 +450,14 @@ class BackingQueue:
         return count
 
     def message_objects(self) -> list[Message]:
-        """Return the messages that are in memory, with or without their content."""
+        """Return all messages but those in the delta: the ones with an entry in memory, with or without content."""
         messages = [pair[1] for pair in self.returned]
         for part in (self.q4, self.q3, self.q2, self.q1):
             messages.extend(part)
         return messages
 
     def clear(self) -> None:
-        """Remove all messages without a record in the log."""
+        """Remove all messages, and leave the log as it is."""
         for part in (self.q1, self.q2, self.q3, self.q4, self.paging_out):
             part.clear()
         self.returned.clear()

@@ -1,4 +1,4 @@
-"""Interface of a consumer, as the queue uses it."""
+"""Interface of a consumer, as the queue sees it. The channel implements it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A consumer of one queue. The subclass of the channel implements how messages are sent."""
+    """Consumer of one queue. A subclass in the channel implements the sending of messages."""
 
     unacked: i64 = 0
-    """Messages that were delivered and are not settled yet."""
+    """Number of messages that were delivered to it and are not settled yet."""
     prefetch: i64 = 0
-    """Limit of unacknowledged messages; 0 is no limit."""
+    """Limit of its unacknowledged messages (basic.qos); 0 is no limit."""
     stalled: bool = False
-    """The consumer has no room: it is not among the queue's ready consumers until it is resumed."""
+    """True if it cannot be sent more messages now. The queue passes over it until the channel resumes it."""
     timeout: int = 0
-    """Milliseconds that a message may stay unacknowledged; 0 is no limit."""
+    """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit."""
     priority: int = 0
-    """Consumer priority: consumers with a higher one get messages first, as long as they have room."""
+    """Consumer priority (x-priority).
+
+    Consumers with a higher one get messages first, while their prefetch allows it.
+    """
     raw_arguments: bytes = b""
     """The arguments of basic.consume, an encoded table."""
     origin: str = ""
-    """Name of its connection; empty unless events are captured."""
+    """Name of its connection for life-cycle events; empty unless events are captured."""
     capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
-    """Encoded event prefixes; None unless events are captured."""
+    """Encoded beginnings of its life-cycle events; None unless events are captured."""
     wake_pending: bool = False
-    """The consumer is resumed at the end of an acknowledgement that covers several messages."""
+    """True if it is to be resumed after the acknowledgement in progress, which covers several messages."""
 
     def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
         self.queue = queue
@@ -42,17 +45,17 @@ class Consumer:
         self.exclusive = exclusive
 
     def has_room(self) -> bool:
-        """Return True if another message can be sent to it now."""
+        """Return True if prefetch, channel and connection allow it another message now."""
         raise NotImplementedError
 
     def deliver(self, message: Message) -> bool:
-        """Send a message. Return True if there is room for another."""
+        """Send a message to the client. Return True if another one may follow at once."""
         raise NotImplementedError
 
     def cancel_from_server(self) -> None:
-        """Send basic.cancel, because the queue was deleted or cannot be read any more."""
+        """Send basic.cancel to the client, because the queue was deleted or cannot be read any more."""
         raise NotImplementedError
 
     def unacknowledged(self) -> dict[int, Message]:
-        """Return the unacknowledged messages of its channel by delivery tag. Other consumers' messages may be among them."""
+        """Return the unacknowledged messages of its channel by delivery tag, which include those of other consumers."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Consumer scheduling: priorities, single active consumer, round-robin.
+"""Consumer scheduling: selects the consumer that gets the next message of a queue.
 
-Consumers that have room take turns, those with a higher priority first (https://www.rabbitmq.com/docs/consumer-priority).
-With a single active consumer, one consumer gets all messages until it leaves
-(https://www.rabbitmq.com/docs/consumers#single-active-consumer).
+Consumers that can take messages take turns, those with a higher priority first
+(https://www.rabbitmq.com/docs/consumer-priority). With a single active consumer, one consumer gets all messages until
+it leaves (https://www.rabbitmq.com/docs/consumers#single-active-consumer).
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 
 
 class ConsumerScheduler:
-    """The consumers of one queue, and the order in which they get messages."""
+    """Consumers of one queue, and the order in which they get messages.
+
+    A consumer has room if its prefetch, channel and connection allow another message. Those with room are the ready
+    ones.
+    """
 
     has_priorities: bool = False
-    """At least one consumer has had a priority other than 0."""
+    """True if at least one consumer has had a priority other than 0."""
 
     def __init__(self, single: bool) -> None:
         self.single_active = single
         self.consumers: list[Consumer] = []
         self.ready_consumers: deque[Consumer] = deque()
-        """Consumers that have room, the next one first."""
+        """Consumers that have room, in the order in which they get messages."""
         self.single_active_consumer: Optional[Consumer] = None  # noqa: UP045
-        """The active consumer of a queue with a single active consumer; None if it has no consumer."""
+        """The only consumer that gets messages, if the queue has a single active consumer; otherwise None."""
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer."""
+        """Add a new consumer. It gets messages if it has room, and with a single active consumer if it is the first."""
         self.consumers.append(consumer)
         if consumer.priority:
             self.has_priorities = True
@@ -40,7 +44,7 @@ class ConsumerScheduler:
             self.admit(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
-        """Remove a consumer for good. Return False if it was not there.
+        """Remove a consumer that was cancelled. Return False if it was not there.
 
         If it was the single active consumer, the one with the highest priority takes over.
         """
@@ -59,14 +63,14 @@ class ConsumerScheduler:
         return True
 
     def admit(self, consumer: Consumer) -> None:
-        """Put a consumer among the ready ones if it has room."""
+        """Add a consumer to the ready ones if it has room; otherwise mark it as stalled."""
         if consumer.has_room():
             self.insert(consumer)
         else:
             consumer.stalled = True
 
     def insert(self, consumer: Consumer) -> None:
-        """Put a consumer after all ready consumers of the same or a higher priority."""
+        """Insert a consumer into the ready ones: after all those with the same or a higher priority."""
         consumer.stalled = False
         if not self.has_priorities:
             self.ready_consumers.append(consumer)
@@ -77,20 +81,20 @@ class ConsumerScheduler:
         self.ready_consumers.insert(at, consumer)
 
     def suspend(self, consumer: Consumer) -> None:
-        """Remove a consumer from the ready ones until it is inserted again: its channel or its connection has no room."""
+        """Remove a consumer from the ready ones until `insert` is called: its channel or its connection has no room."""
         if consumer in self.ready_consumers:
             self.ready_consumers.remove(consumer)
             consumer.stalled = True
 
     def rotate(self) -> None:
-        """Move the first ready consumer to the end of its priority."""
+        """Move the first ready consumer behind the others of its priority, after it got a message."""
         if self.has_priorities:
             self.insert(self.ready_consumers.popleft())
         else:
             self.ready_consumers.rotate(-1)
 
     def clear(self) -> list[Consumer]:
-        """Remove and return all consumers."""
+        """Remove and return all consumers, because the queue is deleted."""
         consumers = self.consumers
         self.consumers = []
         self.ready_consumers.clear()

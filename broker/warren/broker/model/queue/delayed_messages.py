@@ -1,4 +1,4 @@
-"""Backing queue of a delayed exchange: messages in the order of the times when they are due."""
+"""Backing queue of the internal queue of a delayed exchange: messages in the order of the times when they are due."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, BackingQueue
 
 ENTRY_BYTES: Final = 120
-"""Approximate bytes of memory of one entry of the heap."""
+"""Approximate bytes of memory that a message's entry in the heap takes."""
 WAITING: Final = 1
-"""Value of `Message.tag` while a message waits here: it has no delivery tag yet."""
+"""Value of `Message.tag` that marks a message as waiting here. It has no delivery tag yet."""
 
 
 class DelayedMessages(BackingQueue):
-    """Order by due time (`Message.expires`), then by arrival. Contents are paged out; the order stays in memory."""
+    """Delayed messages in the order of their due time (`Message.expires`), then of their arrival.
+
+    Contents can be paged out to disk; the order stays in memory.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.by_time: list[tuple[int, int, Message]] = []
-        """Heap of (due time, sequence, message)."""
+        """Heap of the waiting messages: (due time in milliseconds since 1970, sequence, message)."""
         self.by_arrival: deque[Message] = deque()
-        """Messages whose content may be in memory, in the order of arrival. Some of them may have left the queue."""
+        """Messages whose content may have to be paged out, in the order of arrival. Some may have left the queue."""
 
     def append(self, message: Message) -> None:
         size = message.body_size
@@ -67,7 +70,10 @@ class DelayedMessages(BackingQueue):
         return None
 
     def _load_content(self, message: Message) -> bool:
-        """Read the content of a message that was paged out. Return False if the disk cannot be read."""
+        """Read the content of a message that was paged out. A damaged one stays empty.
+
+        Return False if the disk cannot be read.
+        """
         pager = self.pager
         assert pager is not None
         if not pager.load_contents([message]):
@@ -79,7 +85,7 @@ class DelayedMessages(BackingQueue):
         return True
 
     def _discard_if_damaged(self, message: Message) -> bool:
-        """Discard a message whose record in the log is damaged. Return False if it is intact."""
+        """Discard a message whose record in the log is damaged. Return True if it was."""
         if message.content:
             return False
         self._discard_damaged(message)

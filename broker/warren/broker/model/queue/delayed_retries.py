@@ -1,8 +1,8 @@
-"""Delayed retries: requeued messages wait before they are ready again, longer each time.
+"""Delayed retries: requeued messages wait before they are ready again, longer with each requeue.
 
-The delay is min(x-delayed-retry-min * requeues, x-delayed-retry-max) milliseconds, as for quorum queues in RabbitMQ 4.3.
-Here classic queues can have it, too. A message is `failed` if its channel or connection ended, `returned` if a client
-requeued it. After a restart of the broker the delay begins anew.
+The delay is min(x-delayed-retry-min * requeues, x-delayed-retry-max) milliseconds, as for quorum queues in RabbitMQ
+4.3. Here classic queues can have it, too. A message is `failed` if its channel or connection ended, `returned` if a
+client requeued it. After a restart of the broker the delay begins anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""Messages that become ready at once before other work gets its turn on the event loop."""
+"""Messages that are put back into the queue in one go, before other work gets its turn on the event loop."""
 
 
 class DelayedRetries:
-    """The requeued messages of one queue that wait for their delay."""
+    """Requeued messages of one queue that wait for their delay to end."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -31,15 +31,15 @@ class DelayedRetries:
         return len(self._waiting)
 
     def applies(self, failed: bool) -> bool:
-        """Return True if requeued messages of this kind are delayed.
+        """Return True if the queue's x-delayed-retry-type covers this kind of requeue.
 
-        :param failed: the channel has ended; False if a client requeued the message.
+        :param failed: True if the channel has ended; False if a client requeued the message.
         """
         which = self._queue.arguments.delayed_retry
         return which == "all" or which == ("failed" if failed else "returned")
 
     def add(self, message: Message) -> None:
-        """Delay a message. If it expires before the end of the delay, it is put back at its expiry."""
+        """Let a requeued message wait for its delay. If it expires earlier, it is put back at its expiry."""
         arguments = self._queue.arguments
         delay = min(
             arguments.delayed_retry_min * max(1, int(message.delivery_count)), arguments.delayed_retry_max
@@ -51,7 +51,7 @@ class DelayedRetries:
         self._schedule()
 
     def stop(self) -> None:
-        """Forget all delayed messages, because the broker stops or the queue is deleted."""
+        """Stop the timer and forget all waiting messages, because the broker stops or the queue is deleted."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The part of a backing queue that is on disk only: its messages take no memory."""
+"""Delta: the messages of a backing queue that are on disk only and take no memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class Delta:
-    """All live messages in a range of sequences and priorities, except for `excluded`.
+    """Messages of a backing queue that are on disk only, known by their range.
 
-    :param lowest: lowest priority of the range.
-    :param highest: highest priority of the range.
+    They are all live messages of the queue between `first` and `last`, and of these priorities, except for `excluded`.
+
+    :param lowest: lowest priority of the messages.
+    :param highest: highest priority of the messages.
     """
 
     def __init__(self, lowest: i64, highest: i64) -> None:
@@ -22,13 +24,13 @@ class Delta:
         self.highest = highest
         self.count: i64 = 0
         self.bytes: i64 = 0
-        """Bytes of message bodies."""
+        """Bytes of the bodies of its messages."""
         self.first: i64 = 0
-        """Lowest sequence."""
+        """Lowest sequence of the range."""
         self.last: i64 = 0
-        """Highest sequence."""
+        """Highest sequence of the range."""
         self.excluded: dict[int, bool] = {}
-        """Sequences of live messages in the range that are elsewhere."""
+        """Sequences of live messages in the range that are elsewhere, such as pending dead letters."""
 
     def prepend(self, message: Message) -> None:
         """Add a message that comes before all others of the delta."""
@@ -49,7 +51,7 @@ class Delta:
     def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
         """Remove and return the next messages, without their contents; None if the disk cannot be read.
 
-        When the range is exhausted and `count` is not 0, the log has lost messages.
+        If `count` is not 0 when the range is exhausted, the log has lost that many messages.
         """
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:
@@ -64,17 +66,17 @@ class Delta:
 
     @property
     def exhausted(self) -> bool:
-        """True when the whole range has been read."""
+        """True when all messages of the range have been read."""
         return self.first > self.last
 
     def acknowledge_all(self, pager: QueuePager) -> None:
-        """Acknowledge all messages of the delta in the log, and empty it."""
+        """Record in the log that all messages of the delta have left the queue, and empty it."""
         if self.count:
             pager.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
         self.clear()
 
     def clear(self) -> None:
-        """Empty the delta without a record in the log."""
+        """Empty the delta, and leave the log as it is."""
         self.count = 0
         self.bytes = 0
         self.excluded = {}

@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""Messages that expire at once before other work gets its turn on the event loop: about 5 ms."""
+"""Messages that expire in one go before other work gets its turn on the event loop: about 5 ms."""
 
 
 class Expiry:
-    """The expiry timers of one queue."""
+    """Expiry of one queue's messages, and of the queue itself: keeps the timers."""
 
     has_backlog: bool = False
-    """More messages have expired than one slice removes. Nothing is delivered until the rest is removed."""
+    """True while more expired messages are at the head than one slice removes.
+
+    The rest follows, slice by slice. Nothing is delivered until it is removed.
+    """
     has_seen_expiry: bool = False
-    """The queue has had a message with an expiry: the head is checked before each delivery.
+    """True if the queue has had a message that can expire: then the head is checked before each delivery.
 
     A message that was delivered at once counts, too, because its consumer may requeue it.
     """
@@ -37,12 +40,12 @@ class Expiry:
         self.queue = queue
         self.head_timer: Optional[Timer] = None  # noqa: UP045
         self.head_expires: i64 = 0
-        """Time of `head_timer` in milliseconds since 1970."""
+        """Time at which `head_timer` fires, in milliseconds since 1970."""
         self.queue_timer: Optional[Timer] = None  # noqa: UP045
         self.waiters: list[Callable[[], None]] = []
-        """Calls to make when the backlog of expired messages is removed."""
+        """Functions to call when no expired message is at the head any more, such as a basic.get that waits."""
         self.last_used: float = 0.0
-        """Time of the last use of the queue in seconds since 1970."""
+        """Time of the last use of the queue, in seconds since 1970. x-expires counts from it."""
 
     def now_ms(self) -> i64:
         """Return the time in milliseconds since 1970."""
@@ -51,7 +54,10 @@ class Expiry:
         return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
     def set_expiry(self, message: Message) -> None:
-        """Set the expiry of a message by the smaller TTL, or in a delayed exchange's queue the time when it is due."""
+        """Set a published message's time of expiry by the smaller TTL: the message's or the queue's.
+
+        In the internal queue of a delayed exchange, it is the time when the message is due.
+        """
         ttl: i64 = self.queue.message_ttl
         if self.queue.delayed_exchange is not None:
             message.expires = self.now_ms() + message_delay_ms(message)
@@ -63,14 +69,20 @@ class Expiry:
         self.has_seen_expiry = True
 
     def message_queued(self, message: Message) -> None:
-        """Check a message with an expiry that was appended: if it is the head, expire it or schedule the timer."""
+        """Look at a message with an expiry that was just appended.
+
+        If it is the head, expire it or schedule its expiry.
+        """
         due = self.queue.ready.next_expiry()
         if due and due == message.expires:
             self.drop_expired()
             self.schedule_head_timer()
 
     def drop_expired(self) -> bool:
-        """Dead-letter the expired messages at the head, one slice at a time. Return True if there were any."""
+        """Dead-letter the expired messages at the head, at most `SLICE` now and the rest later.
+
+        Return True if there are any: the head has changed or is still expired.
+        """
         waiting = self.queue.ready
         if self.has_backlog:
             return True
@@ -93,7 +105,7 @@ class Expiry:
         return True
 
     def catch_up(self) -> None:
-        """Remove the next slice of the backlog. When none is left, deliver the other messages."""
+        """Dead-letter the next slice of expired messages. If no more are left, resume deliveries."""
         self.has_backlog = False
         if self.queue.deleted:
             self.call_waiters()
@@ -104,14 +116,14 @@ class Expiry:
             self.call_waiters()
 
     def call_waiters(self) -> None:
-        """Make the calls that wait for the end of the backlog."""
+        """Call the functions that wait until no expired message is at the head."""
         waiters = self.waiters
         self.waiters = []
         for call in waiters:
             call()
 
     def schedule_head_timer(self) -> None:
-        """Schedule the timer for the expiry of the head, if it has one."""
+        """Schedule the timer for the expiry of the message at the head, if it has one."""
         due = self.queue.ready.next_expiry()
         if not due or self.has_backlog:
             return
@@ -123,14 +135,14 @@ class Expiry:
         self.head_timer = self.queue.vhost.clock.call_at(due / 1000, self.head_expired)
 
     def head_expired(self) -> None:
-        """Remove the expired messages when the timer fires."""
+        """Dead-letter the expired messages at the head, because the timer has fired."""
         self.head_timer = None
         if not self.queue.deleted:
             self.drop_expired()
             self.schedule_head_timer()
 
     def touch(self) -> None:
-        """Record a use of the queue: x-expires counts from now (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
+        """Record a use of the queue, from which x-expires counts (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
         queue = self.queue
         if queue.arguments.expires < 0:
             return
@@ -139,18 +151,18 @@ class Expiry:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def restart(self) -> None:
-        """Apply a changed x-expires, which counts from now."""
+        """Apply an x-expires that a policy has changed. It counts from now."""
         if self.queue_timer is not None:
             self.queue_timer.cancel()
             self.queue_timer = None
         self.touch()
 
     def queue_expires_at(self) -> float:
-        """Return the time of the queue's expiry in seconds since 1970, if it is not used before."""
+        """Return the time at which x-expires deletes the queue if it is not used before, in seconds since 1970."""
         return self.last_used + self.queue.arguments.expires / 1000
 
     def delete_if_unused(self) -> None:
-        """Delete the queue if it is expired; otherwise schedule the next check."""
+        """Delete the queue if x-expires has passed since its last use; otherwise schedule the next check."""
         queue = self.queue
         self.queue_timer = None
         if queue.deleted or queue.consumers:
@@ -161,7 +173,7 @@ class Expiry:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def stop(self) -> None:
-        """Cancel the timers."""
+        """Cancel the timers, because the broker stops or the queue is deleted."""
         for timer in (self.head_timer, self.queue_timer):
             if timer is not None:
                 timer.cancel()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class LengthLimit:
-    """The limits of one queue, by count and by bytes of bodies; -1 is no limit.
+    """Length limits of one queue, by number of messages and by bytes of bodies; -1 is no limit.
 
-    Ready messages count, and dead letters that are pending. Unacknowledged messages do not.
+    Ready messages count, and pending dead letters. Unacknowledged messages do not.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -25,18 +25,18 @@ class LengthLimit:
         self.max_length: i64 = -1
         self.max_bytes: i64 = -1
         self.dead_letters_rejected = False
-        """Overflow mode reject-publish-dlx: rejected publishes are dead-lettered."""
+        """True if x-overflow is `reject-publish-dlx`: rejected messages are dead-lettered."""
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Apply the limits of the arguments in force."""
+        """Take over the limits and the overflow mode from the queue's arguments, which a policy may have changed."""
         self.max_length = arguments.max_length
         self.max_bytes = arguments.max_length_bytes
         self.dead_letters_rejected = arguments.overflow is Overflow.REJECT_PUBLISH_DLX
 
     def would_exceed(self, message: Message) -> bool:
-        """Return True if the queue would be over a limit with one more message.
+        """Return True if the queue would be over a limit with this message added.
 
-        As in RabbitMQ, this is decided before a consumer is looked for.
+        As in RabbitMQ, a consumer that could take the message at once makes no difference.
         """
         queue = self.queue
         ready = queue.ready
@@ -45,7 +45,7 @@ class LengthLimit:
         return 0 <= self.max_bytes < ready.bytes + queue.pending_dead_letter_bytes + message.body_size
 
     def reject(self, message: Message) -> None:
-        """Handle a publish that the full queue rejects: dead-letter it with reject-publish-dlx."""
+        """Dead-letter a message that the full queue rejects, if x-overflow is `reject-publish-dlx`."""
         if self.dead_letters_rejected:
             self.queue.vhost.dead_lettering.dead_letter(self.queue, [message], "maxlen")
 

@@ -1,4 +1,4 @@
-"""Recovery of a queue's messages from the log at start."""
+"""Recovery of a queue's messages from the log at the start of the broker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from warren.broker.store.log.recovery import RecoveredLevel, RecoveredQueue
 
 
 def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
-    """Restore a queue's messages, of which all but the first stay on disk. Return their number.
+    """Restore a queue's messages from the log. All but the first stay on disk. Return their number.
 
     Pending dead letters are pending again. Messages in a retry delay wait for the whole delay again.
+
+    :param recovered: the live messages of the queue, as the log knows them.
     """
     pager = queue.pager
     assert pager is not None

@@ -1,4 +1,4 @@
-"""Paging of a queue's messages to disk and back."""
+"""Paging of a queue's messages: contents leave memory for the log on disk, and are read back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class QueuePager:
-    """Access of one queue to the log. Messages of a queue that is not durable stay in the log until the process ends.
+    """Access of one queue to its messages in the log.
 
-    :param queue_log: the records of a durable queue; None for a queue that is not durable.
+    Those of a queue that is not durable are written only when they are paged out, and stay until the process ends.
+
+    :param records: the queue's handle in the log; None for a queue that is not durable.
     :param name: the name of the queue, for log events.
     """
 
@@ -27,40 +29,46 @@ class QueuePager:
         self.durable = records is not None
         self.queue_log = records if records is not None else log.transient_queue()
         self.delivered_before_restart: i64 = 0
-        """Messages up to this sequence may have been delivered before a crash: they are marked redelivered."""
+        """Highest sequence of the messages that may have been delivered before a crash.
+
+        They are marked redelivered when they are read.
+        """
         self.writes: i64 = 0
-        """Messages that were written to page them out."""
+        """Number of messages that were written to the log only to be paged out."""
         self.last_exchange = b""
         self.last_key = b""
 
     @property
     def failed(self) -> bool:
-        """True when the disk cannot be read any more."""
+        """True if the disk cannot be read any more."""
         return self.log.failed
 
     def write(self, message: Message) -> None:
-        """Write a message that has no record in the log."""
+        """Write a message that has no record in the log, so that its content can leave memory."""
         head = message_head(message)
         message.log_position = self.log.spill(self.queue_log, message.sequence, head, message.content)
         message.stored = True
         self.writes += 1
 
     def is_on_disk(self, message: Message) -> bool:
-        """Return True if a message is on disk, so that its content can be read again."""
+        """Return True if a message is on disk, so that its content can leave memory."""
         if not message.log_position:
             message.log_position = self.log.lookup.locate(self.queue_log, message.sequence)
         return 0 < message.log_position < self.log.written_position
 
     def indexed_before(self) -> i64:
-        """Return the log position before which messages can go to the delta: their segments are indexed."""
+        """Return the log position before which all segments are indexed. Messages before it can go to the delta."""
         return self.log.indexed_up_to()
 
     def request_index(self) -> None:
-        """Ask the log to index the segments whose messages wait in memory for that."""
+        """Ask the log to index more segments, because messages in them cannot go to the delta before."""
         self.log.request_indexes()
 
     def load_contents(self, messages: list[Message]) -> bool:
-        """Read the contents of messages; a damaged message stays empty. Return False if the disk cannot be read."""
+        """Read the contents of messages from disk. A damaged message stays without content.
+
+        Return False if the disk cannot be read.
+        """
         wanted = [(int(message.sequence), int(message.log_position)) for message in messages]
         payloads = self.log.lookup.payloads(self.queue_log, wanted)
         if self.log.failed:
@@ -80,7 +88,15 @@ class QueuePager:
         return True
 
     def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
-        """Return the next messages of a range, without contents, and the sequence to continue at."""
+        """Return the next live messages in a range of priorities and sequences, and the sequence to continue at.
+
+        The messages are without contents.
+
+        :param lowest: the lowest priority.
+        :param highest: the highest priority.
+        :param first: the sequence to begin at.
+        :param last: the last sequence of the range.
+        """
         found, following = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
         counts = self.queue_log.counts
         messages: list[Message] = []
@@ -107,7 +123,14 @@ class QueuePager:
     def acknowledge_range(
         self, lowest: i64, highest: i64, first: i64, last: i64, excluded: dict[int, bool]
     ) -> None:
-        """Record in the log that all live messages of a range have left the queue, except for `excluded`."""
+        """Record in the log that the live messages of a range have left the queue.
+
+        :param lowest: the lowest priority.
+        :param highest: the highest priority.
+        :param first: the lowest sequence.
+        :param last: the highest sequence.
+        :param excluded: sequences of messages in the range that stay.
+        """
         while first <= last:
             found, first = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
             for entry in found:
@@ -115,7 +138,7 @@ class QueuePager:
                     self.log.acknowledge(self.queue_log, entry[0])
 
     def report_damaged(self, message: Message) -> None:
-        """Log and discard a message whose record is damaged."""
+        """Write a log event about a message whose record in the log is damaged, and remove the record."""
         logger.error(
             "event=queue.message_lost queue=%r sequence=%d",
             self.name.decode(errors="replace"),
@@ -124,9 +147,9 @@ class QueuePager:
         self.acknowledge(message)
 
     def report_missing(self, count: int) -> None:
-        """Log the number of messages that the log should have and has not."""
+        """Write a log event about messages whose records the log has lost."""
         logger.error("event=queue.messages_lost queue=%r count=%d", self.name.decode(errors="replace"), count)
 
     def drop(self) -> None:
-        """Remove all records of the queue from the log."""
+        """Remove all messages of the queue from the log, because it is deleted."""
         self.log.drop_queue(self.queue_log)

@@ -16,7 +16,10 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class PriorityBackingQueue(BackingQueue):
-    """Levels 0 to `highest`; a message with a higher priority counts as `highest`. Each level is paged separately."""
+    """Ready messages of a priority queue: a FIFO for each priority from 0 to `highest`, its level.
+
+    A message with a higher priority counts as `highest`. Each level is paged separately.
+    """
 
     def __init__(self, highest: i64) -> None:
         super().__init__()
@@ -63,7 +66,11 @@ class PriorityBackingQueue(BackingQueue):
         return None
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
-        """Remove and return the expired messages before the first one that is not expired."""
+        """Remove and return the expired messages, in the order of delivery, until one is not expired.
+
+        :param now: the time in milliseconds since 1970.
+        :param limit: the number of messages to remove at most.
+        """
         expired: list[Message] = []
         for level in reversed(self.levels):
             if level.count:
@@ -106,7 +113,10 @@ class PriorityBackingQueue(BackingQueue):
             level.set_delta_keep(count)
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        """Page out, beginning with the lowest level, which is consumed last."""
+        """Page message contents out to disk until `keep` are left in memory, the lowest priority first.
+
+        Then move messages to the delta. Return the number of messages that were paged out or moved, at most `limit`.
+        """
         held: i64 = 0
         for level in self.levels:
             held += level.resident
@@ -155,7 +165,7 @@ class PriorityBackingQueue(BackingQueue):
         self._add_up()
 
     def _add_up(self) -> None:
-        """Sum up the levels again: some of their messages may have turned out to be damaged."""
+        """Recompute number and bytes of the messages from the levels, which may have discarded damaged ones."""
         count: i64 = 0
         size: i64 = 0
         for level in self.levels:

@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 ACCEPTED: Final = 0
 """Outcome of a publish: the message is in the queue or was delivered, and may be confirmed at once."""
 STORED: Final = 1
-"""Outcome of a publish: accepted; it may be confirmed when the current batch of the log is on disk."""
+"""Outcome of a publish: the message was accepted, and may be confirmed when the log has been written to disk."""
 REJECTED: Final = 2
 """Outcome of a publish: the queue is full, and its overflow mode rejects publishes."""
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
-"""Log head of a message without exchange and routing key."""
+"""Head of the log record of a message without exchange and routing key."""
 
 
 class Queue:
     """One queue of a virtual host. All methods run on the broker's event loop; a queue needs no lock."""
 
     next_sequence: i64 = 1
-    """Sequence of the next message. A requeued message keeps its own."""
+    """Number of the next message in the order of arrival. A requeued message keeps its own."""
     unacked: i64 = 0
-    """Messages that were delivered and are not settled yet."""
+    """Number of messages that were delivered and are not settled yet."""
     pending_dead_letter_bytes: i64 = 0
-    """Bytes of message bodies in `pending_dead_letters`."""
+    """Bytes of the bodies of `pending_dead_letters`."""
     deleted: bool = False
     is_stream: bool = False
     memory_tracked: bool = False
-    """The memory budget watches this queue."""
+    """True while the memory budget watches this queue, because messages wait in it."""
     has_had_consumer: bool = False
-    """An auto-delete queue is deleted with its last consumer, but not before it has had one."""
+    """True if the queue has had a consumer: only then is an auto-delete queue without consumers deleted."""
 
     def __init__(
         self,
@@ -78,48 +78,51 @@ class Queue:
         """The connection that an exclusive queue belongs to; None for other queues."""
         self.raw_arguments = raw_arguments
         self.declared_arguments = arguments
-        """The arguments of the declaration. `arguments` are those in force, with policies applied."""
+        """Arguments of the declaration. `arguments` holds those in force, which policies may have changed."""
         self.incarnation = incarnation
-        """Number of this queue in the log; a queue that is deleted and declared again gets another one."""
+        """Number of this queue in the log. A queue that is deleted and declared again gets another one."""
         self.ready: BackingQueue = BackingQueue()
-        """Messages that wait for a consumer."""
+        """Messages that wait for a consumer: those that RabbitMQ calls ready."""
         if arguments.max_priority >= 0:
             self.ready = PriorityBackingQueue(arguments.max_priority)
         self.basic_get_consumer: Consumer = Consumer(self, b"", False, False)
-        """Holder of the messages that were fetched by basic.get: no prefetch, and never delivered to."""
+        """Consumer that stands for basic.get: it holds the messages that were fetched, and is never delivered to."""
         self.scheduler = ConsumerScheduler(arguments.single_active_consumer)
         self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
-        """Consumers that have room, the next one first; the deque of `scheduler`, without a second attribute access."""
+        """Consumers that can take a message now, the next one first. The deque is that of `scheduler`."""
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """Bindings to this queue: (source exchange, routing key, encoded arguments)."""
+        """Keys of the bindings to this queue: (source exchange, routing key, encoded arguments).
+
+        The dict serves as an ordered set.
+        """
         self.log: Log | None = None
-        """The log; None if the queue is not durable or there is no data folder."""
+        """Log that persistent messages are written to; None if the queue is not durable or without a data folder."""
         self.queue_log: QueueLog | None = None
-        """Records of this queue in the log."""
+        """Handle of this queue in the log; None if the queue is not durable or there is no data folder."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
-        """Pages messages out and in; None without a data folder, or before messages have waited."""
+        """Access to messages that are paged out to disk; None without a data folder, or before messages have waited."""
         self.pending_dead_letters: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has accepted yet, with their reasons (strategy at-least-once)."""
         self.delayed_exchange: Optional[Exchange] = None  # noqa: UP045
         """The delayed exchange whose messages wait in this internal queue; None for other queues."""
         self.window: Optional[DeduplicationWindow] = None  # noqa: UP045
-        """Deduplication window of this queue; None if it does not deduplicate."""
+        """Keys of recent messages, by which the queue drops duplicates; None if it does not deduplicate."""
         self.stored_window: Optional[DeduplicationWindow] = None  # noqa: UP045
-        """The deduplication window whose keys this internal queue stores; None for other queues."""
+        """Deduplication window whose keys are the messages of this internal queue; None for other queues."""
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
-        """Event capture; None if it is off."""
+        """Hook that records life-cycle events; None if event capture is off."""
         self.expiry = Expiry(self)
         self.limit = LengthLimit(self)
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = BARE_HEAD
-        """Log head of the last exchange and routing key: most publishes repeat them."""
+        """Head of the log record of the last exchange and routing key, which most publishes repeat."""
         self.delayed_retries: Optional[DelayedRetries] = None  # noqa: UP045
         """Requeued messages that wait for their retry delay; None if retries are not delayed."""
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Apply the arguments in force: copy what the hot path reads into plain attributes."""
+        """Take over the arguments in force. Those that each publish reads become plain attributes, for speed."""
         self.arguments = arguments
         self.rejects_publishes: bool = arguments.overflow is not Overflow.DROP_HEAD
         self.has_length_limit: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
@@ -133,7 +136,10 @@ class Queue:
             self.delayed_retries = DelayedRetries(self)
 
     def reconfigure(self, arguments: QueueArguments) -> None:
-        """Apply arguments that a policy has changed: limits at once; ready messages keep their expiry, as in RabbitMQ."""
+        """Apply arguments that a policy has changed.
+
+        Length limits hold at once; ready messages keep their expiry, as in RabbitMQ.
+        """
         expires = self.arguments.expires
         self.configure(arguments)
         if arguments.expires != expires:
@@ -142,14 +148,14 @@ class Queue:
             self.limit.drop_head()
 
     def attach_pager(self, pager: QueuePager) -> None:
-        """Let messages of this queue be paged to disk."""
+        """Set the access to the log by which messages of this queue are paged out to disk."""
         self.pager = pager
         self.ready.attach_pager(pager)
 
     # -- publishing
 
     def publish(self, message: Message) -> i64:
-        """Enqueue or deliver a message. Return ACCEPTED, STORED or REJECTED."""
+        """Deliver a published message to a consumer, or let it wait. Return ACCEPTED, STORED or REJECTED."""
         if self.has_length_limit and self.rejects_publishes and self.limit.would_exceed(message):
             self.limit.reject(message)
             return REJECTED
@@ -176,21 +182,25 @@ class Queue:
         return outcome
 
     def accept(self, message: Message) -> None:
-        """Enqueue or deliver a message that has a sequence and that the caller has logged (a fan-out shares one record)."""
+        """Deliver a message to a consumer, or let it wait.
+
+        Unlike for `publish`, the caller has called `assign_sequence` and has logged the message: a fan-out shares one
+        record.
+        """
         if self.ready_consumers and not self.ready.count:
             self.deliver(self.ready_consumers[0], message)
         else:
             self.enqueue(message)
 
     def assign_sequence(self, message: Message) -> None:
-        """Set the sequence and the expiry of a message that `accept` enqueues later."""
+        """Set the sequence and the expiry of a published message, before the call of `accept`."""
         message.sequence = self.next_sequence
         self.next_sequence += 1
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
 
     def enqueue(self, message: Message) -> None:
-        """Append a message to the ready ones."""
+        """Append a message to those that wait for a consumer, and apply length limits and expiry."""
         if not self.memory_tracked:
             self.vhost.track_memory(self)
         self.ready.append(message)
@@ -200,7 +210,7 @@ class Queue:
             self.expiry.message_queued(message)
 
     def store(self, message: Message) -> None:
-        """Write a message to the log."""
+        """Write a message to the log, so that it survives a restart."""
         log = self.log
         records = self.queue_log
         assert log is not None
@@ -220,7 +230,10 @@ class Queue:
     # -- delivering
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send a message to the first ready consumer, which moves to the end, or out if it has no more room."""
+        """Send a message to the first ready consumer.
+
+        Then the consumer goes behind the others, or leaves if it is full.
+        """
         if not consumer.no_ack:
             self.unacked += 1
         elif message.stored:
@@ -232,7 +245,7 @@ class Queue:
             self.scheduler.rotate()
 
     def drain(self) -> None:
-        """Deliver ready messages until there are no more messages or no more consumers with room."""
+        """Deliver ready messages until there are no more, or no consumer can take another one."""
         ready = self.ready
         while ready.count and self.ready_consumers:
             if self.expiry.has_seen_expiry and self.expiry.drop_expired():
@@ -249,9 +262,9 @@ class Queue:
             self.expiry.schedule_head_timer()
 
     def get(self) -> Message | None:
-        """Take the head for basic.get; None if no message is ready. The message counts as unacknowledged.
+        """Take the next message for basic.get; None if no message is ready. It is unacknowledged from now on.
 
-        Call it only when `has_expired_backlog` is False.
+        Call it only when `has_expired_backlog` returns False.
         """
         self.expiry.touch()
         if not self.ready.count:
@@ -266,13 +279,16 @@ class Queue:
         return message
 
     def has_expired_backlog(self) -> bool:
-        """Return True while expired messages are at the head, more than one slice of the expiry removes."""
+        """Remove expired messages at the head. Return True if more are left than one slice removes.
+
+        A basic.get has to wait until they are gone.
+        """
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
         return self.expiry.has_backlog
 
     def resume_consumer(self, consumer: Consumer) -> None:
-        """Deliver to a consumer that has room again."""
+        """Make a stalled consumer ready, because it can take messages again, and deliver to it."""
         self.scheduler.insert(consumer)
         if self.ready.count:
             self.drain()
@@ -280,13 +296,13 @@ class Queue:
     # -- settlement
 
     def acknowledge(self, message: Message) -> None:
-        """Settle a delivered message."""
+        """Remove a delivered message for good, because it was acknowledged."""
         self.unacked -= 1
         if message.stored:
             self.remove_from_log(message)
 
     def remove_from_log(self, message: Message) -> None:
-        """Record in the log that a message has left the queue."""
+        """Record in the log that a message has left the queue, so that a restart does not bring it back."""
         if self.deleted:
             return
         log = self.log
@@ -301,15 +317,17 @@ class Queue:
         pager.acknowledge(message)
 
     def reject(self, messages: list[Message]) -> None:
-        """Dead-letter delivered messages that a client rejected without requeue."""
+        """Dead-letter delivered messages that a client has rejected without requeue."""
         self.unacked -= len(messages)
         if not self.deleted:
             self.vhost.dead_lettering.dead_letter(self, self.load_contents(messages), "rejected")
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """Return delivered messages to their positions, marked redelivered; dead-letter those over the delivery limit.
+        """Put delivered messages back at their positions, marked redelivered.
 
-        :param failed: their channel has ended; False if a client requeued them.
+        Dead-letter those over the delivery limit.
+
+        :param failed: True if their channel has ended; False if a client requeued them.
         """
         self.unacked -= len(messages)
         if self.deleted:
@@ -333,7 +351,7 @@ class Queue:
         self.after_requeue()
 
     def after_requeue(self) -> None:
-        """Apply limits and expiry after messages were put back, then deliver."""
+        """Apply length limits and expiry after messages were put back, and deliver them."""
         if self.has_length_limit and not self.rejects_publishes:
             self.limit.drop_head()
         if self.expiry.has_seen_expiry:
@@ -342,7 +360,10 @@ class Queue:
             self.drain()
 
     def load_contents(self, messages: list[Message]) -> list[Message]:
-        """Read the contents of unacknowledged messages that were paged out. Return the messages without the damaged ones."""
+        """Read the contents of unacknowledged messages that were paged out.
+
+        Return the messages that are not damaged.
+        """
         absent = [message for message in messages if not message.content]
         if absent:
             pager = self.pager
@@ -354,22 +375,23 @@ class Queue:
         return [message for message in messages if message.content] if absent else messages
 
     def log_delivery_count(self, message: Message) -> None:
-        """Record in the log how often a message was delivered."""
+        """Record in the log how often a message was requeued, and that it is redelivered."""
         pager = self.pager
         if message.stored and pager is not None:
             pager.log.record_delivery_count(pager.queue_log, message.sequence, message_mark(message))
 
     def reinsert(self, message: Message) -> None:
-        """Put a message back at the position of its sequence."""
+        """Put a requeued message back at its position."""
         self.log_delivery_count(message)
         if not self.memory_tracked:
             self.vhost.track_memory(self)
         self.ready.reinsert(message)
 
     def stop(self) -> None:
-        """Stop all timers and log what a restart has to know, because the broker stops.
+        """Stop all timers, because the broker stops, and log what the next start has to know.
 
-        After a crash, messages are marked redelivered of which the log has no delivery. That mark is kept.
+        After a crash, all messages that may have been delivered are marked redelivered, because the log records no
+        deliveries. A clean stop saves the sequence up to which this holds, so that the next start marks them again.
         """
         self.expiry.stop()
         if self.delayed_retries is not None:
@@ -382,7 +404,7 @@ class Queue:
     # -- unacknowledged messages
 
     def unacknowledged_messages(self) -> list[Message]:
-        """Collect the unacknowledged messages from the channels of the consumers: a queue keeps no list of them."""
+        """Return the queue's unacknowledged messages. They are collected from the channels of its consumers."""
         seen: dict[int, bool] = {}
         found: list[Message] = []
         for consumer in self.consumers:
@@ -396,7 +418,7 @@ class Queue:
         return found
 
     def page_out_unacknowledged(self, limit: i64) -> i64:
-        """Page out the contents of unacknowledged messages, at most `limit`. Return their number."""
+        """Page the contents of unacknowledged messages out to disk. Return the number of messages, at most `limit`."""
         pager = self.pager
         if pager is None:
             return 0
@@ -416,7 +438,10 @@ class Queue:
     # -- consumers and deletion
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Add a consumer. Deliveries start with the next `drain`, after basic.consume-ok."""
+        """Add a consumer.
+
+        Deliveries to it begin with the next `drain`, which the channel calls after basic.consume-ok.
+        """
         self.scheduler.add(consumer)
         self.has_had_consumer = True
         if self.capture is not None:
@@ -424,7 +449,10 @@ class Queue:
         self.expiry.touch()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Remove a consumer. Its unacknowledged messages stay with its channel. The caller calls `drain` afterwards."""
+        """Remove a consumer. Its unacknowledged messages stay with its channel. The caller calls `drain` afterwards.
+
+        An auto-delete queue is deleted with its last consumer.
+        """
         if not self.scheduler.remove(consumer):
             return
         if self.capture is not None:
@@ -438,13 +466,13 @@ class Queue:
         return self.scheduler.consumers
 
     def purge(self) -> i64:
-        """Remove all ready messages, not the unacknowledged ones. Return their number."""
+        """Remove all ready messages, but not the unacknowledged ones. Return the number of removed messages."""
         if self.capture is not None:
             self.capture.purged(self)
         return self.ready.purge()
 
     def mark_deleted(self) -> None:
-        """Mark the queue deleted, drop its messages and cancel its consumers."""
+        """Mark the queue as deleted, drop its messages and cancel its consumers."""
         self.deleted = True
         if self.capture is not None:
             self.capture.queue_deleted(self)

@@ -1,4 +1,4 @@
-"""Optional arguments of classic and quorum queues: parsing, checks with RabbitMQ's error texts, equivalence.
+"""Optional arguments of classic and quorum queues: parsing, checks with RabbitMQ's error texts, comparison.
 
 Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's checks of them (rabbit_amqqueue).
 """
@@ -19,12 +19,12 @@ from warren.wire.reply_codes import AmqpError, Reply
 logger = logging.getLogger(__name__)
 
 QUORUM_DELIVERY_LIMIT = 20
-"""Delivery limit of a quorum queue that is declared without one, since RabbitMQ 4.0."""
+"""Delivery limit of a quorum queue that is declared without one, as since RabbitMQ 4.0."""
 
 
 @dataclass(frozen=True)
 class QueueArguments:
-    """Checked optional arguments of a queue. Times are in milliseconds; -1 stands for no limit."""
+    """Optional arguments of a queue, parsed and checked. Times are in milliseconds; -1 stands for no limit."""
 
     quorum: bool = False
     message_ttl: int = -1
@@ -35,28 +35,34 @@ class QueueArguments:
     dead_letter_exchange: bytes | None = None
     dead_letter_routing_key: bytes | None = None
     at_least_once: bool = False
-    """A dead letter stays pending until its targets accept it. As in RabbitMQ, only with overflow reject-publish."""
+    """True if a dead letter stays pending until its target queues accept it (x-dead-letter-strategy at-least-once).
+
+    As in RabbitMQ, this requires x-overflow reject-publish.
+    """
     delivery_limit: int = -1
     max_priority: int = -1
     single_active_consumer: bool = False
     lazy: bool = False
-    """Messages are paged out at once and read when they are consumed."""
+    """True if contents are paged out to disk when messages arrive (x-queue-mode lazy)."""
     consumer_timeout: int = -1
-    """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit, -1 the broker's setting."""
+    """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit, -1 the broker's default."""
     delayed_retry: str = "disabled"
-    """Requeued messages that are delayed: `disabled`, `all`, `failed` (their channel ended) or `returned` (by a client)."""
+    """Kind of requeued messages that are delayed: `disabled` (none), `all`, `failed` or `returned`.
+
+    A message is `failed` if its channel ended, `returned` if a client requeued it.
+    """
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
     deduplication: DeduplicationRule | None = None
-    """Rule by which the queue drops duplicates; None if it takes all messages."""
+    """Settings by which the queue drops duplicates; None if it does not."""
     stream: bool = False
     max_age_ms: int = -1
-    """Retention of a stream by age; -1 is no limit."""
+    """Milliseconds after which a stream may remove messages (x-max-age); -1 is no limit."""
     stream_max_segment_size_bytes: int = -1
 
     @property
     def type_name(self) -> str:
-        """`classic`, `quorum` or `stream`."""
+        """Type of the queue: `classic`, `quorum` or `stream`."""
         return "stream" if self.stream else "quorum" if self.quorum else "classic"
 
 
@@ -67,7 +73,7 @@ QUORUM_ONLY = (
     "x-delayed-retry-min",
     "x-delayed-retry-max",
 )
-"""Arguments that RabbitMQ supports for quorum queues only, and Warren for classic queues as well."""
+"""Arguments that in RabbitMQ only quorum queues may have. In Warren classic queues may have them as well."""
 
 COMMON = (
     "x-expires",
@@ -97,17 +103,17 @@ STREAM = (
     "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 )
-"""Arguments by queue type. An argument of no type is ignored.
+"""Arguments that streams may have. COMMON, CLASSIC and QUORUM hold those of the other types.
 
-Unlike in RabbitMQ, a classic queue may have a delivery limit, delayed retries and a consumer timeout: no message is requeued
-for ever, and none is held for ever by a consumer that hangs.
+An argument that is in none of them is ignored. Unlike in RabbitMQ, a classic queue may have a delivery limit, delayed
+retries and a consumer timeout: no message is requeued for ever, and none is held for ever by a consumer that hangs.
 """
 
 OTHER_TYPES = {
     False: (*QUORUM, *STREAM, "x-dead-letter-strategy"),
     True: (*CLASSIC, *STREAM),
 }
-"""Arguments that are refused because they belong to another queue type. The key is True for quorum queues."""
+"""Arguments that are refused because they belong to another type: those for quorum queues under True, others False."""
 
 QUEUE_EQUIVALENCE_ARGUMENTS = (
     "x-expires",
@@ -132,15 +138,19 @@ QUEUE_EQUIVALENCE_ARGUMENTS = (
     *QUORUM_ONLY,
     *DEDUPLICATION,
 )
-"""Arguments that a redeclaration has to repeat, in RabbitMQ's order: the error names the first that differs."""
+"""Arguments that a redeclaration has to repeat with the same values, in RabbitMQ's order of comparison.
+
+The error names the first that differs.
+"""
 
 DEFAULT_TYPE = "classic"
 """Type of a queue that is declared without x-queue-type."""
 
 
 class ArgumentReader:
-    """The fields of a queue.declare, checked one by one. An error names the argument that was read last.
+    """Reader of the arguments of a queue.declare. An error names the argument that was read last.
 
+    :param fields: the decoded arguments, by name.
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     """
 
@@ -150,12 +160,16 @@ class ArgumentReader:
         self.name = ""
 
     def get(self, name: str) -> Field | None:
-        """Return an argument; None if it is missing."""
+        """Return an argument, and remember its name for `error`; None if it is missing."""
         self.name = name
         return self.fields.get(name)
 
     def error(self, reason: Exception, name: str = "") -> AmqpError:
-        """Return a 406 that names the argument, with RabbitMQ's text."""
+        """Return a channel error 406 with RabbitMQ's text.
+
+        :param reason: the fault of the argument's value.
+        :param name: the argument at fault; by default the one that was read last.
+        """
         return AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name or self.name}' for {self.described}: {reason}"
         )
@@ -164,7 +178,7 @@ class ArgumentReader:
 def queue_arguments(raw: bytes, described: str) -> QueueArguments:
     """Parse and check the encoded argument table of a queue.declare.
 
-    The subjects are read in RabbitMQ's order, which decides which of several invalid arguments an error names.
+    The arguments are read in RabbitMQ's order, which decides which of several invalid ones an error names.
 
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
@@ -205,7 +219,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
 
 
 def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
-    """Read x-expires and x-message-ttl."""
+    """Read x-expires and x-message-ttl. Return their fields of QueueArguments."""
     expires = argument_checks.duration_ms(reader.get("x-expires"))
     if expires == 0:
         raise InvalidValue("{value_zero,0}")
@@ -213,7 +227,7 @@ def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
 
 
 def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the dead letter exchange, its routing key and, for a quorum queue, the strategy."""
+    """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy."""
     name = "x-dead-letter-exchange"
     exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
     routing_key = argument_checks.string(reader.get("x-dead-letter-routing-key"))
@@ -230,7 +244,7 @@ def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the length limits and, for a classic queue, x-max-priority."""
+    """Read the length limits and, for a classic queue, x-max-priority. Return their fields of QueueArguments."""
     values: dict[str, Any] = {
         "max_length": argument_checks.non_negative(reader.get("x-max-length")),
         "max_length_bytes": argument_checks.non_negative(reader.get("x-max-length-bytes")),
@@ -253,7 +267,7 @@ def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read what concerns consumers, and what a cluster would do with the queue, which has no effect here."""
+    """Read the arguments for consumers; check those for clusters, which have no effect here."""
     values: dict[str, Any] = {
         "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
         "consumer_timeout": argument_checks.non_negative(reader.get("x-consumer-timeout")),
@@ -266,7 +280,7 @@ def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the delivery limit and the delays of retries."""
+    """Read the delivery limit and the arguments of delayed retries. Return their fields of QueueArguments."""
     default = QUORUM_DELIVERY_LIMIT if quorum else -1
     limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
     delayed_retry = argument_checks.retry_type(reader.get("x-delayed-retry-type"))
@@ -285,10 +299,11 @@ def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 def refuse_transient(
     arguments: QueueArguments, name: bytes, described: str, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Reject non-durable quorum queues and streams, and those without a name.
+    """Refuse a quorum queue or stream that is not durable, or belongs to a connection, or has no name.
 
     Source: https://www.rabbitmq.com/docs/quorum-queues#feature-matrix.
 
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 for a queue that is server-named, auto-delete, exclusive or not durable.
     """
     if not name:
@@ -306,7 +321,7 @@ def refuse_transient(
 
 
 def is_stream(fields: dict[str, Field]) -> bool:
-    """Return True if a queue with these arguments is a stream."""
+    """Return True if x-queue-type among these arguments is `stream`."""
     kind = fields.get("x-queue-type")
     return kind is not None and kind.kind == "S" and kind.value == "stream"
 
@@ -325,10 +340,12 @@ def _of_another_type(name: str, described: str, quorum: bool) -> AmqpError:
 
 
 def check_equivalence(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
-    """Compare the arguments of a redeclaration with those of the existing queue or exchange.
+    """Check that the redeclaration of a queue or exchange has the same arguments as the existing one.
 
     :param required: the encoded arguments of the redeclaration.
+    :param current: the encoded arguments of the existing queue or exchange.
     :param names: the arguments that have to be the same, in the order of comparison.
+    :param described: the object as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 that names the first argument that differs.
     """
     given, have = argument_fields(required), argument_fields(current)
@@ -358,8 +375,11 @@ def _received(field: Field | None) -> str:
 
 
 def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
-    """Return the argument `x-priority` of a basic.consume; 0 if it is missing.
+    """Return the priority of a consumer: the argument x-priority of its basic.consume, or 0.
 
+    :param raw: the encoded arguments of the basic.consume.
+    :param quorum: True if the queue is a quorum queue.
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 if it is no integer, or if there is an argument for consumers of a stream.
     """
     fields = argument_fields(raw)

@@ -88,7 +88,7 @@ class VirtualHost:
 
         The list is cached: do not change it.
 
-        Call it only if `routes_by_message` is False.
+        It is the right list only if `routes_by_message` is False for the exchange.
         """
         if exchange.routes_epoch != self.routing_epoch or len(exchange.routes) > ROUTES_KEPT:
             exchange.routes.clear()
