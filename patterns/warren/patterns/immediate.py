@@ -1,13 +1,13 @@
 """Immediate: a message is handled now or not at all; if no consumer takes it, its publisher gets an error.
 
-RabbitMQ has refused AMQP's `immediate` flag since 3.0 (540). Its replacement is a TTL of 0 with a dead letter
-exchange (RabbitMQ, "Time-to-Live and Expiration"): a message that no consumer can take at once expires and returns to
-its publisher.
+RabbitMQ has refused AMQP's `immediate` flag since 3.0 (540). Its replacement is a TTL of 0 with a dead letter exchange
+(RabbitMQ, "Time-to-Live and Expiration"): a message that no consumer can take at once expires and returns to its
+publisher.
 
-Guarantees: `publish` returns when a consumer has the message, and raises `NoConsumer` when none could take it and it
-is gone from the queue. A message that a consumer took and lost (it died while handling it) goes to `<queue>.dead`,
-never back to the queue. Costs a classic queue, an exclusive one per publisher, and a second small message, the
-receipt, which the consumer sends before it handles the message.
+Guarantees: `publish` returns when a consumer has the message, and raises `NoConsumer` when none could take it and it is
+gone from the queue. A message whose consumer died while handling it goes to `<queue>.dead`, never back to the queue.
+Costs: a classic queue, an exclusive queue per publisher, and a second small message, the receipt, which the consumer
+sends to the publisher before it handles the message.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
 
 class NoConsumer(PublishError):
-    """No consumer could take the message at that moment: there is none, or all have reached their prefetch."""
+    """No consumer could take the message at once: there is none, or all have reached their prefetch."""
 
     retryable: bool = True
     outcome: Outcome = "refused"
 
 
 class Immediate:
-    """Queue for immediate delivery: `@calls.handle(Ring)` in the consumer, `await calls.publish(Ring())` in the
-    publisher.
+    """Queue whose messages are handled at once or returned to their publisher: `@calls.handle(Ring)` in the consumer,
+    `await calls.publish(Ring())` in the publisher.
 
     Both call `app.include(calls)` first.
 
     :param queue: name of the queue, the same for consumers and publishers.
-    :param timeout: seconds for the confirm and the receipt. Default 10.
+    :param timeout: seconds that `publish` waits for the broker's confirm and the consumer's receipt. Default 10.
     """
 
     def __init__(self, queue: str, *, timeout: float = 10.0) -> None:
@@ -92,7 +92,7 @@ class Immediate:
         app.handle(bytes, queue=self._returns)(self._handle_return)
 
     async def on_start(self) -> None:
-        """Do nothing: receipts arrive as messages."""
+        """Do nothing: receipts and returned messages arrive as messages."""
 
     async def on_stop(self) -> None:
         """Do nothing: the broker deletes the queue of returns with its connection."""
@@ -116,9 +116,9 @@ class Immediate:
         return register
 
     async def publish(self, message: object, *, message_id: str | None = None) -> None:
-        """Publish; return when a consumer has the message.
+        """Publish a message, and return when a consumer has received it.
 
-        :raises NoConsumer: no consumer could take it now.
+        :raises NoConsumer: no consumer could take the message at once.
         :raises PublishTimeout: it is unknown whether a consumer took it.
         :raises PublishError: as `app.publish`.
         """
@@ -145,7 +145,8 @@ class Immediate:
             self._pending.pop(message_key, None)
 
     async def _send_receipt(self, app: App) -> None:
-        """Send the publisher a receipt for the delivery: before the handler, which may take long."""
+        """Send the publisher a receipt for the delivery. This happens before the handler runs, because the handler may
+        take long."""
         delivery = current_delivery()
         returns = delivery.headers.get(RECEIPT_HEADER) if delivery is not None else None
         if delivery is not None and isinstance(returns, str):
@@ -154,7 +155,8 @@ class Immediate:
             )
 
     async def _handle_return(self, body: bytes, delivery: Delivery) -> None:
-        """Handle a receipt, or the message itself because no consumer took it."""
+        """Handle a message in the publisher's own queue: a receipt from a consumer, or a message that expired because
+        no consumer took it."""
         pending = self._pending.get(delivery.message_id or "")
         if "x-death" not in delivery.headers and DEAD_REASON not in delivery.headers:
             if pending is not None and not pending.done():

@@ -4,16 +4,16 @@ processes.
 The keys are divided over a fixed number of queues, each with a single active consumer (RabbitMQ, "Consumers", Single
 Active Consumer) that handles one message at a time; when the active process of a queue is gone, another continues.
 
-Guarantees: for each key, one message at a time, in the order in which the broker received them; after a crash or a
-lost acknowledgement a message may be delivered again, before the following ones. When a process loses its connection,
-its running handler runs to its end, while another process handles the same message again and continues: for that
-long, two messages of a key are handled at a time. A failing handler is retried at once, in its place; when it has
-failed for good, its message is dead-lettered and the next one follows. There is no order between several publishers,
-and a publisher keeps its own order only if it awaits one publish before the next; if that is not enough, use numbered
-messages (`Resequencer`).
+Guarantees: for each key, one message at a time, in the order in which the broker received them; after a crash or a lost
+acknowledgement a message may be delivered again, before the following ones. When a process loses its connection, its
+running handler runs to its end, while another process handles the same message again and continues: for that long, two
+messages of a key are handled at a time. A failing handler is retried at once, in its place; when it has failed for
+good, its message is dead-lettered and the next one follows. There is no order between several publishers, and the order
+of one publisher is kept only if it awaits each publish before the next; if that is not enough, number the messages
+(`Resequencer`).
 
-Costs: one queue per partition; one handler at a time in each. Of several processes, the first one at a queue works on
-it.
+Costs: one queue per partition, with one handler at a time. Of several processes, the first that consumes from a queue
+handles all of its messages, so the partitions may be spread unevenly.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ Parameters = ParamSpec("Parameters")
 class Partitions:
     """Partitioned exchange with per-key order: `orders = Partitions("orders", 8, key=lambda change: change.order_id)`.
 
-    Declare Events of its exchange, `class OrderChanged(Event, exchange=orders.exchange)`, and call
-    `app.include(orders)` in publishers and handlers.
+    Declare the Events on its exchange, `class OrderChanged(Event, exchange=orders.exchange)`, and call
+    `app.include(orders)` in processes that publish or handle them.
 
-    :param name: prefix of the exchange `<name>.<count>` and the queues `<name>.<count>.<number>`. Another count is
-        another set of queues, so processes with different counts cannot mix; messages in the old queues are handled
-        by processes that still use the old count.
+    :param name: prefix of the exchange `<name>.<count>` and the queues `<name>.<count>.<number>`. A different count
+        means different queues, so all processes must use the same count; messages in the old queues are only handled by
+        processes that still use the old count.
     :param count: number of partitions, and so of messages handled concurrently, over all processes.
     :param key: returns the ordering key of a message.
-    :param by: side that divides the keys. `publisher`, the default: Warren's `publish`, over a direct exchange, on
-        every broker. `broker`: an `x-consistent-hash` exchange, by the routing key, also for publishers other than
-        Warren's; RabbitMQ needs the plugin `rabbitmq_consistent_hash_exchange`, Warren's broker nothing.
+    :param by: side that assigns keys to partitions. `publisher`, the default: Warren's `publish` does, over a direct
+        exchange, on every broker. `broker`: an `x-consistent-hash` exchange does, by the routing key, also for
+        publishers other than Warren's; RabbitMQ needs the plugin `rabbitmq_consistent_hash_exchange`, Warren's broker
+        nothing.
     :raises ConfigError: the count is out of range, or the name is empty.
     """
 

@@ -1,4 +1,5 @@
-"""Database tables of patterns that write in a caller's transaction, and upserts for PostgreSQL and SQLite."""
+"""Helpers for patterns that write in a caller's database transaction: table creation, and upserts for PostgreSQL and
+SQLite."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def require_sqlalchemy(purpose: str) -> None:
 
 
 async def create_tables(sessions: async_sessionmaker[AsyncSession], *tables: Table) -> None:
-    """Create missing tables, in a transaction of their own.
+    """Create those of the tables that are missing, in a transaction of their own.
 
     :raises ConfigError: the database is neither PostgreSQL nor SQLite.
     """
@@ -48,7 +49,8 @@ async def _create(sessions: async_sessionmaker[AsyncSession], table: Table) -> N
 
 
 def upsert(session: AsyncSession, table: Table) -> Insert:
-    """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
+    """Return an insert statement for the table with the method `on_conflict_do_update`, in the dialect of the session's
+    database (PostgreSQL or SQLite)."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     if session.get_bind().dialect.name == "sqlite":

@@ -1,12 +1,13 @@
 """Work queue with priorities: the most urgent work first, without starving the rest.
 
 A priority queue of a broker (`Queue("q", max_priority=10)`) is strict: while urgent work arrives, other work does not
-begin, however long it has waited. Here each priority has a queue of its own, and the worker process chooses.
+begin, however long it has waited. Here each priority has a queue of its own, and the worker process chooses the queue
+of the next message.
 
-Guarantees: work is handled at least once. Of the messages waiting in a process the highest priority goes first, but
-of any lower priority with waiting work, one message begins after at most `bypass` more urgent ones. With `n` messages
-before it in its queue, work begins after at most `n * (bypass + 1)` others. Costs a quorum queue per priority, and as
-many messages prefetched from each.
+Guarantees: work is handled at least once. Of the messages waiting in a process the highest priority goes first, but of
+any lower priority with waiting work, one message begins after at most `bypass` more urgent ones. With `n` messages
+before it in its queue, work begins after at most `n * (bypass + 1)` others. Costs: a quorum queue per priority, and as
+many messages prefetched from each queue as may be handled at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
 @dataclass(slots=True)
 class WorkQueueStatistics:
-    """Counters of this process.
+    """Counters of one `WorkQueue` in this process.
 
-    :ivar started: started messages by priority, the lowest first.
-    :ivar promoted: messages that started before more urgent ones, because they had been passed over `bypass` times.
+    :ivar started: number of messages whose handler was started, for each priority, the lowest first.
+    :ivar promoted: number of messages that were started before more urgent ones, because `bypass` more urgent messages
+        had gone before them.
     """
 
     started: list[int]
@@ -36,12 +38,14 @@ class WorkQueueStatistics:
 
 
 class WorkQueue:
-    """Work queue: `app.include(work)`, `@work.handle(Render)`, `await work.put(Render(...), priority=2)`.
+    """Work queue with priorities: `app.include(work)`, `@work.handle(Render)`, `await work.put(Render(...),
+    priority=2)`.
 
     :param priorities: number of priorities; 0 is the lowest.
     :param concurrency: messages handled at a time in this process, all priorities together. Default 10.
-    :param bypass: how often more urgent work may go before waiting work. Default 10.
-    :raises ConfigError: one of them is below 1.
+    :param bypass: number of more urgent messages that may start before a waiting message of a lower priority does.
+        Default 10.
+    :raises ConfigError: one of these numbers is below 1.
     """
 
     def __init__(self, name: str, *, priorities: int = 3, concurrency: int = 10, bypass: int = 10) -> None:
@@ -55,7 +59,7 @@ class WorkQueue:
 
     @property
     def queues(self) -> tuple[Queue, ...]:
-        """Queue of each priority, the lowest first: `<name>.0` and so on."""
+        """Queues of the work queue, one for each priority, the lowest first: `<name>.0` and so on."""
         return tuple(Queue(f"{self.name}.{priority}") for priority in range(len(self.statistics.started)))
 
     def register(self, app: App) -> None:
@@ -82,7 +86,7 @@ class WorkQueue:
         return register
 
     async def put(self, message: object, *, priority: int = 0, message_id: str | None = None) -> None:
-        """Publish work; return when the broker has it.
+        """Publish a message with a priority; return when the broker has confirmed it.
 
         :raises ConfigError: there is no such priority.
         :raises PublishError: as `app.publish`.
@@ -115,7 +119,8 @@ class WorkQueue:
 
 
 class _Slots:
-    """Slots for concurrent work, granted by priority, with a bound on how often a priority is passed over."""
+    """Slots for concurrent handlers, granted by priority. A priority with waiting messages is passed over a limited
+    number of times."""
 
     def __init__(self, slots: int, priorities: int, bypass: int, statistics: WorkQueueStatistics) -> None:
         self._free = slots
@@ -141,8 +146,8 @@ class _Slots:
         self._schedule_dispatch()
 
     def _schedule_dispatch(self) -> None:
-        """Dispatch in the next loop iteration: a handler that has just ended takes its next message first, which may be
-        the most urgent."""
+        """Arrange that free slots are granted in the next iteration of the event loop. By then, a handler that has just
+        ended has its next message waiting, which may be the most urgent one."""
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)

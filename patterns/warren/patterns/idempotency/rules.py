@@ -1,6 +1,7 @@
 """Rules of a claim: one holder at a time, and the stored result for duplicates.
 
-A claim is *free* (no record), *claimed* until its lease expires, or *done* until it has been kept long enough:
+A claim is the right of one worker to handle a message key. It is *free* (no record), *claimed* until its lease expires,
+or *done* until its result has been kept long enough:
 
     free     --claim-->                claimed
     claimed  --claim, lease expired--> claimed   by the newcomer, with a higher token
@@ -9,10 +10,10 @@ A claim is *free* (no record), *claimed* until its lease expires, or *done* unti
     claimed  --release-->              free
     done     --claim, keep over-->     claimed
 
-Only the holder of the present token may change a claim: a holder whose lease was taken over is refused (fencing
-token, Kleppmann, "How to do distributed locking"). Times are milliseconds since the epoch, by the caller's clock.
-Clocks that differ by more than a lease let a second worker begin early; its token still keeps the first from
-overwriting the result of the second.
+Only the holder of the present token may change a claim: a holder whose lease was taken over is refused (fencing token,
+Kleppmann, "How to do distributed locking"). Times are milliseconds since the epoch, by the caller's clock. If clocks
+differ by more than a lease, a second worker may begin too early; its higher token still prevents the first from
+overwriting the second's result.
 """
 
 from __future__ import annotations
@@ -28,26 +29,30 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Claimed(NamedTuple):
-    """The caller holds the claim until the lease expires. `token` grows with every claim of a key: pass it on to what
-    you change."""
+    """Answer to a claim: the caller holds it until `until_ms`, when its lease expires.
+
+    :ivar token: fencing token, which grows with every claim of a key. Send it with the changes that the handler makes
+        elsewhere, so that a system can refuse those of an earlier holder.
+    """
 
     owner: str
     token: int
     until_ms: int
 
     def record(self) -> bytes:
-        """Return the record as the store has it unless it was renewed or lost: a guess that saves a round trip."""
+        """Return the record of this claim as the store has it if it was neither renewed nor lost. Used as the expected
+        record of the next compare-and-set: a right guess saves a round trip to read it."""
         return _write(_Record(_State.CLAIMED, self.owner, self.token, self.until_ms))
 
 
 class Busy(NamedTuple):
-    """Another worker holds the claim, until `until_ms` unless it renews."""
+    """Answer to a claim: another worker holds it until `until_ms`, or longer if that worker renews it."""
 
     until_ms: int
 
 
 class Done(NamedTuple):
-    """The work is done, with this encoded result."""
+    """Answer to a claim: the handler has already run, with this encoded result."""
 
     result: bytes
 
@@ -55,7 +60,10 @@ class Done(NamedTuple):
 def claim(
     record: bytes | None, *, owner: str, now_ms: int, lease_ms: int
 ) -> RuleResult[Claimed | Busy | Done]:
-    """Claim the work. The same `owner` that claims twice, because an answer was lost, gets the same claim twice."""
+    """Claim a key for `owner`; the answer is the claim, the present holder's lease, or the stored result.
+
+    An `owner` that claims again, because the store's answer was lost, gets the same claim again.
+    """
     held = _read(record)
     if held is not None and held.until_ms > now_ms:
         if held.state is _State.DONE:
@@ -82,7 +90,7 @@ def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int)
 def finish(
     record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int
 ) -> RuleResult[bool]:
-    """Store the result; answer False if another worker took over, whose result then stands."""
+    """Store the handler's result; answer False if another worker took over, whose result then counts."""
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
     held = _read(record)
     if held is not None and held.state is _State.DONE:
@@ -93,7 +101,7 @@ def finish(
 
 
 def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
-    """Release the claim without a result; answer False if it was not held any more."""
+    """Release the claim without a result; answer False if the caller did not hold it any more."""
     held = _read(record)
     if held is None or not _holds(held, claimed):
         return RuleResult(record, False)
@@ -116,7 +124,7 @@ class _Record:
 
 def _holds(held: _Record | None, claimed: Claimed) -> bool:
     # A claim whose record the store has deleted still belongs to its holder: another claim would have left a record.
-    """Return whether the claim may change the record."""
+    """Return whether `claimed` is still the present claim of the record, and may change it."""
     return held is None or (
         held.state is _State.CLAIMED and (held.owner, held.token) == (claimed.owner, claimed.token)
     )

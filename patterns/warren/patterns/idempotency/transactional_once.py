@@ -34,7 +34,7 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 NOTHING: Final = b"null"
-"""Result of a handler that returns nothing; the claim inserts it."""
+"""Encoded result of a handler that returns nothing, which the claim inserts in advance."""
 SWEEP_MS: Final = 30_000
 SWEEP_ROWS: Final = 5000
 
@@ -43,25 +43,25 @@ _session: ContextVar[AsyncSession] = ContextVar("warren.session")
 
 @dataclass(slots=True)
 class TransactionalOnceStatistics:
-    """Counters of the deliveries that were handled."""
+    """Counters of the deliveries that one `TransactionalOnce` has processed in this process."""
 
     run: int = 0
-    """The handler ran, and its work is committed."""
+    """Deliveries whose handler ran and whose work is committed."""
     duplicates: int = 0
-    """A stored result was returned."""
+    """Deliveries that were answered with a stored result."""
     failed: int = 0
-    """The handler raised, or its commit failed. The database has none of its work or, if the connection was lost during
-    the commit, all of it; the next delivery finds out."""
+    """Deliveries whose handler raised, or whose commit failed. The database has none of the handler's work or, if the
+    connection was lost during the commit, possibly all of it; the next delivery recognises which."""
 
 
 def current_session() -> AsyncSession:
     """Return the session of the running handler under `TransactionalOnce`, whose writes commit with the claim.
 
-    Call it in the handler, or use it as a parameter: `session: Annotated[AsyncSession, Depends(current_session)]`.
-    The session is committed when the handler has returned and rolled back when it raised, so the handler must do
+    Call it in the handler, or use it as a parameter: `session: Annotated[AsyncSession, Depends(current_session)]`. The
+    session is committed when the handler has returned, and rolled back when it raised; the handler itself must do
     neither.
 
-    :raises ConfigError: no such handler is running.
+    :raises ConfigError: no handler under `TransactionalOnce` is running.
     """
     session = _session.get(None)
     if session is None:
@@ -81,18 +81,18 @@ class TransactionalOnce:
         async def pay(command: PayInvoice, session: Annotated[AsyncSession, Depends(current_session)]) -> None:
             session.add(Payment(invoice=command.invoice_id))
 
-    For PostgreSQL and SQLite. In SQLite one handler at a time has the database, because its claim is a write: set the
-    engine's `timeout` longer than a handler takes. In PostgreSQL each running handler holds a connection: give the
-    pool as many connections as `concurrency`.
+    For PostgreSQL and SQLite. In SQLite only one handler runs at a time, because its claim locks the database for
+    writing: set the engine's `timeout` longer than a handler takes. In PostgreSQL each running handler holds a
+    connection: give the pool as many connections as `concurrency`.
 
     :param sessions: creates sessions of the database that the handler writes to.
     :param key: returns the key of a decoded message; by default the message id, which a republish and a redelivery
         keep. Keys of different queues are independent.
     :param keep: how long a result is stored, and a duplicate recognised. Default one day.
-    :param table: table of the claims, with its schema if it is not the first one; created if it is missing. `.table`
-        is the SQLAlchemy table, for migrations.
-    :param patience: how long a delivery waits, unacknowledged, for a database that does not answer; then it fails
-        with `StoreUnavailable`. Default one minute. Errors of the handler's own statements are the handler's.
+    :param table: table of the claims, qualified with its schema unless that is the first of the search path; created if
+        it is missing. `.table` is the SQLAlchemy table, for migrations.
+    :param patience: how long a delivery waits, unacknowledged, for a database that does not answer; then it fails with
+        `StoreUnavailable`. Default one minute. Errors of the handler's own statements are the handler's.
     :raises UsageError: SQLAlchemy is not installed.
     :raises ConfigError: `keep` is too short.
     """
@@ -171,7 +171,11 @@ class TransactionalOnce:
             wait = min(2 * wait, MAX_RETRY_SECONDS)
 
     async def _claim(self, session: AsyncSession, key: bytes) -> bytes | None:
-        """Insert the claim in the transaction, waiting for other claimants; return the stored result if there is one."""
+        """Insert the claim in the session's transaction, and return the result that is stored for the key, or None if
+        the handler has to run.
+
+        The database makes this wait until other transactions that have claimed the key have ended.
+        """
         if self._statements is None:
             await create_tables(self._sessions, self.table)
             self._statements = _Statements.of(self.table, upsert(session, self.table))
@@ -205,7 +209,7 @@ class TransactionalOnce:
             ) from error
 
     async def _sweep(self) -> None:
-        """Delete expired results now and then, in a separate transaction."""
+        """Delete expired results in a separate transaction, if the last deletion was long enough ago."""
         from sqlalchemy import delete, select
 
         now_ms = self._now_ms()
@@ -231,10 +235,10 @@ class TransactionalOnce:
 
 
 class _Statements(NamedTuple):
-    """Statements that are built once: building them costs as much as running them."""
+    """SQL statements of one table, built only once, because building them costs as much as running them."""
 
     claim: Executable
-    """Inserts the claim, or takes over an expired one; returns a row if the claim is the caller's."""
+    """Inserts the claim, or takes over an expired one. It returns a row only if the caller has the claim now."""
     result: Executable
 
     @classmethod

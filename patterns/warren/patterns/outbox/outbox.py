@@ -1,14 +1,14 @@
 """Outbox: publish messages if, and only if, the transaction that wrote them commits.
 
-Guarantees: a message that was added in a transaction is published at least once after the commit, and never without
-it; always with the same message id, so that `Once` recognises its duplicates. Of the processes that share the table,
-one relays at a time; when it dies, another takes over after the lease. Messages with the same `ordered_by` reach the
-broker in the order in which they were added, as far as their transactions exclude each other (lock the order before
-its event). A message that the broker refuses is retried and holds back later ones with the same `ordered_by`, nothing
-else.
+Guarantees: a message that was added in a transaction is published at least once after the commit, and never without a
+commit; always with the same message id, so that `Once` recognises its duplicates. Of the processes that share the
+table, one at a time is the relay, which publishes the messages; when it dies, another takes over after the lease.
+Messages with the same `ordered_by` reach the broker in the order in which they were added, provided that their
+transactions do not run at the same time (lock the row of the order before you add its event). A message that the broker
+refuses is retried, and holds back only later messages with the same `ordered_by`.
 
-Costs: one insert per message in the caller's transaction, and the relay's share of one select and one delete per
-batch. A message leaves some milliseconds after the commit if the relay runs in this process, and up to `poll` later
+Costs: one insert per message in the caller's transaction, and one select and one delete by the relay per batch of
+messages. A message leaves some milliseconds after the commit if the relay runs in this process, and up to `poll` later
 if it runs elsewhere.
 """
 
@@ -51,17 +51,19 @@ class Outbox:
             session.add(order)
             await outbox.add(session, OrderPlaced(order_id=order.id))
 
-    Call `app.include(outbox)` in every process that may relay; a process that only adds messages needs no App.
-    Declare the targets of the messages with `app.publishes(OrderPlaced)`.
+    Call `app.include(outbox)` in every process that may relay; a process that only adds messages needs no App. Declare
+    the targets of the messages with `app.publishes(OrderPlaced)`.
 
-    :param sessions: creates the relay's sessions, of the database that is written to. PostgreSQL or SQLite.
-    :param ordered_by: returns the ordering key of a message (an order's id), or None for no order; the default of
-        `add`.
-    :param table: table of waiting messages, with its schema if it is not the first one; created if it is missing, as
-        `<table>_relay` is. `.tables` are both SQLAlchemy tables, for migrations.
+    :param sessions: creates the relay's sessions, on the database in which the application's transactions write.
+        PostgreSQL or SQLite.
+    :param ordered_by: returns the ordering key of a message (an order's id), or None for no order; `add` may override
+        it.
+    :param table: table of waiting messages, qualified with its schema unless that is the first of the search path. It
+        is created if it is missing, as is `<table>_relay` for the relay's lease. `.tables` has the SQLAlchemy tables of
+        both, for migrations.
     :param lease: how long other processes wait after a relay died. Default 5 s, by the database's clock.
-    :param poll: how often the relay looks for messages that other processes have added. Default 100 ms. (Not by
-        NOTIFY: PostgreSQL makes commits that notify wait for each other.)
+    :param poll: interval at which the relay reads messages that other processes have added. Default 100 ms.
+        (PostgreSQL's NOTIFY is not used, because it makes commits wait for each other.)
     :param retry_after: first wait after the broker refused a message; it doubles up to a minute. Default 1 s.
     :raises UsageError: SQLAlchemy is not installed.
     :raises ConfigError: a duration is too short.
@@ -102,7 +104,7 @@ class Outbox:
 
     @property
     def tables(self) -> tuple[Table, Table]:
-        """Tables of the messages and of the relay's lease, for migrations."""
+        """SQLAlchemy tables of the messages and of the relay's lease, for migrations."""
         return self._tables.messages, self._tables.lease
 
     async def add(
@@ -116,9 +118,10 @@ class Outbox:
         message_id: str | None = None,
         headers: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        """Write `message` in the session's transaction; it is published if and only if that commits.
+        """Write `message` to the outbox in the session's transaction; it is published if and only if this transaction
+        commits.
 
-        :param ordered_by: its ordering key; default the result of the Outbox's `ordered_by`.
+        :param ordered_by: ordering key of the message; by default the result of the Outbox's function `ordered_by`.
         :param exchange: with `key`, `message_id` and `headers` as for `app.publish`.
         :raises ConfigError: the message has no address, or JSON cannot represent a header.
         """
@@ -156,8 +159,8 @@ class Outbox:
         return handler
 
     async def lag(self) -> timedelta:
-        """Return how long the oldest message has waited; zero if none does. Reads the database, so it works in any
-        process.
+        """Return how long the oldest waiting message has waited; zero if none waits. This reads the database, so it
+        works in any process.
 
         :raises sqlalchemy.exc.DBAPIError: the database does not answer.
         """
@@ -170,7 +173,8 @@ class Outbox:
 
     @property
     def busy(self) -> str:
-        """Background work that a test on virtual time must wait for; empty if there is none."""
+        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
+        none."""
         return "the relay of an outbox" if self._relay is not None and self._relay.busy else ""
 
     async def on_start(self) -> None:
@@ -199,7 +203,7 @@ class Outbox:
             await relay.release()
 
     def _wake_after_commit(self, session: AsyncSession) -> None:
-        """Wake this process's relay when the transaction has committed."""
+        """Arrange that this process's relay wakes up when the session's transaction has committed."""
         from sqlalchemy import event
 
         if self._relay is None:

@@ -1,4 +1,4 @@
-"""Database tables of the outbox: messages and the relay's lease, with the statements on both."""
+"""Database tables of the outbox (waiting messages, and the relay's lease), and the SQL statements on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE_ROW_ID = 1
 
 
 class OutboxRow(NamedTuple):
-    """Message that waits for the relay."""
+    """Row of a message that waits to be published by the relay."""
 
     id: int
     ordered_by: str | None
@@ -27,7 +27,7 @@ class OutboxRow(NamedTuple):
 
 
 class OutboxTables:
-    """Both tables, created on first use if they are missing."""
+    """Access to the outbox's two tables, which are created on first use if they are missing."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], name: str) -> None:
         self.messages: Table = _messages(name)
@@ -69,8 +69,8 @@ class OutboxTables:
         )
 
     async def _create_for(self, session: AsyncSession) -> None:
-        """Create the tables before a caller's transaction writes. That transaction may already hold SQLite's lock, so it
-        creates them itself."""
+        """Create the tables before a caller's transaction writes to them. In SQLite this happens in the caller's
+        transaction, because that may already hold the database's lock."""
         from sqlalchemy.schema import CreateTable
 
         if session.get_bind().dialect.name == "sqlite":
@@ -86,10 +86,13 @@ class OutboxTables:
         excluded_ids: Collection[int] = (),
         after: int = 0,
     ) -> list[OutboxRow]:
-        """Return the oldest committed messages, without those that wait for a retry.
+        """Return the oldest committed messages that are not excluded, for the relay to publish.
 
-        :param after: return only messages with a higher id that follow no message of their ordering key with a lower
-            one.
+        :param limit: largest number of messages.
+        :param excluded_keys: ordering keys whose messages wait for a retry.
+        :param excluded_ids: ids of messages without an ordering key that wait for a retry.
+        :param after: return only messages with a higher id. Messages of an ordering key that has a message with an id
+            up to `after` are left out, because that message must be published first.
         """
         from sqlalchemy import or_, select
 
@@ -117,7 +120,8 @@ class OutboxTables:
             await session.execute(delete(self.messages).where(self.messages.c.id.in_(ids)))
 
     async def oldest_ms(self) -> int | None:
-        """Return when the oldest message was added; None if there is none."""
+        """Return the time at which the oldest waiting message was added, in milliseconds since the epoch; None if no
+        message waits."""
         from sqlalchemy import select
 
         columns = self.messages.c
@@ -127,8 +131,8 @@ class OutboxTables:
             return oldest
 
     async def take_lease(self, holder: str, lease_ms: int) -> bool:
-        """Take or renew the relay's lease, and return whether it is held; by the database's clock, so that no machine's
-        clock can be wrong."""
+        """Take or renew the relay's lease for `holder`, and return whether the holder has it now. The database's clock
+        is used, so that the machines' clocks need not agree."""
         columns = self.lease.c
         async with self.sessions.begin() as session:
             now = _database_time_ms(session)
@@ -169,7 +173,8 @@ def _database_time_ms(session: AsyncSession) -> ColumnElement[int]:
 
 
 def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
-    """Return the values as rows of one argument: both databases limit the number of arguments of a statement."""
+    """Return a query with the values as its rows. It needs a single argument, because both databases limit the number
+    of arguments of a statement."""
     from sqlalchemy import ARRAY, func, literal, select
 
     if session.get_bind().dialect.name == "sqlite":

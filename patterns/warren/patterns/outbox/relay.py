@@ -1,4 +1,5 @@
-"""Outbox relay: one process publishes the committed messages, in order per key, until they are confirmed."""
+"""Outbox relay: of all processes one publishes the committed messages, in order for each ordering key, until the broker
+confirms them."""
 
 from __future__ import annotations
 
@@ -19,36 +20,38 @@ PUBLISH_SECONDS: Final = 30.0
 FIRST_RETRY_SECONDS: Final = 1.0
 MAX_RETRY_SECONDS: Final = 60.0
 MAX_RETRY_TIMES: Final = 10_000
-"""Refused messages with a retry time of their own; a bound for the memory they take."""
+"""Largest number of refused messages for which a time of the next retry is kept, to limit memory."""
 ERROR_PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class OutboxStatistics:
-    """Counters of this process; other processes count their own."""
+    """Counters of one `Outbox` in this process; other processes count their own."""
 
     added: int = 0
-    """Messages that were written, whether or not their transaction committed."""
+    """Messages that were written to the outbox, including those whose transaction was rolled back."""
     relayed: int = 0
-    """Messages that the broker confirmed; above the number of messages if some were published again."""
+    """Publishes that the broker confirmed. The number exceeds that of messages if some were published again."""
     failed: int = 0
-    """Refused publishes; each is retried, and holds back later messages with the same `ordered_by`."""
+    """Publishes that the broker refused. Each message is retried, and holds back later messages with the same
+    `ordered_by`."""
     relaying: bool = False
-    """This process holds the lease and relays."""
+    """True while this process is the relay and holds the lease."""
     oldest_ms: int | None = None
-    """Time at which the oldest waiting message was added, as this relay read it last; None if none waited."""
+    """Time at which the oldest waiting message was added, in milliseconds since the epoch, according to the relay's
+    last read; None if no message waited."""
 
 
 class _LeaseLost(Exception):
-    """Another process holds the lease now."""
+    """The lease expired or could not be renewed, and another process holds it now."""
 
 
 class Relay:
-    """Relay that runs until it is cancelled, and publishes while it holds the lease.
+    """Task that publishes the outbox's messages while this process holds the lease, until it is cancelled.
 
-    Of two messages with the same `ordered_by` the second is published after the confirm of the first; messages
-    without an ordering key, or with another one, are published at the same time. A message is deleted after its
-    confirm, so a crash in between publishes it again, with the same id.
+    Of two messages with the same `ordered_by` the second is published after the confirm of the first. Messages with
+    different ordering keys, or with none, are published concurrently. A message is deleted after its confirm, so a
+    crash in between publishes it again, with the same id.
     """
 
     def __init__(
@@ -63,19 +66,22 @@ class Relay:
         self._holder = secrets.token_hex(8)
         self._working = True
         self._retry_times: dict[str | int, tuple[float, float]] = {}
-        """Ordering key, or id of a message without one -> (time of the next retry, wait before it)."""
+        """Refused messages: ordering key (or id of a message without one) -> (time of the next retry, last wait in
+        seconds)."""
         self._skipped_up_to = 0
-        """Highest id of a refused message without a retry time; those up to it are read again after all later ones."""
+        """Highest id of the refused messages that have no retry time, because there are too many. The messages up to
+        this id are read again after all later ones."""
         self._rescan_at = 0.0
-        """Earliest time to read the skipped messages again."""
+        """Earliest time at which the skipped messages are read again."""
 
     @property
     def busy(self) -> bool:
-        """Committed messages of this process may be in progress, or it has not tried to take the lease yet."""
+        """True while committed messages of this process may be unpublished, or before the first attempt to take the
+        lease."""
         return self._working or (self._statistics.relaying and self.wakeup.is_set())
 
     async def run(self, app: App) -> None:
-        """Relay until cancelled; wait for the database and the broker as long as they fail."""
+        """Publish messages until cancelled. While the database or the broker fails, wait and retry."""
         while True:
             try:
                 await self._tables.create()
@@ -97,7 +103,8 @@ class Relay:
                 self._statistics.relaying = self._working = False
 
     async def release(self) -> None:
-        """Release the lease, so that another process relays at once; if the database fails, the lease expires."""
+        """Release the lease, so that another process becomes the relay at once. If the database fails, the lease
+        expires later."""
         with contextlib.suppress(Exception):
             await self._tables.release_lease(self._holder)
 
@@ -148,7 +155,8 @@ class Relay:
                 await self._wait_for_wakeup(app.clock)
 
     async def _publish(self, app: App, rows: list[OutboxRow]) -> None:
-        """Publish in rounds: the first message of each key and all without one, then the second of each key, and so on."""
+        """Publish messages in rounds: first the oldest message of each ordering key and all messages without one, then
+        the second of each key, and so on."""
         rounds: list[list[OutboxRow]] = []
         seen: dict[str, int] = {}
         for row in rows:
@@ -185,7 +193,8 @@ class Relay:
                 await asyncio.shield(self._tables.delete(confirmed))
 
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> bool:
-        """Schedule a retry of a refused message; return whether it has a retry time of its own."""
+        """Schedule a retry of a refused message. Return False if there are too many to keep a retry time for this
+        one."""
         name = _ordering_key(row)
         _, before = self._retry_times.get(name, (0.0, 0.0))
         wait = min(2 * before, MAX_RETRY_SECONDS) if before else self._first_retry
@@ -202,7 +211,8 @@ class Relay:
         return remembered
 
     async def _wait_for_wakeup(self, clock: Clock) -> None:
-        """Wait until this process has committed a message, or until others may have."""
+        """Wait until this process has committed a message, or until it is time to look for messages of other
+        processes."""
         timer = clock.call_at(clock.now() + self._poll, self.wakeup.set)
         try:
             await self.wakeup.wait()
@@ -212,7 +222,7 @@ class Relay:
 
 
 async def _publish_and_confirm(app: App, rows: list[OutboxRow]) -> list[WarrenError | None]:
-    """Publish the messages concurrently, and return for each the error, or None if it is confirmed."""
+    """Publish the messages concurrently. Return for each of them the error, or None if the broker has confirmed it."""
     sent: list[asyncio.Future[None] | WarrenError] = []
     try:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Message protection: `Encryption` against reading, `Signing` against changes."""
+"""Message protection: `Encryption` against unauthorised reading, `Signing` against unauthorised changes."""
 
 from warren.patterns.protection.encryption import Encryption
 from warren.patterns.protection.protection_header import ProtectionStatistics

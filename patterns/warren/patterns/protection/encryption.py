@@ -75,7 +75,7 @@ class Encryption:
         self.use(keys, current=current)
 
     def use(self, keys: Mapping[str, bytes], *, current: str) -> None:
-        """Use these keys from now on, also while the App runs.
+        """Use these keys from now on instead of the previous ones; also possible while the App runs.
 
         :raises ConfigError: as for the constructor.
         """

@@ -1,5 +1,5 @@
-"""Protection header: algorithm, key id and time of a protected message, and the data that is authenticated with its
-body."""
+"""Protection header: algorithm, key id and time of an encrypted or signed message, and the data that is authenticated
+together with its body."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ AUTHENTICATED_PROPERTIES: Final = (
     "correlation_id",
     "app_id",
 )
-"""Properties that are authenticated with the body. Not `reply_to`, which brokers rewrite (direct reply-to), nor what a
-delay, a dead letter exchange or a replay changes: exchange, routing key, expiration."""
+"""Properties that are authenticated with the body. Not included: `reply_to`, which brokers rewrite (direct reply-to),
+and properties that a delay, a dead letter exchange or a replay changes (exchange, routing key, expiration)."""
 KEY_ID_CHARACTERS: Final = 64
 
 
 @dataclass(slots=True)
 class ProtectionStatistics:
-    """Counters of this App; each rejected message is a dead letter with the reason."""
+    """Counters of one `Encryption` or `Signing` in this process; each rejected message becomes a dead letter with the
+    reason."""
 
     protected: int = 0
     accepted: int = 0
     unprotected: int = 0
-    """Messages without protection that were accepted because of `required=False`."""
+    """Messages that were accepted although they were not encrypted or signed, because of `required=False`."""
     rejected: int = 0
 
 
@@ -57,15 +58,15 @@ def parse_header(text: object) -> ProtectionHeader | None:
 def authenticated_data(
     header: ProtectionHeader, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
 ) -> bytes:
-    """Return what is authenticated with the body, in one unambiguous form: the header, the properties, and the named
-    headers."""
+    """Return the bytes that are authenticated with the body: the protection header, the properties, and the headers
+    listed in `names`, in one unambiguous encoding."""
     own = [properties.get(name) for name in AUTHENTICATED_PROPERTIES]
     further = [[name, headers.get(name)] for name in names]
     return json.dumps([str(header), own, further], separators=(",", ":"), default=str).encode()
 
 
 def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> None:
-    """Raise `ConfigError` if a header cannot contain an id, or the current id has no key."""
+    """Raise `ConfigError` if a key id cannot be part of the protection header, or the current id has no key."""
     for key_id in key_ids:
         if not key_id or ";" in key_id or len(key_id) > KEY_ID_CHARACTERS or not key_id.isprintable():
             raise ConfigError(
@@ -78,7 +79,8 @@ def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> Non
 
 
 def check_age(header: ProtectionHeader, max_age: timedelta | None, now: float) -> None:
-    """Raise `DeadLetter` if the message is older than it may be, or from the future by as much."""
+    """Raise `DeadLetter` if the message is older than `max_age`, or its time is further than `max_age` in the
+    future."""
     if max_age is not None and abs(now - header.at_ms / 1000) > max_age.total_seconds():
         raise DeadLetter(
             f"it was protected at {header.at_ms} ms, which differs from now by more than {max_age}"

@@ -1,8 +1,8 @@
-"""Signing: everybody may read the messages, only processes with a key can create them.
+"""Signing: everybody may read the messages, but only processes with a key can create them.
 
 Guarantees: the body, the key id, the time and the properties message id, type, content type, content encoding,
-correlation id and app id are signed, with HMAC-SHA-256 (RFC 2104; who can check can also sign) or Ed25519 (RFC 8032;
-a public key checks, only the private one signs). A message that was changed, has no signature, or was signed with an
+correlation id and app id are signed, with HMAC-SHA-256 (RFC 2104; the same secret signs and checks) or Ed25519 (RFC
+8032; the private key signs, the public key checks). A message that was changed, has no signature, or was signed with an
 unknown key becomes a dead letter with the reason, before any of it is decoded. Signatures are compared in constant
 time.
 

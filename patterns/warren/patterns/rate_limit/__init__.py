@@ -1,4 +1,4 @@
-"""Rate limits: at most so many handler starts in a time, in one process or over all of them."""
+"""Rate limits: a largest number of handler starts per time, in one process or over all processes."""
 
 from warren.patterns.rate_limit.local_rate_limiter import LocalRateLimiter
 from warren.patterns.rate_limit.rate_limit import RateLimit, RateLimitStatistics

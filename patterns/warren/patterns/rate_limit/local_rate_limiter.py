@@ -1,4 +1,4 @@
-"""`LocalRateLimiter`: a rate limit of one process."""
+"""`LocalRateLimiter`: a rate limit for one process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve
 from warren.sdk import Clock, SystemClock
 
 MAX_KEYS: Final = 10_000
-"""Buckets above which full ones are deleted."""
+"""Number of buckets (one per key) above which full buckets are deleted; a full bucket is the same as none."""
 
 
 class LocalRateLimiter:
     """Rate limit of this process: `LocalRateLimiter(50, per=timedelta(seconds=1))`.
 
     :param count: tokens per `per`, for each key.
-    :param burst: tokens that may be reserved at once after an idle time. Default `count`.
+    :param burst: largest number of tokens that collect while none is used, and so may be reserved at once. Default
+        `count`.
     :raises ConfigError: a number is too small.
     """
 
@@ -27,9 +28,10 @@ class LocalRateLimiter:
         self._full_at: dict[str, int] = {}
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
-        """Reserve `cost` tokens that exist within `within` from now, and return how long it is until they do.
+        """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
+        then.
 
-        :raises RateLimitExceeded: they do not; none is reserved.
+        :raises RateLimitExceeded: the tokens become available only later; none is reserved.
         """
         self._rate.check_cost(cost)
         now_us = int(self._clock.now() * 1_000_000)
@@ -45,14 +47,14 @@ class LocalRateLimiter:
         return wait * MICROSECOND
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
-        """Reserve `cost` tokens and wait until they exist.
+        """Reserve `cost` tokens and wait until they are available.
 
-        :raises RateLimitExceeded: that takes longer than `within`.
+        :raises RateLimitExceeded: the wait would be longer than `within`; none is reserved.
         """
         await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
 
     def use_clock(self, clock: Clock) -> None:
-        """Use `clock` from now on."""
+        """Use `clock` from now on to refill the buckets and to wait."""
         self._clock = clock
 
     async def close(self) -> None:

@@ -1,8 +1,9 @@
 """Rate limit: handlers of some queues start at a limited rate; no message is lost.
 
-Guarantees: an attempt to handle a message of these queues begins only with a token. A message whose token will exist
-soon waits for it, unacknowledged; one that would wait longer is acknowledged and delayed in a wait queue. If the
-limiter's store fails, messages are delayed (`fail_closed`) or handled without a token (`fail_open`).
+Guarantees: an attempt to handle a message of these queues begins only with a token of the limiter's token bucket. A
+message whose token becomes available soon waits for it, unacknowledged; one that would wait longer is acknowledged and
+delayed in a wait queue. If the limiter's store fails, messages are delayed (`fail_closed`) or handled without a token
+(`fail_open`).
 
 Costs: one reservation per attempt, and a wait queue for each limited queue.
 """
@@ -25,31 +26,33 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 @dataclass(slots=True)
 class RateLimitStatistics:
-    """Counters of this process."""
+    """Counters of one `RateLimit` in this process."""
 
     passed: int = 0
-    """Attempts that began with a token."""
+    """Attempts to handle a message that began with a token."""
     waited: int = 0
-    """Of those, the attempts that waited for it."""
+    """Attempts, among those that `passed` counts, that first waited for their token."""
     delayed: int = 0
     """Messages that would have waited too long and were delayed."""
     unlimited: int = 0
-    """Attempts without a token, because the store failed and `on_store_failure="fail_open"`."""
+    """Attempts that began without a token, because the store failed and `on_store_failure="fail_open"`."""
     postponed: int = 0
     """Messages that were delayed because the store failed."""
 
 
 class RateLimit:
-    """Rate limit for queues: `app.include(RateLimit(limiter, queues=["payments"]))`.
+    """Middleware that limits the rate of handler starts on some queues: `app.include(RateLimit(limiter,
+    queues=["payments"]))`.
 
     To limit a part of a handler instead, call `await limiter.acquire()` there.
 
     :param limiter: `RedisRateLimiter`, over all processes, or `LocalRateLimiter`.
     :param queues: queues whose handlers share the limit.
-    :param key: returns, for a delivery, the key that has a rate of its own (`lambda delivery:
-        delivery.headers["tenant"]`); by default all deliveries share one.
-    :param wait: how long a message may wait for its token, unacknowledged and with a handler's place. Default 5 s.
-    :param again_after: delay of a message that would have waited longer. Default 5 s.
+    :param key: returns the key of a delivery; each key has a rate of its own (`lambda delivery:
+        delivery.headers["tenant"]`). By default all deliveries share one rate.
+    :param wait: how long a message may wait for its token. It stays unacknowledged, and counts as one of the queue's
+        concurrent handlers. Default 5 s.
+    :param again_after: delay of a message that would have waited longer than `wait`. Default 5 s.
     :param on_store_failure: `fail_closed`, the default: the message is delayed by `again_after`; `fail_open`: it is
         handled.
     :raises ConfigError: there is no queue, or a duration is not positive.

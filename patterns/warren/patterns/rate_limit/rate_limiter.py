@@ -1,4 +1,4 @@
-"""Rate limiters: token buckets per key, whose tokens can be reserved ahead."""
+"""Rate limiters: token buckets per key, whose tokens can be reserved before they are available."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from warren.sdk import Clock, WarrenError
 
 
 class RateLimitExceeded(WarrenError):
-    """No token within the permitted time; none was reserved.
+    """The requested tokens do not become available within the permitted time; none was reserved.
 
-    :ivar after: how long it is until there is one, if no other caller reserves it.
+    :ivar after: time until they become available, if no other caller reserves them.
     """
 
     retryable: bool = True
@@ -22,22 +22,24 @@ class RateLimitExceeded(WarrenError):
 
 
 class RateLimiter(Protocol):
-    """Rate limiter: `LocalRateLimiter` for one process, `RedisRateLimiter` for all processes."""
+    """Token bucket for each key: `LocalRateLimiter` for one process, `RedisRateLimiter` for all processes together."""
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
-        """Reserve `cost` tokens that exist within `within` from now, and return how long it is until they do.
+        """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
+        then.
 
-        :raises RateLimitExceeded: they do not; none is reserved.
+        :raises RateLimitExceeded: the tokens become available only later; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
         """
         ...
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = ...) -> None:
-        """Reserve `cost` tokens and wait until they exist, by default however long it takes; errors as for `reserve`."""
+        """Reserve `cost` tokens and wait until they are available, by default however long it takes; errors as for
+        `reserve`."""
         ...
 
     def use_clock(self, clock: Clock) -> None:
-        """Use `clock` from now on."""
+        """Use `clock` from now on to wait for tokens."""
         ...
 
     async def close(self) -> None:

@@ -35,7 +35,8 @@ class RedisRateLimiter:
     :param name: name of the limited resource; processes with the same name share the rate, and should configure the
         same one.
     :param count: tokens per `per`, for each key.
-    :param burst: tokens that may be reserved at once after an idle time. Default `count`.
+    :param burst: largest number of tokens that collect while none is used, and so may be reserved at once. Default
+        `count`.
     :raises ConfigError: a number is too small.
     """
 
@@ -48,9 +49,10 @@ class RedisRateLimiter:
         self._clock: Clock = SystemClock()
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
-        """Reserve `cost` tokens that exist within `within` from now, and return how long it is until they do.
+        """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
+        then.
 
-        :raises RateLimitExceeded: they do not; none is reserved.
+        :raises RateLimitExceeded: the tokens become available only later; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
         """
         self._rate.check_cost(cost)
@@ -69,15 +71,15 @@ class RedisRateLimiter:
         return wait * MICROSECOND
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
-        """Reserve `cost` tokens and wait until they exist.
+        """Reserve `cost` tokens and wait until they are available.
 
-        :raises RateLimitExceeded: that takes longer than `within`.
+        :raises RateLimitExceeded: the wait would be longer than `within`; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
         """
         await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
 
     def use_clock(self, clock: Clock) -> None:
-        """Use `clock` for waiting from now on; tokens follow the clock of Redis."""
+        """Use `clock` from now on to wait for tokens; the buckets are refilled by the clock of Redis."""
         self._clock = clock
 
     async def close(self) -> None:

@@ -1,8 +1,9 @@
-"""Rule of the token bucket: whether tokens can be reserved, and when they exist.
+"""Rule of the token bucket: computes if tokens can be reserved, and when they become available.
 
-The bucket is stored as one time, at which it would be full again (GCRA, the generic cell rate algorithm of ITU-T I.371, as a
-virtual schedule). A reservation moves that time on; the wait until its tokens exist follows from it. Tokens can be reserved
-ahead, so a waiting caller need not ask again. The rule reads neither a clock nor a store.
+A bucket is stored as one time, at which it would be full again (GCRA, the generic cell rate algorithm of ITU-T I.371,
+as a virtual schedule). A reservation moves that time on; the wait until its tokens are available follows from it.
+Tokens can be reserved before they are available, so a waiting caller need not ask again. The rule reads neither a clock
+nor a store.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Rate:
     """Rate and burst of a token bucket.
 
     :ivar count: tokens per `per`.
-    :ivar burst: tokens that may be reserved at once after an idle time.
+    :ivar burst: largest number of tokens that collect while none is used, and so may be reserved at once.
     :raises ConfigError: a number is too small, or the rate is above one token per microsecond.
     """
 
@@ -43,16 +44,17 @@ class Rate:
         return self.per // MICROSECOND // self.count
 
     def check_cost(self, cost: int) -> None:
-        """Raise `ConfigError` if so many tokens can never exist at once."""
+        """Raise `ConfigError` if `cost` is below 1 or above the burst: so many tokens are never available at once."""
         if not 1 <= cost <= self.burst:
             raise ConfigError(f"a cost of {cost} is not from 1 to the burst of {self.burst}")
 
 
 def reserve_tokens(full_us: int, now_us: int, rate: Rate, cost: int, within_us: int) -> tuple[bool, int, int]:
-    """Reserve `cost` tokens if they exist within `within_us`.
+    """Reserve `cost` tokens if they become available within `within_us` microseconds.
 
-    :return: whether they are reserved, the microseconds until they exist, and the time at which the bucket is full
-        again.
+    :param full_us: stored time at which the bucket is full, in microseconds.
+    :return: whether the tokens are reserved, the microseconds until they are available, and the new time at which the
+        bucket is full.
     """
     after = max(full_us, now_us) + cost * rate.interval_us
     wait = max(0, after - rate.burst * rate.interval_us - now_us)

@@ -1,4 +1,4 @@
-"""Key sequence: the position of one key and its waiting messages, in this process."""
+"""Key sequence: the next number of one key and its waiting messages, in this process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from warren.patterns.resequencer.rules import Position
 
 
 class KeySequence:
-    """Position of one key and its waiting messages, in this process.
+    """Messages of one key in this process: the next number to handle, and the messages that wait for it.
 
-    :ivar is_handling: one of its messages is being handled.
+    :ivar position: next number to handle, and the latest skipped numbers.
+    :ivar is_handling: True while one of the key's messages is being handled.
     :ivar last_handled: last number whose handler returned.
-    :ivar is_saved: the store has the position.
-    :ivar is_loaded: the position was read from the store.
-    :ivar start_is_unknown: neither the store nor the configuration has the first number.
-    :ivar last_progress: time since which no message was handled, or the first one began to wait.
-    :ivar users: messages that use this object, so it must not be deleted.
+    :ivar is_saved: True if the store has this position.
+    :ivar is_loaded: True if the position was read from the store.
+    :ivar start_is_unknown: True if neither the store nor the configuration has a first number; the first message to
+        arrive then determines it.
+    :ivar last_progress: time at which the position last changed or, if no message waited then, at which the first
+        message began to wait.
+    :ivar users: number of messages that use this object, which must not be deleted meanwhile.
     """
 
     def __init__(self, position: Position) -> None:
@@ -32,7 +35,8 @@ class KeySequence:
         self._waiting: dict[int, list[asyncio.Future[bool]]] = {}
 
     def wait(self, number: int, now: float) -> asyncio.Future[bool]:
-        """Register a waiting message; the future's result is False if it must make room."""
+        """Register a waiting message, and return a future for the end of its wait. The result is True if the number may
+        be handled, and False if the message was evicted and must be delayed."""
         if not self._waiting:
             self.last_progress = now
         ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -40,14 +44,15 @@ class KeySequence:
         return ready
 
     def remove(self, number: int, ready: asyncio.Future[bool]) -> None:
-        """Remove a waiting message."""
+        """Remove a message that `wait` registered, at the end of its wait."""
         waiters = self._waiting[number]
         waiters.remove(ready)
         if not waiters:
             del self._waiting[number]
 
     def evict_beyond(self, number: int) -> bool:
-        """Evict the waiting message with the highest number above `number`; return False if there is none."""
+        """Evict the waiting message with the highest number, to make room for the message with `number`. Return False
+        if no waiting message has a higher number."""
         last = max(self._waiting, default=number)
         waiting = [ready for ready in self._waiting.get(last, ()) if not ready.done()]
         if last <= number or not waiting:
@@ -56,14 +61,14 @@ class KeySequence:
         return True
 
     def evict_all(self) -> None:
-        """Evict all waiting messages."""
+        """Evict all waiting messages: their waits end with the result False."""
         for waiters in self._waiting.values():
             for ready in waiters:
                 if not ready.done():
                     ready.set_result(False)
 
     def is_stalled(self, gap: float, now: float) -> bool:
-        """Return whether nothing has moved for `gap` seconds and the next number is missing."""
+        """Return whether messages wait for a missing number and the position has not changed for `gap` seconds."""
         return (
             now - self.last_progress >= gap
             and not self.is_handling
@@ -72,21 +77,22 @@ class KeySequence:
         )
 
     def first_waiting(self) -> int:
-        """Return the lowest waiting number."""
+        """Return the lowest number of the waiting messages."""
         return min(self._waiting)
 
     def reset(self, position: Position) -> None:
-        """Forget the position, so that it is read again. While a message is being handled, keep it as the minimum."""
+        """Mark the position as not loaded, so that it is read from the store again. It is also replaced by `position`,
+        unless a message is being handled."""
         self.is_loaded = False
         if not self.is_handling:
             self.position, self.is_saved = position, True
 
     def move(self, position: Position, now: float, *, is_saved: bool) -> None:
-        """Set the position at time `now`."""
+        """Set the position, and record `now` as the time of the last progress."""
         self.position, self.last_progress, self.is_saved = position, now, is_saved
 
     def release_ready(self) -> None:
-        """Release the waiting messages whose number is next, or past."""
+        """End the wait of all messages whose number is next, or past, with the result True."""
         for number, waiters in self._waiting.items():
             if number <= self.position.next_number:
                 for ready in waiters:

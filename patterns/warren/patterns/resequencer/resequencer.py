@@ -1,18 +1,18 @@
 """Resequencer: messages that carry a number are handled in the order of their numbers, in whatever order they arrive.
 
 Guarantees: for each key, number after number, one at a time; keys do not wait for each other. A message that arrives
-early waits unacknowledged, so a crash returns it to the queue. The next number is kept in a store, so it is known
-after a restart, and a repeated number is not handled again. Of several processes with the same resequencer one gets
-the messages, and another takes over when it is gone (single active consumer). When a process loses its connection,
-its waiting messages are released and positions are read again; a handler that is running then runs to its end, while
-its message is delivered again elsewhere. At most `window` messages wait in memory; further ones wait in a queue and
-return.
+early waits unacknowledged, so a crash returns it to the queue. The next number is kept in a store, so it is known after
+a restart, and a repeated number is not handled again. Of several processes with the same resequencer one gets the
+messages, and another takes over when it is gone (single active consumer). When a process loses its connection, its
+waiting messages are released and positions are read again; a handler that is running then runs to its end, while its
+message is delivered again elsewhere. At most `window` messages wait in memory; further ones go to a wait queue, and
+return after `again_after`.
 
 A missing number is skipped after `gap_timeout`: later messages are handled without it, counted and logged, and the
 missing message is dead-lettered if it arrives later. The same holds for a message whose handler failed for good.
 
-Costs: one store operation per message, one more if a key is new to the process or the message is redelivered, two
-more for a message that waits; and as many idle tasks as the window.
+Costs: one store operation per message, one more if a key is new to the process or the message is redelivered, two more
+for a message that waits; and one idle task for each message that waits in memory.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ Parameters = ParamSpec("Parameters")
 
 @dataclass(slots=True)
 class ResequencerStatistics:
-    """Counters of this process; `waiting` is the number of messages waiting now."""
+    """Counters of one `Resequencer` in this process. `waiting` is the number of messages that are waiting now."""
 
     handled: int = 0
     waiting: int = 0
     waited: int = 0
-    """Messages that arrived early."""
+    """Messages that waited because they arrived before their turn."""
     repeated: int = 0
-    """Messages whose number had been handled; acknowledged."""
+    """Messages whose number had been handled before; they were acknowledged and not handled again."""
     gaps: int = 0
-    """Gaps that were skipped."""
+    """Gaps (missing numbers before a waiting message) that were skipped after `gap_timeout`."""
     late: int = 0
-    """Messages that arrived after their number was skipped; dead-lettered."""
+    """Messages that arrived after their number had been skipped; they were dead-lettered."""
     delayed: int = 0
-    """Messages that found the window full."""
+    """Messages that were delayed because `window` messages were waiting already, or because the App was closing."""
 
 
 class Resequencer:
@@ -76,15 +76,18 @@ class Resequencer:
 
     :param queue: queue of the messages; it has a single active consumer. A Command must name the same one: `class
         OrderStep(Command, queue=Queue("steps", single_active_consumer=True))`.
-    :param store: place of the next numbers: `RedisStore`, `PostgresStore`, `SqliteStore`.
-    :param key: returns the key whose numbers a message has; by default the header `warren-sequence-key`.
+    :param store: store that keeps the next number of each key: `RedisStore`, `PostgresStore`, `SqliteStore`.
+    :param key: returns the key of a message, such as its order's id: each key has numbers of its own. By default the
+        header `warren-sequence-key`.
     :param number: returns a message's number; by default the header `warren-sequence`. `SequenceNumbers` creates both
         headers.
     :param first: first number of a key; None accepts whatever number arrives first. Default 1.
-    :param gap_timeout: how long messages wait for a missing one; None waits for ever. Default 1 minute.
-    :param window: messages that may wait in memory. Default 100.
-    :param again_after: delay of a message that found the window full. Default 1 s.
-    :param concurrency: handlers at a time, of different keys. Default 10.
+    :param gap_timeout: how long messages wait for a missing number before it is skipped; None waits for ever. Default 1
+        minute.
+    :param window: largest number of messages, of all keys together, that wait in memory. Default 100.
+    :param again_after: delay of a message that cannot wait in memory, because `window` messages do already. Default 1
+        s.
+    :param concurrency: largest number of handlers that run at a time, each for a different key. Default 10.
     :param keep: how long a key is remembered after its last message. Default 7 days.
     :param patience: how long a message waits for a store that fails. Default 1 minute.
     :raises ConfigError: a number or duration is too small.
@@ -130,7 +133,7 @@ class Resequencer:
         self._handlers: list[tuple[Any, Callable[..., Awaitable[None]], Mapping[str, Any]]] = []
         self._closing = False
         self._session = 0
-        """Number of lost connections: deliveries from before the last one are void."""
+        """Number of connections lost so far. A delivery that arrived before the last loss must not be handled."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
@@ -139,7 +142,7 @@ class Resequencer:
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
         """Decorate the handler of a message, as `app.handle` does.
 
-        :param message: as for `app.handle`; several message types share one order.
+        :param message: as for `app.handle`; all message types of the resequencer share one order.
         :param options: `keys=`, `retry=` and the like, as for `app.handle`.
         """
 
@@ -168,7 +171,7 @@ class Resequencer:
             )
 
     async def on_start(self) -> None:
-        """Forget all positions: another process may have continued meanwhile."""
+        """Forget all positions, because another process may have handled messages since they were read."""
         self._running = asyncio.Semaphore(self._concurrency)
         self._sequences.clear()
 
@@ -177,7 +180,7 @@ class Resequencer:
         await self._store.close()
 
     def _source(self, message: Any) -> Queue | None:
-        """Return the queue for `app.handle`; None for a Command, which names it itself."""
+        """Return the queue to pass to `app.handle`; None for a Command, which names its queue itself."""
         if not (isinstance(message, type) and issubclass(message, Command)):
             return self.queue
         if message.queue_value != self.queue:
@@ -229,8 +232,8 @@ class Resequencer:
             sequence.users -= 1
 
     def _check_session(self, session: int) -> None:
-        """Raise `Requeue` if the connection was lost since the delivery, which then comes again, perhaps to another
-        process."""
+        """Raise `Requeue` if the connection was lost since the delivery: the broker delivers the message again, perhaps
+        to another process."""
         if session != self._session:
             raise Requeue
 
@@ -263,9 +266,9 @@ class Resequencer:
         self.statistics.repeated += 1
 
     async def _wait(self, sequence: KeySequence, key: str, number: int) -> bool:
-        """Wait until the number is next, or past; return False if the message must make room.
+        """Wait until the number is next, or past. Return False if the message was evicted and must be delayed.
 
-        If the sequence is stalled for too long, the gap is skipped.
+        If the sequence makes no progress for `gap_timeout`, the missing numbers are skipped.
         """
         self.statistics.waiting += 1
         self.statistics.waited += 1
@@ -291,9 +294,10 @@ class Resequencer:
             self.statistics.waiting -= 1
 
     def _state_changed(self, state: State) -> None:
-        """Release waiting messages when the App closes or the connection is lost.
+        """End the wait of all messages when the App closes or the connection is lost.
 
-        They must not hold up the end of the App; after a loss, another process may be the active one.
+        When the App closes, waiting messages must not delay its end. After a lost connection, another process may get
+        the messages.
         """
         self._closing = state in (State.CLOSING, State.CLOSED)
         if state is State.CONNECTING:
@@ -334,7 +338,7 @@ class Resequencer:
         return sequence
 
     async def _reload(self, sequence: KeySequence, key: str) -> None:
-        """Read the position from the store: another process may have been active meanwhile, and further."""
+        """Read the position from the store, because another process may have handled further messages meanwhile."""
         held = read(await self._decide(key, lambda record: RuleResult(record, record)))
         if not sequence.is_loaded:
             sequence.start_is_unknown, sequence.is_loaded = (
@@ -349,7 +353,7 @@ class Resequencer:
             sequence.release_ready()
 
     def _trim(self) -> None:
-        """Delete unused keys from memory; the store has their positions."""
+        """Delete unused keys from memory if there are too many; the store keeps their positions."""
         while len(self._sequences) > MAX_KEYS:
             idle = next(
                 (

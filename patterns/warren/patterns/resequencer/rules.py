@@ -1,4 +1,4 @@
-"""Rules of a key's position: its next number, and the numbers that were skipped."""
+"""Rules of a key's position: the next number to handle, and the numbers that were skipped."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Final
 from warren.patterns.stores import RuleResult
 
 MAX_SKIPPED: Final = 100
-"""Skipped ranges of a key that are remembered; older ones are forgotten."""
+"""Number of skipped ranges that are stored for each key; older ranges are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Progress of a key.
+    """Progress of one key of a resequencer.
 
     :ivar next_number: the next number to handle.
-    :ivar skipped: first and last numbers of the latest skipped ranges.
+    :ivar skipped: latest skipped ranges, each with its first and last number.
     """
 
     next_number: int
     skipped: tuple[tuple[int, int], ...] = ()
 
     def was_skipped(self, number: int) -> bool:
-        """Return whether the number was skipped."""
+        """Return whether the number is in a skipped range, so that its message must not be handled any more."""
         return any(first <= number <= last for first, last in self.skipped)
 
     def skip_to(self, number: int) -> Position:
-        """Return the position after skipping all numbers below `number`."""
+        """Return the position with `number` as the next one, and all missing numbers before it as skipped."""
         return Position(number, (*self.skipped, (self.next_number, number - 1))[-MAX_SKIPPED:])
 
 
 def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleResult[bytes | None]:
-    """Store `position`, unless the stored one is further; the answer is the record that is stored then."""
+    """Store `position`, unless the stored position has a higher next number; the answer is the record that the store
+    has afterwards."""
     held = read(record)
     if held is not None and held.next_number > position.next_number:
         return RuleResult(record, record)
@@ -42,7 +43,7 @@ def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleRe
 
 
 def read(record: bytes | None) -> Position | None:
-    """Return the position of a record; None if there is none."""
+    """Decode the position from the store's record; None if there is no record."""
     if record is None:
         return None
     next_number, skipped = json.loads(record)

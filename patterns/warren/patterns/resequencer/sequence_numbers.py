@@ -1,4 +1,4 @@
-"""`SequenceNumbers`: consecutive numbers for the messages of each key, by which a resequencer orders them."""
+"""`SequenceNumbers`: consecutive numbers for the messages of each key, by which a resequencer restores their order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Final
 from warren.patterns.stores import RuleResult, Store, apply_rule, record_key
 
 SEQUENCE: Final = "warren-sequence"
-"""Header: the message's number, from 1."""
+"""Header with the message's number; the first number of a key is 1."""
 SEQUENCE_KEY: Final = "warren-sequence-key"
-"""Header: the key that has the numbers."""
+"""Header with the key to which the number belongs."""
 
 
 class SequenceNumbers:
-    """Generator of the headers for a Resequencer: `await app.publish(event, headers=await numbers.next(order_id))`.
+    """Consecutive numbers for each key, as the headers that a `Resequencer` reads: `await app.publish(event,
+    headers=await numbers.next(order_id))`.
 
     Each number of a key is issued once, over all processes that share the store. A number whose message was never
     published is a gap: if that matters, use a number from your own database (the version of the order), and configure
@@ -30,9 +31,9 @@ class SequenceNumbers:
         self._keep_ms = keep // timedelta(milliseconds=1)
 
     async def next(self, key: str) -> dict[str, str | int]:
-        """Return the headers of the next message of `key`.
+        """Return the headers with the key and its next number, for the next message of `key`.
 
-        :raises StoreUnavailable: a number may have been used; calling again leaves a gap.
+        :raises StoreUnavailable: a number may have been used up; calling again then leaves a gap.
         """
         number = await apply_rule(self._store, self._record_key(key), self._count)
         return {SEQUENCE_KEY: key, SEQUENCE: number}

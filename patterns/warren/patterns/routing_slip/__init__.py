@@ -1,4 +1,5 @@
-"""Routing slips: a message carries its itinerary, and goes back along it when a step fails."""
+"""Routing slips: a message carries the list of its steps; when a step fails, the executed ones are compensated in
+reverse order."""
 
 from warren.patterns.routing_slip.routing_slip import (
     AbortRoutingSlip,

@@ -1,11 +1,12 @@
-"""Routing slip: a message carries its itinerary from step to step; when a step fails, it goes back and compensates.
+"""Routing slip: a message carries the list of its steps from one to the next; when a step fails, the executed ones are
+compensated in reverse order.
 
-Guarantees: each step runs at least once, after the one before it. The next step is published before the message of
-this one is acknowledged, with a message id of its own that stays the same. When a step fails for good, or raises
-`AbortRoutingSlip` or `DeadLetter`, the executed steps are compensated, the last one first. The end is reported in
-both cases. No store is needed: the slip carries everything.
+Guarantees: each step runs at least once, after the one before it. The next step's message is published before the
+present one is acknowledged, and always with the same message id, so that `Once` recognises duplicates. When a step
+fails for good, or raises `AbortRoutingSlip` or `DeadLetter`, the executed steps are compensated, the last one first. In
+both cases a message reports the end. No store is needed, because the slip contains everything.
 
-Costs: one message per step, which carries the whole itinerary; at most 64 KiB of it.
+Costs: one message per step, which carries the whole slip; at most 64 KiB of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from warren.sdk import (
 from warren.sdk.extend import HandlerOutcome
 
 MAX_REASON: Final = 1000
-"""Characters of a reason that the slip carries; the compensations need the rest of its room."""
+"""Largest length of a failure's reason in the slip, in characters, so that room is left for the results that the
+compensations need."""
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -46,28 +48,30 @@ Result = TypeVar("Result")
 
 
 class AbortRoutingSlip(Exception):
-    """Exception of a step that cannot be executed: it is not retried, and the executed steps are compensated.
+    """Exception for a step to raise if it cannot be executed: the step is not retried, and the executed steps are
+    compensated.
 
-    :param reason: reason for the message that reports the end.
+    :param reason: text for the message that reports the end of the slip.
     """
 
 
 @dataclass(slots=True)
 class RoutingSlipStatistics:
-    """Counters of this process."""
+    """Counters of one `RoutingSlips` in this process."""
 
     executed: int = 0
-    """Executed steps."""
+    """Steps that were executed."""
     compensated: int = 0
-    """Compensated steps."""
+    """Steps that were compensated."""
     failed: int = 0
-    """Steps that failed for good."""
+    """Steps that failed for good, so that the compensation began."""
     ended: int = 0
-    """Slips whose end this process reported."""
+    """Slips whose final message (completed or failed) this process published."""
 
 
 class RoutingSlipStep(Generic[StepCommand, Result]):
-    """Decorated step: it stays callable, and its method `compensate` decorates its compensation."""
+    """Function that was decorated as a step. It stays callable, and its method `compensate` decorates the function that
+    compensates it."""
 
     def __init__(self, kind: type[StepCommand], function: Callable[[StepCommand], Awaitable[Result]]) -> None:
         self._function = function
@@ -81,10 +85,10 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
     def compensate(
         self, function: Callable[[StepCommand, Result], Awaitable[None]]
     ) -> Callable[[StepCommand, Result], Awaitable[None]]:
-        """Decorate the compensation of the step, which gets the step and its result.
+        """Decorate the function that compensates the step; it is called with the step's Command and the step's result.
 
-        It must be idempotent and must not fail for good: its message would be dead-lettered, and the steps before it
-        would not be compensated until it is replayed.
+        The function must be idempotent and must not fail for good: its message would be dead-lettered, and the steps
+        before it would not be compensated until that message is replayed.
         """
         self._compensate = function
         return function
@@ -101,14 +105,14 @@ class RoutingSlips:
     """Routing slips of an App: `@slips.step(BookFlight)`, then `await slips.start([BookFlight(...), BookHotel(...)],
     end=...)`.
 
-    Every process names all steps and ends that its slips may have, decorates the steps that it executes itself, and
-    calls `app.include(slips)`.
+    Every process passes all `steps` and `ends` that its slips may have, decorates the steps that it executes itself,
+    and calls `app.include(slips)`.
 
     :param steps: Commands of all steps; a step is executed from its Command's queue and compensated from
         `<queue>.undo`.
     :param ends: message classes that report the end.
-    :param retry: how a step is retried in the process before it has failed for good; delays are ignored. Default
-        three attempts.
+    :param retry: retry policy of a step before it has failed for good. Retries happen in the process at once; the
+        policy's delays are ignored. Default three attempts.
     :param once: keeps a step from running twice for one message (`Once(store)`).
     :param concurrency: concurrent steps of each kind. Default 10.
     :raises ConfigError: a step has no queue, or two have the same type.
@@ -141,8 +145,8 @@ class RoutingSlips:
     def step(
         self, kind: type[StepCommand]
     ) -> Callable[[Callable[[StepCommand], Awaitable[Result]]], RoutingSlipStep[StepCommand, Result]]:
-        """Decorate the function that executes a step; its result (which must be JSON-compatible) is kept for its
-        compensation.
+        """Decorate the function that executes a step; its result (which must be JSON-compatible) is stored in the slip,
+        for the step's compensation and for the final message.
 
         :raises ConfigError: the step is not named in `steps`, or has a function already.
         """
@@ -163,11 +167,12 @@ class RoutingSlips:
     async def start(
         self, steps: Sequence[Command], *, end: type[RoutingSlipEnded], slip_id: str | None = None
     ) -> str:
-        """Publish the first step; return the slip's id when the broker has it.
+        """Publish the first step of a new slip, and return the slip's id when the broker has confirmed the message.
 
-        :param slip_id: two slips with the same id have the same message ids, by which `Once` recognises duplicates.
+        :param slip_id: id of the slip, by default a new one. Slips with the same id have the same message ids, by which
+            `Once` recognises duplicates.
         :raises ConfigError: there is no step, one is not named in `steps`, or the slip is too large.
-        :raises PublishError: start it again with the same id.
+        :raises PublishError: the first step may not have been published; start the slip again with the same id.
         """
         if not steps or self._ends.get(end.wire_type) is not end:
             raise ConfigError(f"a routing slip needs a step, and its end {end.__name__} named in ends=[...]")
@@ -193,7 +198,7 @@ class RoutingSlips:
             )
 
     async def on_start(self) -> None:
-        """Do nothing: slips arrive as messages."""
+        """Do nothing: steps arrive as messages."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -234,7 +239,7 @@ class RoutingSlips:
         await self._go_forward(executed)
 
     async def _fail(self, slip: RoutingSlip, step: Message, reason: str) -> None:
-        """Compensate the executed steps."""
+        """Record in the slip that the step failed, and begin to compensate the executed steps."""
         log.warning(
             "event=routing_slip.step_failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason
         )
@@ -250,7 +255,7 @@ class RoutingSlips:
         await self._go_back(slip)
 
     async def _go_forward(self, slip: RoutingSlip) -> None:
-        """Publish the next step, or the end."""
+        """Publish the next step, or the message that reports the end if none is left."""
         if not slip.todo:
             results = {step.type: _json(step.result) for step in slip.done}
             await self._end(slip, completed=True, results=results)
@@ -260,7 +265,7 @@ class RoutingSlips:
         await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(next_step.body), "do")
 
     async def _go_back(self, slip: RoutingSlip) -> None:
-        """Publish the compensation of the last executed step, or the end if none is left."""
+        """Publish the compensation of the last executed step, or the message that reports the end if none is left."""
         if not slip.done:
             await self._end(slip, completed=False)
             return
@@ -293,7 +298,8 @@ class _CompensateStep(Command):
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
-    """Return the annotated result type of a function; its other annotations, which may be local, are not needed."""
+    """Return the annotated result type of a function. The other annotations are not evaluated, because they may use
+    names that are local to a function."""
     holder = type("Returned", (), {"__annotations__": {"value": function.__annotations__.get("return", Any)}})
     try:
         return get_type_hints(holder, globalns=function.__globals__)["value"]
@@ -308,7 +314,7 @@ def _compensation_message(kind: type[Command]) -> type[_CompensateStep]:
     class CompensateStep(
         _CompensateStep, queue=Queue(f"{kind.wire_key}.undo"), type=f"{kind.wire_type}.undo"
     ):
-        """Message: compensate a step."""
+        """Message that requests the compensation of a step."""
 
     return CompensateStep
 

@@ -22,7 +22,7 @@ class RoutingSlipEnded(Command):
     queue="bookings.ended")`.
 
     :ivar slip: the id that `start` returned.
-    :ivar completed: every step was executed; otherwise the executed ones are compensated.
+    :ivar completed: True if every step was executed; False if a step failed and the executed ones were compensated.
     :ivar failed: type of the step that failed.
     :ivar reason: reason of the failure.
     :ivar results: results of the steps by their types, as JSON; empty for a failed slip.
@@ -36,14 +36,14 @@ class RoutingSlipEnded(Command):
 
 
 class PlannedStep(NamedTuple):
-    """Step to be executed."""
+    """Step of a routing slip that is yet to be executed."""
 
     type: str
     body: str
 
 
 class CompletedStep(NamedTuple):
-    """Executed step with its result, as JSON."""
+    """Step of a routing slip that was executed, with its result as JSON."""
 
     type: str
     body: str
@@ -52,11 +52,11 @@ class CompletedStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoutingSlip:
-    """Itinerary of a message.
+    """List of a message's executed and planned steps, carried in its header.
 
     :ivar end: type of the message that reports the end.
-    :ivar todo: steps to be executed.
-    :ivar done: executed steps.
+    :ivar todo: steps that are yet to be executed.
+    :ivar done: steps that were executed and not compensated.
     :ivar failed: type of the step that failed.
     """
 
@@ -68,17 +68,18 @@ class RoutingSlip:
     reason: str | None = None
 
     def with_completed(self, step: PlannedStep, result: str) -> RoutingSlip:
-        """Return the slip with one more executed step."""
+        """Return the slip with `step` and its result added to the executed steps."""
         return replace(self, done=(*self.done, CompletedStep(*step, result)))
 
     def message_id(self, what: str) -> str:
-        """Return the message id for `what` at this point of the slip, the same however often it is published."""
+        """Return the id for the message that the slip sends in its present state for the purpose `what`. The id is the
+        same each time the message is published."""
         return str(uuid5(NAMESPACE, f"{self.id}\n{what}\n{len(self.done)}"))
 
     def header(self) -> str:
-        """Return the slip as the text of a header.
+        """Encode the slip as the text of a header.
 
-        :raises ConfigError: it is too large.
+        :raises ConfigError: the text is larger than `MAX_BYTES`.
         """
         text = json.dumps(
             [self.id, self.end, self.todo, self.done, self.failed, self.reason], separators=(",", ":")
@@ -91,7 +92,7 @@ class RoutingSlip:
 
 
 def read(text: object) -> RoutingSlip:
-    """Return the slip of a header.
+    """Decode the routing slip from a message's header.
 
     :raises DeadLetter: the header is no routing slip.
     """

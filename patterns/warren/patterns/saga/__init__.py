@@ -1,4 +1,4 @@
-"""Sagas: conversations of many messages as typed state machines, whose steps can be compensated."""
+"""Sagas: processes of many messages as typed state machines, whose steps can be compensated."""
 
 from warren.patterns.saga.history import SagaHistory
 from warren.patterns.saga.saga import Saga, SagaStatistics

@@ -1,4 +1,4 @@
-"""History of one saga for people: its state, data, pending messages and past transitions."""
+"""History of one saga, readable for people: its state, data, pending messages and past transitions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from warren.patterns.stores import ListingStore, Store, record_key
 
 @dataclass(frozen=True, slots=True)
 class SagaHistory:
-    """History of one saga: `str(history)` is a page of text, `history.as_json()` the same for programs.
+    """State and past transitions of one saga: `str(history)` is a readable text, `history.as_json()` the same for
+    programs.
 
     :ivar key: key of the saga.
-    :ivar instance: its stored state.
+    :ivar instance: stored state of the saga.
     """
 
     name: str
@@ -40,13 +41,13 @@ class SagaHistory:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Types of the messages that are saved and not known to be published. Not empty for long means that every
-        message since has failed."""
+        """Types of the messages that are saved but not yet known to be published. If this stays non-empty for long,
+        every attempt to publish them has failed."""
         return tuple(pending.type for pending in self.instance.pending)
 
     @property
     def compensations(self) -> tuple[str, ...]:
-        """Types of the messages that would compensate the saga, the next one first."""
+        """Types of the messages that would compensate the saga's steps, in the order in which they would be sent."""
         return tuple(step.type for step in reversed(self.instance.compensations))
 
     @property
@@ -54,7 +55,7 @@ class SagaHistory:
         return self.instance.history
 
     def as_json(self) -> dict[str, Any]:
-        """Return the history for JSON output."""
+        """Return the history as a dictionary for JSON output."""
         return {
             "saga": self.name,
             "key": self.key,
@@ -84,7 +85,7 @@ class SagaHistory:
 
 
 async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> SagaHistory | None:
-    """Return the history of the saga `key`; None if it never began, or was forgotten.
+    """Return the history of the saga with this key; None if it was never started, or was forgotten after `keep`.
 
     :raises StoreUnavailable: the store did not answer.
     """
@@ -94,7 +95,8 @@ async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> Sag
 
 
 async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[SagaHistory]:
-    """Yield the histories of all sagas whose keys are short enough to be part of the store's keys, in no order.
+    """Yield the histories of all sagas called `name`, in no order. Sagas with long keys are missing, because the store
+    has only a digest of such a key.
 
     :raises StoreUnavailable: the store did not answer.
     """

@@ -30,7 +30,8 @@ from warren.sdk import ConfigError, Message
 
 NAMESPACE: Final = UUID("0f6f2a34-9f0f-5d3e-9c36-4f2f3e0a9b11")
 MAX_HISTORY: Final = 1000
-"""History entries that are kept; older ones are deleted, and with them the ids by which their duplicates are recognised."""
+"""Largest number of history entries of a saga. Older entries are deleted, and duplicates of their messages are not
+recognised any more."""
 TIMEOUT: Final = "timeout"
 STORED_NAMES: Final = {
     "state": "state",
@@ -45,15 +46,15 @@ STORED_NAMES: Final = {
     "history": "history",
     "keep_until_ms": "keep_until_ms",
 }
-"""Field of `SagaInstance` -> its name in the stored record."""
+"""Name of each field of `SagaInstance` in the stored record; some differ from the field's own name."""
 
 ApplyTransition = Callable[["SagaInstance"], SagaTransition[Any] | None]
 
 
 class PendingMessage(NamedTuple):
-    """Message that is saved and not yet known to be published.
+    """Message that is saved with a saga's state and not yet known to be published.
 
-    :ivar entry: for a timeout, the entry of the state to which it belongs; else None.
+    :ivar entry: for a timeout, the number of the state entry (`SagaInstance.entry`) to which it belongs; else None.
     """
 
     message_id: str
@@ -63,7 +64,8 @@ class PendingMessage(NamedTuple):
 
 
 class CompensationStep(NamedTuple):
-    """Compensation of a completed step: its message, and the type of the answer to wait for, if any."""
+    """Stored compensation of a saga's step: type and body of the message to send, and the type of the answer to wait
+    for before the next compensation, if any."""
 
     type: str
     body: str
@@ -71,7 +73,8 @@ class CompensationStep(NamedTuple):
 
 
 class HistoryEntry(NamedTuple):
-    """One transition in the history."""
+    """Transition of a saga in its history: the message that caused it, the states before and after, and the types of
+    the messages sent."""
 
     at_ms: int
     message: str
@@ -84,16 +87,17 @@ class HistoryEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SagaInstance:
-    """State of one saga.
+    """Stored state of one saga.
 
     :ivar data: its data as JSON.
-    :ivar started_by: id of the message that started it; the ids of its messages are derived from it.
-    :ivar entry: number of state entries so far; a timeout is valid only in the entry that it was created in.
-    :ivar messages_sent: number of its messages so far.
-    :ivar transitions: number of its transitions, also those that are no longer in the history.
-    :ivar awaited: type of the answer that a compensation waits for.
-    :ivar compensations: compensations of its steps, the last one is run first.
-    :ivar pending: messages that are not known to be published.
+    :ivar started_by: id of the message that started it; the ids of the messages that it sends are derived from it.
+    :ivar entry: number of times that the saga has entered a state; a timeout counts only if this number has not changed
+        since it was created.
+    :ivar messages_sent: number of messages that the saga has sent so far.
+    :ivar transitions: number of transitions so far, including those that are no longer in the history.
+    :ivar awaited: type of the answer for which the compensation waits.
+    :ivar compensations: compensations of the completed steps; the last one is sent first.
+    :ivar pending: messages that are not yet known to be published.
     """
 
     state: str
@@ -117,20 +121,20 @@ class SagaInstance:
 
 
 class MessageOutcome(Enum):
-    """Outcome of a message for its saga."""
+    """Effect of a message on its saga."""
 
     PASSED = "passed"
-    """A transition was made."""
+    """The message caused a transition."""
     REPEATED = "repeated"
-    """The message was handled before; pending messages are published."""
+    """The message had been handled before. The saga's pending messages are published again."""
     UNEXPECTED = "unexpected"
-    """The saga has not begun, or its state has no transition for the message."""
+    """The saga has not been started, or has no transition for the message in its present state."""
     STALE = "stale"
-    """A timeout of a state that the saga has left."""
+    """The message is a timeout of a state that the saga has left."""
 
 
 class SagaResult(NamedTuple):
-    """Outcome of a message, and the saga afterwards."""
+    """Effect of a message on its saga, and the saga's state afterwards."""
 
     outcome: MessageOutcome
     instance: SagaInstance | None
@@ -138,13 +142,13 @@ class SagaResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SagaRules:
-    """Definition of one kind of saga, as far as its records depend on it.
+    """Rules that change the record of a saga, for one kind of saga.
 
     :ivar keep_ms: how long a saga that has ended is remembered.
-    :ivar longest_ms: how long one that has not ended is kept after its last transition.
-    :ivar timeouts: state -> milliseconds.
-    :ivar sends: wire type -> class of the messages that transitions send.
-    :ivar receives: wire types that the saga receives.
+    :ivar longest_ms: how long a saga that has not ended is kept after its last transition.
+    :ivar timeouts: timeout of each state in milliseconds, by the state's name.
+    :ivar sends: classes of the messages that transitions send, by their wire type.
+    :ivar receives: wire types of the messages that the saga receives.
     :ivar dump: returns the saga's data as JSON.
     """
 
@@ -166,10 +170,11 @@ class SagaRules:
         apply: ApplyTransition,
         now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """Apply a message.
+        """Apply a message to its saga; the answer is its effect and the saga afterwards.
 
-        :param start: starts a saga if there is none; None if the message does not start one.
-        :param apply: returns the transition in the saga's state, or None if there is none.
+        :param kind: wire type of the message.
+        :param start: returns the first transition of a new saga; None if the message does not start one.
+        :param apply: returns the transition for the message in the saga's present state, or None if there is none.
         """
         held = read(record, now_ms)
         if held is None:
@@ -196,7 +201,13 @@ class SagaRules:
         apply: ApplyTransition,
         now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """Apply the timeout of a state entry; it is stale if the saga has left that entry."""
+        """Apply the timeout of a state to its saga; the answer is its effect and the saga afterwards.
+
+        The timeout has no effect if the saga has left the state since, even if it has entered it again.
+
+        :param entry: number of the state entry in which the timeout was created.
+        :param started_by: id of the message that started the saga for which the timeout was created.
+        """
         held = read(record, now_ms)
         if held is None:
             return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, None))
@@ -208,7 +219,7 @@ class SagaRules:
         return self._write(self._apply(held, transition, TIMEOUT, message_id, now_ms), now_ms)
 
     def confirm(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
-        """Remove published messages from the pending ones."""
+        """Remove the messages that the broker has confirmed, given by their ids, from the saga's pending messages."""
         held = read(record, now_ms)
         if held is None:
             return RuleResult(record, None)
@@ -317,7 +328,8 @@ class SagaRules:
 
 
 def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
-    """Return the compensations to send next, up to the first with an awaited answer, with the saga and state afterwards."""
+    """Take the compensations to send now: those up to and including the first whose answer must be awaited. Return the
+    saga without them, its new state, and their messages."""
     steps = list(held.compensations)
     messages: list[tuple[str, str]] = []
     while steps:
@@ -329,7 +341,7 @@ def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tup
 
 
 def read(record: bytes | None, now_ms: int) -> SagaInstance | None:
-    """Return the saga of a record; None if there is none, or if it ended and was kept long enough."""
+    """Decode a saga from its record; None if there is no record, or the saga ended and was kept long enough."""
     if record is None:
         return None
     stored: dict[str, Any] = json.loads(record)
@@ -345,7 +357,7 @@ def read(record: bytes | None, now_ms: int) -> SagaInstance | None:
 
 
 def write(instance: SagaInstance) -> bytes:
-    """Return the record of a saga."""
+    """Encode a saga as its record for the store."""
     fields = {key: getattr(instance, name) for name, key in STORED_NAMES.items()}
     return json.dumps(fields, separators=(",", ":")).encode()
 

@@ -1,17 +1,17 @@
-"""Saga: a long conversation as a typed state machine, which survives crashes, duplicates and reordering, and compensates
-its steps when it cannot reach its end.
+"""Saga: a long process of many messages as a typed state machine, which survives crashes, duplicates and reordering,
+and compensates its steps when it cannot be completed.
 
 Guarantees: each message is handled once for each saga, by its message id. The new state and the messages to send are
 saved together, by one compare-and-set, so a crash between saving and publishing repeats the publish (with the same
-message id, for `Once` to recognise) and never loses it. Of several messages for one saga at the same time, each sees
-the result of the one before it. A timeout counts only while the saga is in the state entry in which it was created.
+message id, for `Once` to recognise) and never loses it. Several messages that arrive for one saga at the same time take
+effect one after the other. A timeout counts only while the saga is in the state entry in which it was created.
 Compensation runs in the reverse order of the steps.
 
-A transition is a plain function of data and message. It must have no effect besides its result, because it is applied
-again when another process was faster.
+A transition is a plain function of data and message. It must have no effect besides its result, because it is called
+again if another process has changed the saga meanwhile.
 
-Costs: three or four store operations per message, and one publish and confirm for each message sent; a quorum queue
-for its events, one for its timeouts, and one wait queue for each of both and for each length of timeout.
+Costs: three or four store operations per message, and one publish and confirm for each message sent; a quorum queue for
+its events, one for its timeouts, and one wait queue for each of both and for each length of timeout.
 """
 
 from __future__ import annotations
@@ -75,45 +75,46 @@ Key = str | Callable[[Any], str]
 
 @dataclass(slots=True)
 class SagaStatistics:
-    """Counters of this process; other processes count their own."""
+    """Counters of one kind of saga in this process; other processes count their own."""
 
     started: int = 0
     passed: int = 0
-    """Messages that made a transition, including timeouts and starts."""
+    """Messages that caused a transition, including timeouts and messages that started a saga."""
     repeated: int = 0
     """Messages that had been handled before."""
     delayed: int = 0
-    """Messages that arrived before the saga had a transition for them, and were delayed."""
+    """Messages that were delayed because their saga had no transition for them yet."""
     unexpected: int = 0
-    """Messages that were dead-lettered, because the saga never had a transition for them."""
+    """Messages that were dead-lettered because their saga still had no transition for them after the last delay."""
     stale: int = 0
-    """Timeouts of states that the saga had left."""
+    """Timeouts without effect, because the saga had left their state."""
     postponed: int = 0
     """Messages that were delayed because the store failed."""
     completed: int = 0
     compensated: int = 0
     sent: int = 0
-    """Publishes that the broker confirmed; above the number of messages if some were published again."""
+    """Publishes that the broker confirmed. The number exceeds that of messages if some were published again."""
 
 
 class Saga(Generic[Data]):
-    """State machine per key. Call `app.include(saga)` in every process that takes part.
+    """Kind of saga: a state machine with one instance for each key, such as an order's id. Call `app.include(saga)` in
+    every process that handles its messages.
 
-    Declare `starts`, `on` and `timeout` before. Events arrive in the queue `<name>.saga`, Commands in their own
-    queues.
+    Before that, declare its transitions with `starts`, `on` and `timeout`. Events arrive in the queue `<name>.saga`,
+    Commands in their own queues.
 
     :param name: name of the kind of saga; part of its queues and of its keys in the store.
     :param data: pydantic model of the saga's data.
     :param store: shared by all processes that take part.
-    :param key: field with the saga's key in every message; `on(..., key=...)` overrides it.
-    :param sends: classes of all messages that transitions send, including compensations: their topology is declared
-        at start, and a process can publish them again that did not create them.
+    :param key: name of the field that contains the saga's key in each message; `on(..., key=...)` overrides it.
+    :param sends: classes of all messages that transitions send, including compensations: their topology is declared at
+        start, and any process can publish them again after a crash, also one that did not create them.
     :param keep: how long a saga that has ended is remembered, and its duplicates recognised. Default 7 days.
-    :param longest: how long one that has not ended is kept after its last transition. Default 365 days.
-    :param early_after: delay of a message for which there is no transition yet. Default 1 s.
+    :param longest: how long a saga that has not ended is kept after its last transition. Default 365 days.
+    :param early_after: delay of a message for which the saga has no transition in its present state. Default 1 s.
     :param early_attempts: how often such a message is delayed before it is dead-lettered. Default 10.
     :param patience: how long a message waits for a store that fails before it is delayed. Default 10 s.
-    :param concurrency: concurrent messages, on each of its queues. Default 10.
+    :param concurrency: largest number of messages handled at a time, for each queue of the saga. Default 10.
     :raises ConfigError: a duration is too short, or the name is empty.
     """
 
@@ -170,9 +171,10 @@ class Saga(Generic[Data]):
     def starts(
         self, message: type[Content], *, key: Callable[[Content], str] | None = None
     ) -> Callable[[Callable[[Content], TransitionTo[Data]]], Callable[[Content], TransitionTo[Data]]]:
-        """Decorate the function that starts a saga; it returns `TransitionTo` with data.
+        """Decorate the function that starts a saga when a `message` of this class arrives; it returns `TransitionTo`
+        with data.
 
-        :raises ConfigError: there is one for this message already.
+        :raises ConfigError: there is a function for this message already.
         """
         self.receives(message, key=key)
 
@@ -191,12 +193,12 @@ class Saga(Generic[Data]):
     ) -> Callable[
         [Callable[[Data, Content], SagaTransition[Data]]], Callable[[Data, Content], SagaTransition[Data]]
     ]:
-        """Decorate the transition for `message` in `state`.
+        """Decorate the function that returns the transition for a `message` of this class in `state`.
 
         `COMPLETED`, `COMPENSATING` and `COMPENSATED` are states too: a payment may arrive after the saga was
         compensated.
 
-        :raises ConfigError: there is one already.
+        :raises ConfigError: there is a function for this state and message already.
         """
         self.receives(message, key=key)
 
@@ -216,12 +218,13 @@ class Saga(Generic[Data]):
     def timeout(
         self, state: str, after: timedelta
     ) -> Callable[[Callable[[Data], SagaTransition[Data]]], Callable[[Data], SagaTransition[Data]]]:
-        """Decorate the transition for a saga that is still in this entry of `state` after that time.
+        """Decorate the function that returns the transition for a saga that has stayed in `state` for the time `after`
+        without entering it anew.
 
-        The time is measured by the broker, from when it has the timeout message of the transition that entered the
+        The broker measures the time, from the arrival of the timeout message that is published when the saga enters the
         state.
 
-        :raises ConfigError: the state has one already, or the time is shorter than a millisecond.
+        :raises ConfigError: the state has a timeout already, or `after` is shorter than a millisecond.
         """
 
         def register(
@@ -238,7 +241,8 @@ class Saga(Generic[Data]):
         return register
 
     def receives(self, message: type[Content], *, key: Callable[[Content], str] | None = None) -> None:
-        """Receive these messages; needed only for answers of `Compensation(until=...)` that have no transition.
+        """Declare that the saga receives this message class. Needed only for answers that a `Compensation(until=...)`
+        awaits and that have no transition.
 
         :raises ConfigError: another class has the same name on the wire.
         """
@@ -249,7 +253,8 @@ class Saga(Generic[Data]):
             raise ConfigError(f"saga {self.name} receives two classes with the type {message.wire_type!r}")
 
     async def history(self, key: str) -> SagaHistory | None:
-        """Return the saga's state and how it got there (`print` it); None if it never began, or was forgotten.
+        """Return the saga's state and its past transitions, for example to print them; None if the saga was never
+        started, or was forgotten after `keep`.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -279,7 +284,7 @@ class Saga(Generic[Data]):
             app.handle(self._due, concurrency=self._concurrency)(self._timed_out)
 
     async def on_start(self) -> None:
-        """Do nothing: the work arrives as messages."""
+        """Do nothing: messages and timeouts arrive from the saga's queues."""
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
@@ -346,7 +351,8 @@ class Saga(Generic[Data]):
             await self._unexpected(key, result.instance, message, delivery)
 
     async def _publish_pending(self, key: str, held: SagaInstance) -> None:
-        """Publish the pending messages, in order, and record it; timeouts first, so that no full queue can block them."""
+        """Publish the saga's pending messages in order, and record that they are published. Timeouts go first, so that
+        no full queue can block them."""
         if not held.pending:
             return
         app = self._included()
@@ -370,7 +376,8 @@ class Saga(Generic[Data]):
                 )
 
     def _rebuild(self, key: str, held: SagaInstance, pending: PendingMessage) -> tuple[Message, str | None]:
-        """Return a pending message, and its address if it is not the message's own."""
+        """Return a pending message as an object to publish, and the queue for it if the message's class does not
+        determine the address."""
         if pending.entry is not None:
             due = self._due.wire_key or ""
             after = self._timeouts_ms.get(pending.body, 1) * MILLISECOND
@@ -450,7 +457,7 @@ class _Due(Command):
 
 def _due_message(queue: Queue) -> type[_Due]:
     class Due(_Due, queue=queue, type="saga_timeout"):
-        """Message: a saga may have been in a state for too long; its record has the answer."""
+        """Message that reports the end of a state's timeout. The saga's record decides if the timeout still counts."""
 
     return Due
 

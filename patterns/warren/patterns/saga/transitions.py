@@ -21,10 +21,10 @@ ENDED: Final = frozenset({COMPLETED, COMPENSATED})
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """Message that compensates a step.
+    """Message to send in order to compensate a step, with an optional answer to wait for.
 
-    :param until: class of the answer that reports its completion; earlier steps are compensated only then. Without it
-        the next compensation is sent at once, so only the order of *sending* is guaranteed.
+    :param until: class of the answer that reports its completion; earlier steps are compensated only after that answer.
+        Without it the next compensation is sent at once, so only the order of *sending* is guaranteed.
     """
 
     message: Message
@@ -33,11 +33,12 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class TransitionTo(Generic[Data]):
-    """Transition that enters `state`; its timeout starts anew, also if the saga was in it already.
+    """Transition that enters `state`. The timeout of the state starts anew, also if the saga was in this state already.
 
-    :param data: data of the saga from now on; None keeps the present data. The start of a saga needs it.
-    :param send: messages, published in this order after the state is saved, at least once, with stable ids.
-    :param compensation: compensates this step if the saga is compensated later.
+    :param data: data of the saga from now on; None keeps the present data. Required when a saga is started.
+    :param send: messages to publish in this order after the state is saved, at least once; a message that is published
+        again has the same message id.
+    :param compensation: message that compensates this step if the saga is compensated later.
     """
 
     state: str
@@ -48,9 +49,9 @@ class TransitionTo(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class StayInState(Generic[Data]):
-    """Transition that keeps the state and its running timeout; parameters as for `TransitionTo`.
+    """Transition that stays in the present state and does not restart its timeout; parameters as for `TransitionTo`.
 
-    While the saga compensates, `compensation` is run next.
+    If the saga is being compensated, `compensation` is sent next.
     """
 
     data: Data | None = None
@@ -68,9 +69,9 @@ class CompleteSaga(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class CompensateSaga(Generic[Data]):
-    """Transition that compensates all steps, the last one first, after `send`.
+    """Transition that compensates all steps, the last one first, after the messages in `send` are published.
 
-    :param reason: reason for the history.
+    :param reason: text for the saga's history.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""Stores of pattern state: Redis or PostgreSQL shared by processes, or a SQLite file on one machine."""
+"""Stores for the state of patterns: Redis or PostgreSQL shared by processes, or a SQLite file on one machine."""
 
 from warren.patterns.stores.postgres_store import PostgresStore
 from warren.patterns.stores.redis_store import RedisStore

@@ -1,4 +1,4 @@
-"""Stores opened by URL, for command lines."""
+"""Opening of a store by its URL, for command-line tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
     """Return the store at `redis://...` or `postgresql://...`, or in an existing SQLite file.
 
     :param prefix: prefix of all keys in Redis.
-    :raises UsageError: the address is neither.
+    :raises UsageError: the address is neither such a URL nor an existing SQLite file.
     """
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme in ("redis", "rediss", "unix"):

@@ -1,4 +1,5 @@
-"""`PostgresStore`: records in PostgreSQL, shared by every process that reaches it; one statement for a batch of changes."""
+"""`PostgresStore`: records in PostgreSQL, shared by every process that reaches it; many changes share one SQL
+statement."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 SWEEP_SECONDS: Final = 30.0
 """Seconds between two deletions of expired records."""
 SWEEP_ROWS: Final = 5000
-"""Rows that one sweep deletes at most."""
+"""Largest number of rows that one deletion of expired records deletes."""
 
 CREATE: Final = """
 CREATE TABLE {table} (key bytea PRIMARY KEY, record bytea NOT NULL, keep_until timestamptz NOT NULL);
@@ -75,9 +76,9 @@ class PostgresStore:
     provided that the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log: Settings").
 
     :param url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; a password in it is never logged.
-    :param table: table of the records, with its schema if it is not in the user's first one. It is created if it is
-        missing, which needs the right to do so once. Use one table per application, because two applications may use
-        the same keys.
+    :param table: table of the records, qualified with its schema unless that is the first of the user's search path. It
+        is created if it is missing, which requires the privilege to create tables once. Use one table per application,
+        because two applications may use the same keys.
     :param timeout: seconds for connecting and for each answer; after that `StoreUnavailable` is raised. Default 5.
     :raises UsageError: asyncpg is not installed, or the URL is not one of PostgreSQL.
     """
@@ -101,7 +102,8 @@ class PostgresStore:
             await current.close()
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield all records whose key begins with `prefix`, ordered by key, over a connection of its own.
+        """Yield all records whose key begins with `prefix`, ordered by key. A separate connection is used, so that
+        other requests do not wait.
 
         :raises StoreUnavailable: PostgreSQL did not answer.
         """
@@ -145,7 +147,7 @@ class PostgresStore:
 
 
 class _LoopConnection:
-    """Connection of one event loop, opened again after a loss, with its request batcher."""
+    """Connection of one event loop to PostgreSQL, with its request batcher. It is opened again after a loss."""
 
     def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
         self.batcher = RequestBatcher(self._send, f"PostgreSQL at {name}")
@@ -162,10 +164,10 @@ class _LoopConnection:
             await connection.close(timeout=self._timeout)
 
     async def _send(self, batch: list[Request]) -> list[SwapResult | Exception]:
-        """Make the changes of a batch.
+        """Execute the compare-and-set requests of a batch, and return the result or error of each.
 
-        A key that occurs several times needs as many statements: within one statement its changes would not see each
-        other.
+        If a key occurs several times, its requests go into consecutive statements, because changes within one statement
+        do not see each other.
         """
         answers: dict[int, SwapResult | Exception] = {}
         keys: list[bytes] = []
@@ -269,7 +271,8 @@ async def _create_table(connection: Connection, table: str) -> None:
 
 
 def _check_url(url: str) -> None:
-    """Reject a wrong URL at once. The error omits the URL, because its password cannot be told from the rest."""
+    """Raise `UsageError` if the URL is not one of PostgreSQL. The error does not contain the URL, because the password
+    in a malformed URL cannot be recognised and masked."""
     try:
         parts = urlsplit(url)
         valid = "://" in url and parts.scheme in ("postgresql", "postgres")

@@ -38,18 +38,18 @@ end
 return answers
 """
 BATCH: Final = 100
-"""Changes per script call, during which Redis serves nobody else."""
+"""Largest number of changes in one call of the Lua script, during which Redis executes no other command."""
 
 
 class RedisStore:
-    """Store in Redis or Valkey (not in a cluster); every change is an atomic step of one script.
+    """Store in Redis or Valkey (not in a cluster); a Lua script makes every change atomically.
 
     Connects on first use, with one connection. Requests that arrive while Redis answers go out together as the next
     call, so a busy process makes few calls.
 
     Durability is that of Redis: with `appendonly yes` and `appendfsync everysec` a crash of Redis itself can lose its
-    last second, with `appendfsync always` nothing; a failover to a replica can lose what was not yet replicated
-    (Redis documentation, "Persistence" and "Replication").
+    last second, with `appendfsync always` nothing; a failover to a replica can lose what was not yet replicated (Redis
+    documentation, "Persistence" and "Replication").
 
     :param url: `redis://`, `rediss://` or `unix://`; a password in it is never logged.
     :param prefix: prefix of every key.
@@ -73,9 +73,10 @@ class RedisStore:
         )
 
     async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
-        """Run a Lua script on one key (`KEYS[1]`), for patterns whose rule is not a compare-and-set.
+        """Run a Lua script on one key (`KEYS[1]`) and return its result, for patterns that cannot use a
+        compare-and-set, such as a rate limit.
 
-        :raises StoreUnavailable: Redis did not answer; the script has run or not.
+        :raises StoreUnavailable: Redis did not answer; the script may or may not have run.
         """
         return await self._current_connection().run(script, self._prefix + key, *arguments)
 
@@ -139,7 +140,7 @@ class RedisStore:
 
 
 class _LoopConnection:
-    """Connection of one event loop, with its request batcher."""
+    """Connection of one event loop to Redis, with its request batcher."""
 
     def __init__(self, client: Redis, name: str) -> None:
         self._client = client
@@ -193,7 +194,8 @@ def _swap(request: Request, answer: object) -> SwapResult | Exception:
 
 
 def _check_url(url: str) -> None:
-    """Reject a wrong URL at once. The error omits the URL, because its password cannot be told from the rest."""
+    """Raise `UsageError` if the URL is not one of Redis. The error does not contain the URL, because the password in a
+    malformed URL cannot be recognised and masked."""
     from redis.asyncio.connection import parse_url
 
     try:

@@ -1,4 +1,4 @@
-"""Request batching: requests that arrive while the server answers go out together as the next batch."""
+"""Request batching: requests to a store that arrive while its server answers are sent together as the next batch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 
 BATCH: Final = 500
-"""Requests in a batch at most."""
+"""Largest number of requests in a batch."""
 
 
 class Request(NamedTuple):
-    """Arguments of one call of `compare_and_set`."""
+    """Arguments of one call of `Store.compare_and_set`."""
 
     key: str
     expected: bytes | None
@@ -22,12 +22,13 @@ class Request(NamedTuple):
 
 
 class RequestBatcher:
-    """Sender of batches to a server on one event loop: one batch is in flight while the next one collects.
+    """Sender of requests to a store's server in batches, for one event loop: while one batch is in flight, the next one
+    is collected.
 
-    A busy process pays for few round trips, and a quiet one waits for nobody.
+    A busy process thus needs few round trips, and in an idle one a request is sent without waiting.
 
     :param send: sends a batch and returns, for each request, its result or the error.
-    :param name: name of the server, for errors and the task.
+    :param name: name of the server, for error texts and the name of the task.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`SqliteStore`: records in a SQLite file, for one machine, with nothing to install and nothing to run."""
+"""`SqliteStore`: records in a SQLite file, for one machine; no package or server is needed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class SqliteStore:
     """Store in a SQLite database, usable by several processes of one machine (not over a network file system).
 
     One thread does all the work. Requests that arrive while a transaction is written become the next transaction, so
-    many changes share one sync. `synchronous=FULL` in WAL mode syncs at every commit: a message is acknowledged
-    because of a record, so the record must be on disk first. `NORMAL` would lose the last commits in a power failure,
-    and with them the reason why a message was acknowledged (SQLite documentation, "PRAGMA synchronous").
+    many changes share one sync. The database is in WAL mode with `synchronous=FULL`, which syncs at every commit:
+    patterns acknowledge a message because of a record, so the record must be on disk before. With `NORMAL` a power
+    failure would lose the last commits, although their messages are acknowledged (SQLite documentation, "PRAGMA
+    synchronous").
 
     :param path: the database file; it is created if it is missing, its folder is not.
     :param timeout: seconds to wait while another process writes; after that `StoreUnavailable` is raised. Default 5.
@@ -86,8 +87,8 @@ class SqliteStore:
         await asyncio.to_thread(worker.join)
 
     def _work(self, requests: queue.SimpleQueue[_Request | None]) -> None:
-        """Run the worker thread: collect requests, process them in one transaction, answer; until the request to end
-        arrives."""
+        """Run the worker thread: execute the waiting requests in one transaction and answer them, again and again,
+        until a None in `requests` asks it to end."""
         database: sqlite3.Connection | None = None
         swept = 0.0
         ending = False
@@ -141,7 +142,8 @@ class _Request(NamedTuple):
 
 
 def _collect(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request], bool]:
-    """Wait for a request and take those that arrived with it, at most `BATCH`; also return whether the worker shall end."""
+    """Wait for a request, and return it with those that arrived meanwhile, at most `BATCH`; also return whether the
+    worker must end after them."""
     batch: list[_Request] = []
     item = requests.get()
     while True:
@@ -181,8 +183,8 @@ def _sweep(database: sqlite3.Connection, now: float) -> int:
 
 
 def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable) -> None:
-    """Hand the results back with one wake-up per event loop: a callback per request would cost more than the change
-    itself."""
+    """Pass the results of a batch to the waiting tasks, with one `call_soon_threadsafe` per event loop: one per request
+    would cost more than the changes."""
     by_loop: dict[
         asyncio.AbstractEventLoop, list[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]
     ] = {}

@@ -1,9 +1,9 @@
 """Store protocol: one record per key, changed only by an atomic compare-and-set.
 
-A store knows nothing of claims or deadlines. It replaces a record if the record is still the expected one, in one Lua
-script (`RedisStore`), one statement (`PostgresStore`) or one transaction (`SqliteStore`). The rules of each pattern
-are pure functions from a record to the next one (`warren.patterns.idempotency.rules`,
-`warren.patterns.deadline.rules`), so they are written once for every store.
+A store does not depend on the patterns that use it. It replaces a record if the record is still the expected one, in
+one Lua script (`RedisStore`), one statement (`PostgresStore`) or one transaction (`SqliteStore`). The rules of each
+pattern (claims, deadlines and so on) are pure functions that compute the next record from the present one
+(`warren.patterns.idempotency.rules`, `warren.patterns.deadline.rules`), so they are written once for every store.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StoreUnavailable(WarrenError):
 class SwapResult(NamedTuple):
     """Result of a compare-and-set.
 
-    :ivar swapped: the record was the expected one.
-    :ivar current: the record now; None if there is none.
+    :ivar swapped: True if the record was the expected one, and so was replaced.
+    :ivar current: the record after the operation; None if there is none.
     """
 
     swapped: bool
@@ -40,21 +40,23 @@ class SwapResult(NamedTuple):
 KEY_BYTES: Final = 256
 """Longest key, in bytes of UTF-8, that is stored as it is; a longer one is stored by its SHA-256 digest."""
 FIRST_RETRY_SECONDS: Final = 0.02
-"""Wait before the first retry of a failed store; it doubles up to `MAX_RETRY_SECONDS`."""
+"""Seconds before the first retry of a failed store operation; each further wait is doubled, up to
+`MAX_RETRY_SECONDS`."""
 MAX_RETRY_SECONDS: Final = 1.0
 
 
 class Store(Protocol):
-    """Place for the records of patterns. A record is a non-empty byte string; `None` stands for no record."""
+    """Storage for the records of patterns, one per key. A record is a non-empty byte string; `None` stands for no
+    record."""
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
-        """Replace the record of `key` if it is `expected`, atomically among all users of the store.
+        """Replace the record of `key` if it is `expected`, atomically among all processes that use the store.
 
         With `record == expected` nothing is written: the call is a read. The record is kept for at least `keep_ms`
-        milliseconds of real time; after that the store may delete it. The rules, not the store, interpret what a
-        record means at a given time.
+        milliseconds of real time; after that the store may delete it. A pattern must not rely on that deletion: its
+        rules read expiry times from the record itself.
 
         :return: whether the record was `expected`, and the record now.
         :raises StoreUnavailable: the store did not answer. The change may have been made or not, so rules must
@@ -82,11 +84,11 @@ class ListingStore(Store, Protocol):
 
 
 class RuleResult(NamedTuple, Generic[Answer]):
-    """Result of applying a rule to a record.
+    """Result of applying a pattern's rule to a record.
 
-    :ivar record: the next record; None deletes it.
-    :ivar answer: the value for the caller.
-    :ivar keep_ms: how long the next record must be kept, in milliseconds.
+    :ivar record: record to store; None deletes the present one.
+    :ivar answer: value that the rule returns to its caller once the record is stored.
+    :ivar keep_ms: how long the record must be kept, in milliseconds.
     """
 
     record: bytes | None
@@ -95,12 +97,14 @@ class RuleResult(NamedTuple, Generic[Answer]):
 
 
 def record_key(pattern: str, owner: str, key: str) -> str:
-    """Return the store's key for the record that `pattern` keeps about `key` on behalf of `owner` (a queue, a deadline's
-    name).
+    """Return the key under which the store keeps the record of `key`, for a pattern such as `delay` or `once` and for
+    its `owner` (the name of a queue, deadline and so on).
 
-    Two owners never share a record, whatever their names and keys are. The keys of one owner begin with
-    `record_key(pattern, owner, "")`, unless they are too long. A sender chooses the length of a key, but its memory
-    is the store's: a key above `KEY_BYTES` is replaced by its digest.
+    Different owners never share a record, whatever characters their names and keys contain. The returned keys of one
+    owner begin with `record_key(pattern, owner, "")`, by which a store can list them.
+
+    Keys often come from messages, so their length is limited: a result above `KEY_BYTES` is replaced by the pattern and
+    a SHA-256 digest. Such records cannot be listed by owner.
     """
     whole = f"{pattern}:{quote(owner, safe='')}:{key}"
     if len(whole.encode()) <= KEY_BYTES:
@@ -111,11 +115,11 @@ def record_key(pattern: str, owner: str, key: str) -> str:
 async def apply_rule(
     store: Store, key: str, rule: Callable[[bytes | None], RuleResult[Answer]], *, guess: bytes | None = None
 ) -> Answer:
-    """Apply `rule` to the record of `key` atomically, and return its answer.
+    """Apply `rule` to the record of `key` in the store atomically, and return the rule's answer.
 
-    The first attempt assumes that the record is `guess`, so a right guess costs one round trip. When another caller
-    was faster, the rule is applied to the record that this caller left. Each further round is another caller's
-    success, so the loop ends.
+    The rule is first applied to `guess`, the record that the caller expects; if the guess is right, one round trip is
+    enough. If the store has another record, the rule is applied to that one, and so on until no other caller has
+    changed the record meanwhile. Each repetition means that another caller succeeded, so the loop ends.
 
     :raises StoreUnavailable: the store did not answer.
     """
@@ -141,9 +145,9 @@ async def apply_rule_with_retry(
 ) -> Answer:
     """Apply `rule` as `apply_rule` does, and retry for up to `patience` seconds while the store fails.
 
-    The rule is applied anew each time, so it should read the clock itself.
+    The rule is called again for each attempt, so it should read the clock itself.
 
-    :raises StoreUnavailable: the store did not answer in all that time.
+    :raises StoreUnavailable: the store did not answer within `patience`.
     """
     give_up = clock.now() + patience
     wait = FIRST_RETRY_SECONDS

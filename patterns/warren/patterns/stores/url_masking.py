@@ -6,7 +6,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def mask_url(url: str) -> str:
-    """Return `url` without its password, wherever redis-py and asyncpg accept one: before the host or in the query."""
+    """Return the URL with its password masked. redis-py and asyncpg accept a password before the host or in the query,
+    so the whole query is masked too."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if ":" in user:

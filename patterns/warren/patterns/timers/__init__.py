@@ -1,4 +1,4 @@
-"""Timers: messages at a time, in intervals, or by a cron expression."""
+"""Timers: messages that are published at a set time, in intervals, or by a cron expression."""
 
 from warren.patterns.timers.schedules import (
     CronSchedule,

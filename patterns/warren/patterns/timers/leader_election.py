@@ -1,10 +1,11 @@
-"""Leader election among processes: a lease in a store that does not depend on synchronised clocks, and a log of changes
-for the leader.
+"""Leader election among processes, by a lease in a store that does not depend on synchronised clocks; with a log of
+changes for the leader to read.
 
-The lease is no time of day that two machines could read differently. The leader changes the record again and again
-(the heartbeat); followers watch it, and take over when it has not changed for a whole lease by their own clock (as in
-Kubernetes: "leaderelection", client-go). A leader that could not change the record for two thirds of a lease stops
-leading, by its own clock. That is a monotonic clock: it continues evenly when the machine's time is set.
+The lease is not stored as a time of day, which two machines could read differently. The leader changes the record again
+and again (the heartbeat); followers read it repeatedly, and take over when it has not changed for a whole lease by
+their own clock (as in Kubernetes: "leaderelection", client-go). A leader that could not change the record for two
+thirds of a lease stops leading, by its own clock. That is a monotonic clock, which is not affected when the machine's
+time is set.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from warren.sdk import Clock, SystemClock
 from warren.sdk.extend import AppClock
 
 MAX_CHANGES: Final = 200
-"""Changes that are remembered; a leader that has missed more reads everything."""
+"""Number of announced changes that the record keeps. A leader that has missed more must read everything again."""
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Record of the election.
+    """Stored record of an election: the leader, its heartbeats, and the changes announced to it.
 
-    :ivar owner: id of the leader; empty if there is none.
-    :ivar token: grows with every change of the leader (fencing token).
-    :ivar heartbeats: heartbeats of this leader.
-    :ivar revision: number of announced changes.
-    :ivar changes: revisions and names of the latest changes.
+    :ivar owner: id of the leading process; empty if there is none.
+    :ivar token: number of leaders so far, for use as a fencing token.
+    :ivar heartbeats: number of heartbeats of this leader.
+    :ivar revision: number of changes announced so far.
+    :ivar changes: latest changes, each with its revision and the name of what was changed.
     """
 
     owner: str = ""
@@ -46,9 +47,10 @@ class LeaderRecord:
 class HeartbeatResult(NamedTuple):
     """Result of a heartbeat.
 
-    :ivar is_leader: this process leads.
-    :ivar head: the record.
-    :ivar changed_names: names that changed since the caller's revision; None if there are too many.
+    :ivar is_leader: True if this process is the leader.
+    :ivar head: record of the election after the heartbeat.
+    :ivar changed_names: names announced as changed since the caller's revision; None if the record does not have all of
+        them any more.
     """
 
     is_leader: bool
@@ -57,9 +59,12 @@ class HeartbeatResult(NamedTuple):
 
 
 class LeaderElection:
-    """Participation of one process in the election.
+    """Participation of one process in an election.
 
-    :param lease: seconds.
+    :param store: store with the election's record.
+    :param key: key of the record.
+    :param owner: id of this process.
+    :param lease: seconds without a heartbeat after which another process takes over.
     """
 
     def __init__(self, store: Store, key: str, owner: str, *, lease: float, clock: Clock) -> None:
@@ -74,14 +79,17 @@ class LeaderElection:
 
     @property
     def is_leader(self) -> bool:
-        """This process leads, by its own clock, with a third of the lease to spare."""
+        """True if this process is certainly the leader: its last successful heartbeat is less than two thirds of a
+        lease ago."""
         return monotonic_time(self._clock) - self._renewed_at < self._lease * 2 / 3
 
     async def heartbeat(self, revision: int) -> HeartbeatResult:
-        """Renew the lead, take over from a leader without heartbeats for a lease, or watch.
+        """Renew the lease as the leader, or become the leader if there is none or its record has not changed for a
+        lease. Otherwise note the leader's record, for comparison by the next call.
 
-        :param revision: last revision that the caller has read.
-        :raises StoreUnavailable: the outcome is unknown; the lead lasts as long as the last success allows.
+        :param revision: last revision whose changes the caller has read.
+        :raises StoreUnavailable: the outcome is unknown; a leader continues until two thirds of a lease after its last
+            successful heartbeat.
         """
         began = monotonic_time(self._clock)
         # A candidate judges by the record that it read when it began to watch, never by a time in the record.
@@ -99,17 +107,18 @@ class LeaderElection:
         return HeartbeatResult(head.owner == self.owner, head, _changes_since(head, revision))
 
     async def announce_change(self, name: str) -> None:
-        """Add the change of `name` to the log of changes."""
+        """Add `name` to the changes in the record, for the leader to read with its next heartbeat."""
         await apply_rule(self._store, self._key, partial(_announce_change, name=name))
 
     async def resign(self) -> None:
-        """Give up the lead, so that another process takes over at once."""
+        """Give up the lease if this process has it, so that another process takes over at once."""
         self._renewed_at = float("-inf")
         await apply_rule(self._store, self._key, partial(_resign, owner=self.owner))
 
 
 def monotonic_time(clock: Clock) -> float:
-    """Return seconds from an arbitrary start: of the machine's monotonic clock, or of a test's clock."""
+    """Return the seconds since an arbitrary start, by the machine's monotonic clock or, in a test, by the test's
+    clock."""
     followed = clock.followed if isinstance(clock, AppClock) else clock
     return time.monotonic() if isinstance(followed, SystemClock) else followed.now()
 

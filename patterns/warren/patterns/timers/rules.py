@@ -8,9 +8,9 @@
     firing    --cancel-->        cancelled  if it recurs; the present time is published
     fired, cancelled --put--> waiting, except for the same timer that was fired
 
-`put` and `cancel` store a token. A caller whose answer was lost, and who calls again, thereby recognises its own
-change. For that, and so that a fired timer is not put again by the next start, the record of a timer that is over is
-kept for a while; other callers do not see it.
+`put` and `cancel` store a token, by which a caller that repeats a call after a lost answer recognises its own change.
+For this purpose the record of a timer without a further time is kept for a while, and also so that the next start of an
+App does not put a fired timer again. Such a timer is not listed.
 
 The rules read neither a clock nor a store. Times are milliseconds since the epoch.
 """
@@ -27,25 +27,30 @@ from warren.patterns.timers.schedules import next_time_ms
 
 NAMESPACE: Final = UUID("2b0b5f0e-77c1-5b1b-8d7a-4c3c53f9f2ad")
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
-"""Retention of a timer after its due time, for a process to publish it."""
+"""Milliseconds for which a timer's record is kept after its due time, for the case that no process runs to publish
+it."""
 FIRED: Final = "fired"
 CANCELLED: Final = "cancelled"
 KEEP_OVER_MS: Final = 3600 * 1000
-"""Retention of a timer that is over: longer than a caller retries after a lost answer."""
+"""Milliseconds for which the record of a fired or cancelled timer is kept: longer than a caller retries after a lost
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Stored timer; the field names are those of the record.
+    """Stored timer; its record has fields with the same names.
 
-    :ivar spec: its schedule, as `spec_of` returns it.
-    :ivar type: wire type of its message.
-    :ivar body: its message as JSON.
-    :ivar anchor_ms: when it was put.
-    :ivar next_ms: when it is due.
-    :ivar fired: how often it was published.
+    :ivar spec: schedule of the timer, as `spec_of` returns it.
+    :ivar type: wire type of the message to publish.
+    :ivar body: message to publish, as JSON.
+    :ivar missed: `catch_up` or `skip`: handling of a time at which no process was running.
+    :ivar anchor_ms: time at which the timer was put, from which intervals count.
+    :ivar next_ms: time at which it is due next.
+    :ivar firing: True while the message for `next_ms` is being published.
+    :ivar fired: number of times that it was published.
     :ivar token: token of the last `put` or `cancel`.
-    :ivar standing: it is put at each start, so its firing is remembered for long.
+    :ivar standing: True if the timer is put at each start of an App; its record is then kept long after it has fired,
+        so that it is not put again.
     :ivar over: `fired` or `cancelled` if it has no further time, else empty.
     """
 
@@ -63,11 +68,12 @@ class Timer:
     over: str = ""
 
     def message_id(self, owner: str) -> str:
-        """Return the message id of the present time, the same whichever process publishes it and however often."""
+        """Return the message id for the publish at `next_ms`. The id is the same whichever process publishes the
+        message, and however often."""
         return str(uuid5(NAMESPACE, "\n".join((owner, self.name, self.type, self.body, str(self.next_ms)))))
 
     def has_same_definition(self, other: Timer) -> bool:
-        """Return whether both publish the same message at the same times."""
+        """Return whether both timers publish the same message on the same schedule."""
         return (self.spec, self.type, self.body, self.missed) == (
             other.spec,
             other.type,
@@ -77,7 +83,10 @@ class Timer:
 
 
 def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
-    """Put a timer in place of one with its name; answer False if the same one is there, which continues, or was fired."""
+    """Store a timer in place of one with the same name; answer True if it was stored.
+
+    Answer False if a timer with the same definition is waiting, which then continues, or has been fired recently.
+    """
     held = _read_any(record)
     if held is not None and held.token == timer.token:
         return RuleResult(record, True)
@@ -99,9 +108,12 @@ def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
 def begin_firing(
     record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int
 ) -> RuleResult[Timer | None]:
-    """Begin to fire `timer`; the answer is the timer to publish, or None if it was changed or this time is skipped.
+    """Mark `timer` as firing; the answer is the timer whose message the caller must publish.
 
-    :param late_ms: lateness from which a time counts as missed.
+    The answer is None if there is nothing to publish: the stored timer was changed or cancelled, or the time was missed
+    and is skipped.
+
+    :param late_ms: lateness in milliseconds above which a time counts as missed.
     """
     held = read(record)
     if (
@@ -122,7 +134,8 @@ def begin_firing(
 
 
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
-    """Finish the firing after its message was published; the answer is the timer with its next time, or None."""
+    """Record that the timer's message was published; the answer is the timer with its next time, or None if there is
+    none."""
     held = read(record)
     if held is None or not held.has_same_definition(timer) or held.next_ms != timer.next_ms:
         return RuleResult(record, held)
@@ -130,7 +143,8 @@ def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleRes
 
 
 def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
-    """Advance to the first time that is not past: however many were missed, one was published."""
+    """Store the timer with its first time after `now_ms`, or as fired if there is none. All times before are passed
+    over, because one message is enough for any number of missed times."""
     next_ms = next_time_ms(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
     if next_ms is None or "at_ms" in held.spec:
         over = replace(held, firing=False, fired=count, over=FIRED)
@@ -140,13 +154,14 @@ def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
 
 
 def read(record: bytes | None) -> Timer | None:
-    """Return the timer of a record if it has a further time."""
+    """Decode the timer from its record; None if there is no record, or the timer was cancelled or has no further
+    time."""
     held = _read_any(record)
     return None if held is None or held.over else held
 
 
 def write(timer: Timer) -> bytes:
-    """Return the record of a timer."""
+    """Encode a timer as its record for the store."""
     fields = {name: getattr(timer, name) for name in Timer.__slots__}
     return json.dumps(fields, separators=(",", ":")).encode()
 

@@ -20,12 +20,13 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class DateSchedule:
-    """Schedule for one date; at once if it is past.
+    """Schedule for a single publish at a date, or at once if the date is past.
 
     :param name: name by which the timer is listed and cancelled; a schedule with the same name replaces it.
-    :param when: date with a time zone.
+    :param when: date and time with a time zone.
     :param message: message to publish.
-    :param missed: handling of a time at which no process was running: `catch_up` publishes late, `skip` not at all.
+    :param missed: handling of a date at which no process was running: with `catch_up` the message is published late,
+        with `skip` not at all.
     """
 
     name: str
@@ -43,10 +44,10 @@ class DateSchedule:
 
 @dataclass(frozen=True, slots=True)
 class IntervalSchedule:
-    """Schedule in intervals from when it was put, without drift.
+    """Schedule in constant intervals, which count without drift from the time at which the timer was put.
 
-    :param missed: handling of times at which no process was running: `catch_up` publishes once, late; `skip` waits
-        for the next time.
+    :param missed: handling of times at which no process was running: with `catch_up` one message is published late for
+        all of them, with `skip` none until the next time.
     """
 
     name: str
@@ -65,8 +66,9 @@ class CronSchedule:
     """Schedule by a cron expression in a time zone.
 
     Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them,
-    with `L`, `LW`, `5L` and `1#2`. When clocks change: a fixed hour that is skipped fires right after the gap, one
-    that occurs twice fires the first time; a `*` for minute or hour continues evenly.
+    with `L`, `LW`, `5L` and `1#2`. When daylight saving time begins or ends, a fixed time that is skipped fires right
+    after the gap, and one that occurs twice fires only the first time; with `*` for minute or hour, the timer continues
+    evenly.
 
     :param zone: name in the IANA database, such as `Europe/Berlin`; default UTC.
     :param missed: as for `IntervalSchedule`.
@@ -90,7 +92,7 @@ Schedule = DateSchedule | IntervalSchedule | CronSchedule
 
 
 def spec_of(schedule: Schedule) -> dict[str, Any]:
-    """Return the schedule as it is stored, without its name and message."""
+    """Return the schedule as a dictionary for the timer's record, without its name and message."""
     match schedule:
         case DateSchedule():
             return {"at_ms": int(schedule.when.timestamp() * 1000)}
@@ -103,7 +105,7 @@ def spec_of(schedule: Schedule) -> dict[str, Any]:
 def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None:
     """Return the first time of a stored schedule after `after_ms`; None if there is none.
 
-    :param anchor_ms: start of the intervals.
+    :param anchor_ms: time from which the intervals of an `IntervalSchedule` count.
     """
     if "at_ms" in spec:
         return int(spec["at_ms"]) if spec["at_ms"] > after_ms else None
@@ -115,7 +117,7 @@ def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | N
 
 
 def description(spec: dict[str, Any]) -> str:
-    """Return the schedule for people to read."""
+    """Return a description of the stored schedule for people, such as `every 0:05:00`."""
     if "at_ms" in spec:
         return "once"
     if "every_ms" in spec:

@@ -1,17 +1,16 @@
 """Timers: messages that are published at a time, in intervals, or by a cron expression; stored, listed and cancelled by
 name.
 
-Guarantees: of all processes that include the same Timers one publishes, and another takes over when it dies. Each
-time of a timer is published at least once, with the same message id whichever process publishes it and however often,
-so that `Once` makes its effect happen once. A time at which no process was running is published once, late, or
-skipped, as the timer's `missed` says. Of `cancel` and a due time, one wins: when `cancel` returns True, only a time
-that had come is published.
+Guarantees: of all processes that include the same Timers, one (the leader) publishes, and another takes over when it
+dies. Each time of a timer is published at least once, with the same message id whichever process publishes it and
+however often, so that `Once` makes its effect happen once. A time at which no process was running is published once,
+late, or skipped, as the timer's `missed` says. If `cancel` is called when a timer falls due, one of the two wins: after
+`cancel` has returned True, a message is published only for a time that had already come.
 
-**Which clock counts**: the clock of the leading process. The election itself depends on no clock that two machines
-share.
+**Which clock counts**: the clock of the leader. The leader's election does not depend on synchronised clocks.
 
-Costs: a record per timer, one store operation each third of a lease for each process, and two store operations and
-one publish for each time.
+Costs: a record per timer; for each process, one store operation per third of a lease; two store operations and one
+publish each time that a timer fires.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 TIME_HEADER: Final = "warren-timer-time"
-"""Header: the time for which the message is published, in Unix milliseconds, so that a late message can be recognised."""
+"""Header with the time for which the message is published, in milliseconds since the epoch. A consumer recognises a
+late message by it."""
 NAME_HEADER: Final = "warren-timer"
 MAX_CONCURRENT: Final = 100
 RETRY_MS: Final = 1000
@@ -47,28 +47,29 @@ RETRY_MS: Final = 1000
 
 @dataclass(slots=True)
 class TimersStatistics:
-    """Counters of this process; other processes count their own."""
+    """Counters of one `Timers` in this process; other processes count their own."""
 
     fired: int = 0
     """Publishes that the broker confirmed."""
     skipped: int = 0
-    """Times that were skipped: missed by a timer with `skip`, or published by another process."""
+    """Times for which this process published no message: missed by a timer with `skip`, or the timer was changed,
+    cancelled or published by another process."""
     failed: int = 0
-    """Publishes that failed, and are retried."""
+    """Publishes that failed; they are retried."""
     elections: int = 0
-    """Elections of this process as the leader."""
+    """Number of times that this process became the leader."""
     outages: int = 0
-    """Failures of the store to answer."""
+    """Store operations that failed because the store did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerInfo:
-    """Facts of one timer, as `timers.scheduled()` returns them.
+    """Description of one timer, as `Timers.scheduled` returns it.
 
-    :ivar schedule: description: `once`, `every 0:05:00`, `0 6 * * * (Europe/Berlin)`.
-    :ivar due: next time.
+    :ivar schedule: description of its schedule: `once`, `every 0:05:00`, `0 6 * * * (Europe/Berlin)`.
+    :ivar due: time at which it is published next.
     :ivar message: type of its message.
-    :ivar fired: how often it was published.
+    :ivar fired: number of times that it was published.
     """
 
     name: str
@@ -81,18 +82,18 @@ class TimerInfo:
 
 
 class Timers:
-    """Set of timers. Call `app.include(timers)` in every process that may publish; others need no App to put and cancel
-    timers.
+    """Set of timers that are stored, listed and cancelled by name. Call `app.include(timers)` in every process that may
+    publish their messages; a process that only puts and cancels timers needs no App.
 
     :param name: name of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
     :param sends: classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: put when the App starts; a `DateSchedule` that was published is not put again. A schedule that
-        is removed from this list stays until it is cancelled.
-    :param lease: time after the death of the leader until another process takes over; the leader notices a timer that
-        another process puts within a third of it. Default 15 s.
-    :param late: lateness from which a time counts as missed. Default 1 minute, so that no time is missed by an
-        ordinary takeover.
+    :param schedules: schedules whose timers are put when the App starts; a `DateSchedule` that was published is not put
+        again. A schedule that is removed from this list stays until it is cancelled.
+    :param lease: time after the death of the leader until another process takes over; within a third of it, the leader
+        reads a timer that another process has put. Default 15 s.
+    :param late: lateness from which a time counts as missed. Default 1 minute, so that no time is missed by an ordinary
+        takeover.
     :param patience: how long `put` and `cancel` wait for a store that fails. Default 10 s.
     :raises ConfigError: the name is empty, a duration too short, or the message of a schedule is not in `sends`.
     """
@@ -128,7 +129,8 @@ class Timers:
         self._revision = -1
         self._timers: dict[str, Timer] = {}
         self._due_heap: list[tuple[int, int, str]] = []
-        """Heap of (time to fire, scheduled time, name of the timer)."""
+        """Heap of the timers by time: (time to fire or retry, scheduled time, name of the timer); times in
+        milliseconds."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._change_announced = self._working = False
@@ -137,21 +139,23 @@ class Timers:
 
     @property
     def is_leader(self) -> bool:
-        """This process publishes the timers."""
+        """True if this process is the leader, which publishes the timers' messages."""
         return self._election.is_leader
 
     @property
     def busy(self) -> str:
-        """Background work in progress; empty if there is none."""
+        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
+        none."""
         return f"the timers {self.name}" if self._working else ""
 
     async def put(self, schedule: Schedule) -> bool:
-        """Put a timer, in place of one with the same name; return False if the same one is there, which continues.
+        """Store a timer, in place of one with the same name; return True if it was stored.
 
-        Also return False if it was published already: within the last hour, or, for one of `schedules`, ever.
+        Return False if a timer with the same schedule and message is there, which then continues, or was published
+        within the last hour (or ever, for a timer from `schedules`).
 
         :raises ConfigError: its message is not in `sends`.
-        :raises StoreUnavailable: it is unknown whether it was put; put it again.
+        :raises StoreUnavailable: it is unknown whether the timer was stored; put it again.
         """
         return await self._put(schedule, standing=False)
 
@@ -183,10 +187,11 @@ class Timers:
         return done
 
     async def cancel(self, name: str) -> bool:
-        """Cancel a timer. True: no time will be published that has not come yet. False: there is none, or its only time
-        has come.
+        """Cancel a timer, and return whether it was cancelled.
 
-        :raises StoreUnavailable: it is unknown whether it was cancelled; cancel it again.
+        :return: True if no message will be published for times that are still to come. False if there is no such timer,
+            or its only time has come.
+        :raises StoreUnavailable: it is unknown whether the timer was cancelled; cancel it again.
         """
         done = await apply_rule_with_retry(
             self._store,
@@ -199,7 +204,7 @@ class Timers:
         return done
 
     async def scheduled(self) -> Sequence[TimerInfo]:
-        """Return all timers with a time to come, ordered by their due times.
+        """Return all timers that will be published again, ordered by their due times.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -227,14 +232,15 @@ class Timers:
         app.publishes(*self._sends.values())
 
     async def on_start(self) -> None:
-        """Start the election and the schedules, in the background."""
+        """Start a background task that stores the timers of `schedules`, takes part in the leader's election, and
+        publishes."""
         self._wake = asyncio.Event()
         self._working = True
         # A separate context: timers must not inherit context variables from the caller that started the App.
         self._task = asyncio.create_task(self._run(), name=f"timers {self.name}", context=Context())
 
     async def on_stop(self) -> None:
-        """Stop, let another process lead at once, and close the store."""
+        """Stop publishing, give up the leadership so that another process takes over at once, and close the store."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -265,7 +271,8 @@ class Timers:
             await self._sleep(last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait until the next heartbeat, the next due timer, or a change by this process."""
+        """Wait until the next timer is due or this process changes a timer, for at most `seconds`, the time to the next
+        heartbeat."""
         until = self._clock.now() + seconds
         if self.is_leader and self._due_heap:
             until = min(until, self._due_heap[0][0] / 1000)
@@ -283,7 +290,7 @@ class Timers:
         self._wake.set()
 
     async def _heartbeat(self) -> None:
-        """Send a heartbeat; the leader reads the timers that others have put and cancelled."""
+        """Send a heartbeat to the election; as the leader, read the timers that other processes have changed."""
         heartbeat = await self._election.heartbeat(self._revision)
         if not heartbeat.is_leader:
             self._forget()
@@ -353,7 +360,8 @@ class Timers:
         self.statistics.fired += 1
 
     async def _announce_change(self, name: str) -> None:
-        """Announce a change to the leader; at once, if it is this process."""
+        """Announce that the timer `name` was changed, so that the leader reads it; this process's heartbeat follows at
+        once."""
         await self._election.announce_change(name)
         self._change_announced = True
         self._wake_up()
