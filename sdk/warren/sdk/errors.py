@@ -20,7 +20,7 @@ class WarrenError(Exception):
 
     :ivar retryable: the same call may succeed later, without a change of code or configuration.
     :ivar outcome: see `Outcome`.
-    :ivar exit_status: exit status of a command that can only print the error (see `warren.core.errors.Exit`).
+    :ivar exit_status: exit status of a command that prints the error and ends (see `warren.core.errors.Exit`).
     """
 
     exit_status: ClassVar[int] = 1

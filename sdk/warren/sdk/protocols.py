@@ -37,7 +37,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for this number of seconds of the clock."""
         ...
 
 
@@ -46,7 +46,7 @@ class Component(Protocol):
     """A pattern with its own topology, handlers and background work, for `app.include`.
 
     A component that works in the background may have a property `busy`: a text that names its present work, empty while
-    it waits. A test with a virtual clock does not advance the time meanwhile.
+    it waits. While that text is not empty, a test with a virtual clock does not advance the time.
     """
 
     def register(self, app: App) -> None:
@@ -78,9 +78,9 @@ class HandleMiddleware(Protocol):
     """An async function around every attempt to handle a message: `app.middleware(handle=...)`.
 
     It may read the delivery before the body is decoded, and passes it or `delivery.replace(...)` to `call_next`.
-    Exceptions of the handler come through. Its own exceptions count as the handler's: `DeadLetter("reason")`
-    dead-letters the message as it was received, `Requeue` requeues it. If it does not call `call_next`, the message is
-    acknowledged unhandled.
+    Exceptions of the handler are raised by `call_next`. Its own exceptions count as the handler's:
+    `DeadLetter("reason")` dead-letters the message as it was received, `Requeue` requeues it. If it does not call
+    `call_next`, the message is acknowledged unhandled.
     """
 
     def __call__(

@@ -91,7 +91,7 @@ class Lifecycle:
     def not_running(self, action: str) -> None:
         """Check that the App does not run.
 
-        :param action: completes the error, such as `include a component`.
+        :param action: the refused action for the error text, such as `include a component`.
         :raises ConfigError: if it runs, which is too late for `action`.
         """
         if self._runtime is not None:

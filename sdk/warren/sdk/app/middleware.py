@@ -27,7 +27,7 @@ class Middlewares:
         self.handle: list[HandleMiddleware] = []
 
     def add(self, publish: PublishMiddleware | None, handle: HandleMiddleware | None) -> None:
-        """Add middlewares.
+        """Add a middleware for publishes, one for the handling of messages, or both.
 
         :raises ConfigError: if both are None.
         """
@@ -92,7 +92,7 @@ class OutgoingSender(Protocol):
     async def submit(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Send and return the future of the confirm; see `Publisher.submit`."""
+        """Write the message, and return the future of its confirm; see `Publisher.submit`."""
         ...
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:

@@ -26,7 +26,9 @@ def override_for_test(
     handled: Callable[[Any, Any], None],
     published: Callable[[Outgoing], None],
 ) -> Iterator[None]:
-    """Change the App for the length of the block, within which it is started and stopped.
+    """Let the App use another broker and clock within the block, and report its messages to callbacks.
+
+    Start and stop the App inside the block.
 
     :param url: URL of the broker, instead of the App's own.
     :param clock: the clock that `app.clock` follows.

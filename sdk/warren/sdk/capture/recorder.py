@@ -1,4 +1,4 @@
-"""Event recorder: collects events, at the cost of one list entry each, into batches."""
+"""Event recorder: collects life-cycle events of messages into batches, at the cost of one list entry for each event."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Attempts:
         self._statistics = statistics
 
     async def run(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Return the handler's result as JSON, empty if it has none to keep or to reply with.
+        """Run the handler and return its result as JSON; empty if the result is neither a reply nor stored by `once=`.
 
         :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
         :raises Exception: the error of the last attempt.

@@ -43,7 +43,7 @@ class ConsumerOptions:
         ordered_by: OrderedBy | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> ConsumerOptions:
-        """Check the options and compute the default prefetch.
+        """Check the options and return them, with the default prefetch if `prefetch` is None.
 
         :raises ConfigError: if a number is out of its range.
         """

@@ -144,7 +144,9 @@ class DependencyInjector:
         self.resolve()
 
     def resolve(self) -> None:
-        """Resolve the dependencies again. Messages that are being handled keep theirs."""
+        """Resolve the dependencies again, after a change of the overrides. Messages
+        that are being handled keep the old ones.
+        """
         graph = DependencyGraph(self._kind, self._context, self._overrides, self._local_names, self._delivery)
         arguments = graph.arguments(self._function, skip=1, path=(), role="handler")
         has_cleanup = any(provider.kind is not ProviderKind.FUNCTION for provider in graph.providers)
@@ -152,7 +154,7 @@ class DependencyInjector:
 
     @property
     def is_empty(self) -> bool:
-        """True if the handler has no parameter beside its message."""
+        """True if the handler has no parameter except its message, so that nothing has to be injected."""
         return not self._resolved.arguments
 
     async def call(self, function: Function, message: Any, delivery: Any) -> Any:

@@ -52,7 +52,8 @@ class HandlerReport:
     def handler_failed(self, delivery: Delivery, error: Exception, *, expected: bool) -> None:
         """Report the error that a handler raised in its last attempt.
 
-        :param expected: the error is the handler's answer to a request (a `RemoteError`): it is not logged.
+        :param expected: true if the handler raised a `RemoteError` as its answer
+            to a request; such an error is not logged.
         """
         record_failure(error)
         if not expected:

@@ -18,7 +18,7 @@ class KeyedOrdering(Generic[Job]):
     def __init__(self, key: Callable[[Job], Hashable]) -> None:
         self._key = key
         self._waiting: dict[Hashable, deque[Job]] = {}
-        """Jobs that wait, by key; a key is here while a job of it runs."""
+        """Waiting jobs by key; a key is present while one of its jobs runs."""
         self._keys: dict[int, Hashable] = {}
         """Key of each running job, by the job's identity."""
 

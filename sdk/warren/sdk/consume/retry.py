@@ -42,7 +42,7 @@ class Retry:
         self._never: tuple[type[Exception], ...] = ()
 
     def then(self, *delays: Duration, jitter: float = 0.0) -> Retry:
-        """Add delayed redeliveries, one for each delay in turn, with the attempts in this process each time.
+        """Add delayed redeliveries, one for each delay in turn; each begins with new attempts in this process.
 
         The message waits on the broker, not in this process; a restart of either does not lose it.
 

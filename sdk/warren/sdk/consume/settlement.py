@@ -159,7 +159,11 @@ class Settler:
         return await self.dead_letter(delivery, reason, error.error)
 
     async def _after_failure(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
-        """Release if the circuit is open, else delay as the retry policy says, else send an error reply or dead-letter."""
+        """Settle a message whose handler failed, and return the settlement.
+
+        The message is released if the circuit is open. Otherwise it is delayed if the retry policy returns a delay.
+        Otherwise a request gets an error reply, and other messages are dead-lettered.
+        """
         is_answer = isinstance(error, RemoteError)
         circuit_open = self.circuit is not None and self.circuit.failed(error)
         self._report.handler_failed(delivery, error, expected=is_answer or circuit_open)

@@ -312,7 +312,9 @@ class Subscription:
                 )
 
     async def _end_consumer(self) -> None:
-        """Cancel the consumer, if there is one, and release the deliveries that came too late."""
+        """Cancel the consumer, if there is one, and release the deliveries that
+        arrived before the cancellation took effect.
+        """
         tag, self._tag = self._tag, ""
         channel = self._channel
         if tag and channel is not None and channel.usable:

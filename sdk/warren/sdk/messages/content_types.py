@@ -21,7 +21,9 @@ def media_type(content_type: object) -> str:
 
 
 def is_json(media: str) -> bool:
-    """Return whether the content may be JSON: by name, by suffix (RFC 6839 section 3.1), or for want of another type."""
+    """Return whether the content may be JSON: by its name, by its suffix (RFC 6839
+    section 3.1), or because it is unspecific.
+    """
     return media in (JSON, "text/json") or media.endswith("+json") or media in _UNSPECIFIC
 
 

@@ -203,7 +203,9 @@ class Planner:
         return Step(item, Status.DIFFERS, found, _advice(item, found))
 
     async def _missing(self, items: Iterable[Exchange | Queue]) -> set[str]:
-        """Return the names of the items that do not exist; an item that may not be checked counts as existing."""
+        """Return the names of the items that do not exist; an item that the user has
+        no permission to check counts as existing.
+        """
         missing = set()
         for item in items:
             try:

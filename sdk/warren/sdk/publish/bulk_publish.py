@@ -99,7 +99,9 @@ class BulkEntry:
 
 
 class BulkPublish:
-    """One bulk publish; the parameters are those of `BatchOptions` and `publish_many`."""
+    """Publishes the messages of one bulk publish and collects their outcomes; the parameters are those of
+    `BatchOptions` and `publish_many`.
+    """
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class BulkPublish:
         self._attempts = attempts
         self._ordered = ordered
         self._stopped: WarrenError | None = None
-        """The error of the message that stopped an ordered bulk publish."""
+        """The error of the message that stopped an ordered bulk publish; None if it was not stopped."""
         self._in_flight: deque[asyncio.Future[None]] = deque()
         """Unconfirmed messages; only of an ordered bulk publish."""
         self._order_broken = False
@@ -365,8 +367,8 @@ async def publish_batches(
 
 
 class _Lookahead:
-    """Reader of an iterable or async iterable that fetches one message ahead; a
-    deadline while it waits loses no message.
+    """Reader of an iterable or async iterable that fetches one message ahead; a message that arrives
+    after the deadline of `has_next` is kept.
     """
 
     def __init__(self, messages: Messages) -> None:

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 class PublishOperations:
-    """The sending side of an App, across its runs.
+    """Sends the messages and requests of an App; one object serves all runs of the App.
 
     :param running: returns the runtime; raises `TransportUnavailable` if there is none.
     """

@@ -60,7 +60,7 @@ class PendingConfirm:
         self.identity: str | tuple[str, int] = ""
 
     def settle(self, error: WarrenError | None) -> None:
-        """Complete the future with the error, or without one; does nothing if it is done."""
+        """Complete the future with the error, or successfully if `error` is None; do nothing if it is done."""
         if self.future.done():
             return
         if error is None:
@@ -192,7 +192,9 @@ class Publisher:
         return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        """Publish at most once: return when the bytes are buffered; wait only while the socket is congested."""
+        """Publish at most once, without a confirm: return when the bytes are buffered;
+        wait only while the socket is congested.
+        """
         deadline = self._loop.time() + timeout
         while (
             (channel := self._unconfirmed_channel) is None

@@ -12,7 +12,7 @@ from warren.sdk.publish.outgoing import Outgoing
 class Failure:
     """A message of a bulk publish that was not confirmed.
 
-    :ivar index: position of the message in the source, from 0.
+    :ivar index: position among the messages that were to be published, from 0.
     """
 
     index: int

@@ -105,9 +105,10 @@ class Transaction:
         self._returned: list[tuple[Unroutable, int | None]] = []
         self._undrained_bytes = 0
         self._may_hold_messages = False
-        """The channel may hold messages, even one that arrived after a cancelled `get`."""
+        """True if the channel may hold unacknowledged messages, including one
+        that arrived after its `get` was cancelled."""
         self._get_unanswered = False
-        """A `get` ended without its reply, which may arrive after the commit."""
+        """True if a `get` ended without its reply, which may still arrive, even after the commit."""
         self._last_tag = 0
         """The delivery tag of the last message that was received."""
 

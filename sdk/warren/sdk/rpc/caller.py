@@ -71,7 +71,7 @@ class ReplyReceiver(Protocol):
         ...
 
     def fail(self, error: TransportUnavailable) -> None:
-        """End the wait: the reply address is lost."""
+        """End the wait with an error, because the reply address is lost."""
         ...
 
 
@@ -228,7 +228,9 @@ class Caller:
         self._receivers.pop(correlation_id, None)
 
     def call_error(self, error: Exception, request: Outgoing, timeout: float) -> Exception:
-        """Count the error of a request's publish or wait, and return the error that its caller gets."""
+        """Count a failed call by its error (of the publish, or of the wait for the
+        reply); return the error that its caller gets.
+        """
         target = f"queue {request.routing_key!r}"
         if request.exchange:
             target = f"exchange {request.exchange!r} with key {request.routing_key!r}"

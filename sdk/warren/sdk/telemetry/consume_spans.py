@@ -49,8 +49,8 @@ NOTHING = nullcontext()
 def processing_scope(
     consuming: ConsumeTelemetry | None, delivery: Delivery, delivery_tag: int
 ) -> AbstractContextManager[None]:
-    """Return the context manager for a handler: a processing span; without telemetry, the trace context of the
-    publisher.
+    """Return the context manager in which a handler runs: it records a processing span; without telemetry it only
+    continues the trace of the publisher.
     """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)

@@ -110,7 +110,7 @@ class Instruments:
             attributes[c.TEMPLATE] = found
 
     def metric_attributes(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
-        """Return the subset of span attributes that metrics have."""
+        """Return the subset of span attributes that metrics have, with the error type if there is an error."""
         kept: c.Attributes = {name: attributes[name] for name in _IN_METRICS if name in attributes}
         if error is not None:
             kept[c.ERROR_TYPE] = error

@@ -52,14 +52,18 @@ class Declaration:
         return cls("queue", item.name, properties, item.wire_arguments())
 
     async def declare(self, methods: TopologyMethods) -> None:
-        """Declare it; the broker does nothing if it exists with the same properties and arguments."""
+        """Declare the exchange or queue; the broker does nothing if it exists
+        with the same properties and arguments.
+        """
         if self.kind == "queue":
             await methods.declare_queue(self.name, self.properties, self.arguments)
         elif self.name:
             await methods.declare_exchange(self.name, self.properties, self.arguments)
 
     async def check_exists(self, methods: TopologyMethods) -> None:
-        """Check that it exists, with any properties (a passive declaration); the default exchange always exists."""
+        """Check that the exchange or queue exists, with any properties (a passive
+        declaration); the default exchange always exists.
+        """
         if self.kind == "queue":
             await methods.check_queue(self.name)
         elif self.name:

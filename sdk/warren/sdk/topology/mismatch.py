@@ -71,7 +71,7 @@ async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Dif
 
 
 def read_mismatch(text: str, form: Declaration) -> Difference | None:
-    """Return the difference that the text of a 406 names; None if it names none, or is cut off."""
+    """Return the difference that the reply text of a 406 names; None if it names none, or is cut off."""
     _, begun, rest = text.partition("inequivalent arg '")
     argument, _, rest = rest.partition("' for ")
     _, named, rest = rest.partition(f"{form.kind} '{form.name}' in vhost '")

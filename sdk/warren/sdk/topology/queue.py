@@ -36,7 +36,7 @@ class _Unset(Enum):
 
 
 _DEFAULT: Final[Any] = _Unset.DEFAULT
-"""Default of parameters whose value None means that the queue has none."""
+"""Default value of parameters for which None has a meaning of its own: the queue does not have the argument."""
 
 
 @dataclass(frozen=True, slots=True)

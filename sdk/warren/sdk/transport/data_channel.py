@@ -22,8 +22,8 @@ ADDRESSES = 1000
 """Largest number of pairs of exchange and key whose method frame is cached; others are encoded each time."""
 
 EAGER = 256
-"""Number of buffered byte strings (about 40 messages) that are flushed at once, without waiting for the end of the turn
-of the event loop, so that the broker works in parallel."""
+"""Number of buffered byte strings (about 40 messages) that triggers a flush before the end of the event loop's turn, so
+that the broker works in parallel."""
 
 _FRAME = struct.Struct(">BHI")
 _NEXT = struct.Struct(">BBHI")
@@ -162,10 +162,10 @@ class DataChannel:
         stream: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Start a consumer; return its tag. Deliveries may arrive before that.
+        """Start a consumer; return its tag. Deliveries may arrive before this method returns.
 
         :param prefetch: of this consumer; None keeps the value of the previous consumer on the channel.
-        :param stream: the queue is a stream; only capture uses this.
+        :param stream: true if the queue is a stream; only event capture uses this, to record it.
         :param timeout: seconds for each reply.
         """
         if prefetch is not None:

@@ -114,7 +114,7 @@ class Session:
 
     @property
     def refusal(self) -> ConnectionClosed | None:
-        """The error with which the broker closed the connection over a frame of ours; None if it ended otherwise."""
+        """The error with which the broker closed the connection because of a frame from this client; otherwise None."""
         close_error = self.lost.exception() if self.lost.done() and not self.lost.cancelled() else None
         if not isinstance(close_error, ConnectionClosed) or close_error.args[:1] in {
             (CLOSED_HERE,),

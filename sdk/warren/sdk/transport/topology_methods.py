@@ -18,7 +18,7 @@ class TopologyMethods:
     close the connection over it, and again after each reconnect.
 
     :param channel: an open channel without publisher confirms.
-    :param frame_max: most bytes of a frame; 0 for no limit.
+    :param frame_max: largest size of a frame in bytes; 0 for no limit.
     """
 
     def __init__(self, channel: AbstractChannel, frame_max: int) -> None:

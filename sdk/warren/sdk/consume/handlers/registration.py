@@ -160,7 +160,7 @@ class HandlerRegistry:
         return register
 
     async def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Publish the dead letter copy of a delivery that no handler has (`app.get`).
+        """Publish the dead letter copy of a message that was fetched with `app.get`.
 
         :raises ConfigError: if its queue has no dead letter exchange.
         """
