@@ -25,7 +25,7 @@ INSTALL_JAVA = f"install Java {MIN_JAVA} or newer (Debian: apt install openjdk-{
 
 
 def check_spark(remote: str | None = None) -> None:
-    """Check that Spark can start: pyspark is installed and, without a remote server, a recent Java.
+    """Check that Spark can start: pyspark is installed and, unless a remote server runs the job, a recent Java.
 
     :param remote: address of the Spark Connect server that is to run the job
     :raises UsageError: with what to install, or the form of the server's address
@@ -99,7 +99,7 @@ def spark_session(name: str, master: str, log: Path, remote: str | None = None) 
 
 
 def start_spark(name: str, master: str, log: Path) -> SparkSession:
-    """Start Spark, with its output in a file."""
+    """Start a Spark session in this process, whose output goes to a file."""
     with quiet_pandas():
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkRuntimeError

@@ -1,4 +1,6 @@
-"""Version check of classes that Spark pickles: an executor without the same Warren fails with a one-line error."""
+"""Version check for classes that Spark pickles to executors: an executor without the same version of Warren fails with
+a one-line error.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import Any
 
 
 class VersionChecked(ABCMeta):
-    """Metaclass of classes that Spark pickles.
+    """Metaclass of the data source's classes that Spark pickles to executors.
 
-    Unpickling such a class or one of its objects checks that the machine has the Warren version that pickled it.
-    Otherwise it raises an error named `PipelineError` that says what to install where. Spark reports it as an error of
-    the task.
+    Unpickling a class with this metaclass, or an object of it, checks that the machine has the Warren version that
+    pickled it. Otherwise it raises an error named `PipelineError` that says what to install where. Spark reports it as
+    an error of the task.
     """
 
 
 def own_version() -> str:
-    """Return the version of the installed distribution; empty for sources that are not installed."""
+    """Return the version of the installed distribution `warren`; empty for sources that are not installed."""
     try:
         return version("warren")
     except PackageNotFoundError:
@@ -28,7 +30,8 @@ def own_version() -> str:
 
 
 def explain_executor_error(error: str) -> str | None:
-    """Explain in one line why the Python of an executor cannot run the source.
+    """Explain in one line why the Python of an executor cannot run the data source: a package is missing, or the Python
+    versions differ.
 
     :param error: text of an error of Spark
     :return: None if the error has another cause
@@ -45,10 +48,11 @@ def explain_executor_error(error: str) -> str | None:
 
 
 def make_loader() -> Callable[[str, str, str], Any]:
-    """Return the function that loads such a class in another process.
-
-    It is nested so that cloudpickle sends it by value; by name it would be looked up in Warren, which may be missing
+    """Return a function that loads a class with the metaclass `VersionChecked` on an executor, and checks the version
     there.
+
+    It is a nested function so that cloudpickle sends its code. A module-level function would be sent as a name and
+    looked up in Warren, which may be missing on the executor.
     """
 
     def load(module: str, name: str, wanted: str) -> Any:
@@ -76,7 +80,9 @@ def make_loader() -> Callable[[str, str, str], Any]:
 
 
 def reduce_class(pickled_class: type) -> tuple[Any, ...]:
-    """Return the pickle form of a class: its loader, module, name and version."""
+    """Return the pickle form of a class with the metaclass `VersionChecked`: its loader, and module, name and version
+    for it.
+    """
     return make_loader(), (pickled_class.__module__, pickled_class.__qualname__, own_version())
 
 

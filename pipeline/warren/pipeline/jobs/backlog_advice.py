@@ -40,8 +40,7 @@ FULL_SHARE = 0.9
 BUSY_SHARE = 0.5
 """Used share of the prefetch from which on handling the messages counts as the bottleneck."""
 CHEAP_HANDLING = 0.0005
-"""Seconds of handling per message below which acknowledging each message on its own is a considerable part of the cost.
-"""
+"""Seconds of handling per message below which acknowledging every message on its own is a large part of the cost."""
 MULTIPLE_ACK = 1.5
 """Average number of messages per `basic.ack` below which consumers count as acknowledging each message on its own."""
 MANY_CONSUMERS = 2.0

@@ -1,4 +1,4 @@
-"""Blocking AMQP consumer: parsed deliveries, and replies that arrive between them."""
+"""Blocking AMQP consumer, which collects parsed deliveries, and replies to methods that arrive between them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire import field_tables, methods
 
 BATCH_MESSAGES = 4096
-"""Messages of a full batch."""
+"""Number of messages from which on a batch is full."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of message bodies of a full batch."""
+"""Bytes of message bodies from which on a batch is full."""
 TAG = b"r"
 
 
 class BlockingConsumer:
-    """Consumer of one queue or stream with manual acknowledgements.
+    """Consumer of one queue or stream with manual acknowledgements. Received messages collect in `deliveries`.
 
     :param prefetch: number of unacknowledged messages allowed; 0 is no limit, which streams refuse
     :param counting: discard the messages, and keep only their number and the last offset
@@ -50,11 +50,13 @@ class BlockingConsumer:
 
     @property
     def batch_is_full(self) -> bool:
-        """True if the received messages make a full batch: about 4,096 messages, or 4 MiB."""
+        """True if the received messages, which nobody has taken yet, make a full batch: about 4,096 messages,
+        or 4 MiB.
+        """
         return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
 
     def receive(self, wait: float) -> bool:
-        """Read and parse frames for up to `wait` seconds; return False if nothing but heartbeats arrived.
+        """Wait up to `wait` seconds for data, and parse it; return False if nothing but heartbeats arrived.
 
         :raises PipelineError: if the queue was deleted
         :raises ClosedByBroker: if the broker closed the channel or the connection
@@ -76,7 +78,12 @@ class BlockingConsumer:
         return True
 
     def _store_replies(self, frames: list[bytes], size: int) -> bool:
-        """Store method frames as replies; return whether `size` bytes contained more than heartbeats."""
+        """Store method frames as replies for `call`, and clear the list.
+
+        :param frames: frames that are not part of a delivery
+        :param size: number of bytes that were received
+        :return: whether these bytes contained more than heartbeats
+        """
         for frame in frames:
             self.connection.check_frame(frame)
             if frame[0] == 1:
@@ -87,7 +94,7 @@ class BlockingConsumer:
         return size > 0
 
     def acknowledge(self) -> None:
-        """Acknowledge everything that was received."""
+        """Acknowledge all messages received so far."""
         if self.deliveries.count == self._acknowledged:
             # Acknowledging a delivery tag twice is a channel error.
             return
@@ -95,7 +102,7 @@ class BlockingConsumer:
         self.connection.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
 
     def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
-        """Send a method and return its `-ok`, while deliveries continue.
+        """Send a method and return its `-ok` reply. Deliveries that arrive before it are received as usual.
 
         All deliveries that the broker sent before the reply have been received when it returns.
 
@@ -113,7 +120,7 @@ class BlockingConsumer:
                 raise TimeoutError
 
     def message_count(self) -> int:
-        """Return the broker's count of ready messages in the queue, without the unacknowledged ones."""
+        """Ask the broker for the number of ready messages in the queue, without the unacknowledged ones."""
         declared = self.call("queue.declare", 0, self._queue, True, False, False, False, False, b"")
         return declared.number("message_count")
 

@@ -49,7 +49,7 @@ def json_type(model: type[BaseModel]) -> DataType:
 def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
     """Return the Spark type for a Python type annotation.
 
-    :param enclosing: models around this annotation, to detect recursion
+    :param enclosing: models that contain this annotation, to detect a model that contains itself
     """
     from pydantic import BaseModel
     from pyspark.sql.types import StringType
@@ -71,7 +71,7 @@ def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
 
 
 def unwrap_annotations(kind: Any) -> Any:
-    """Remove `Annotated`, `NewType` and type aliases from an annotation."""
+    """Return the type inside `Annotated`, `NewType` and type aliases."""
     while True:
         if typing.get_origin(kind) is Annotated:
             kind = typing.get_args(kind)[0]
@@ -84,7 +84,10 @@ def unwrap_annotations(kind: Any) -> Any:
 
 
 def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
-    """Return the Spark type that all annotations share; string if they differ."""
+    """Return the Spark type that several annotations share, such as those of a union; string if their types differ.
+
+    :param enclosing: models that contain the annotations, to detect a model that contains itself
+    """
     from pyspark.sql.types import StringType
 
     found = [spark_type(kind, enclosing) for kind in kinds]
@@ -92,7 +95,7 @@ def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
 
 
 def scalar_type(kind: type) -> DataType | None:
-    """Return the Spark type of a scalar Python type; None for other types."""
+    """Return the Spark type for a scalar Python type, such as long for int; None for other types."""
     from pyspark.sql.types import BooleanType, DateType, DecimalType, DoubleType, LongType, TimestampType
 
     # A bool is an int, and a datetime a date: the order matters.
@@ -110,7 +113,11 @@ def scalar_type(kind: type) -> DataType | None:
 
 
 def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type, ...]) -> DataType | None:
-    """Return the Spark type of a collection; None for other types."""
+    """Return the Spark type for a Python collection; None for other types.
+
+    :param arguments: type arguments, such as the type of a list's elements
+    :param enclosing: models that contain this annotation, to detect a model that contains itself
+    """
     from pyspark.sql.types import ArrayType, MapType, StringType
 
     if issubclass(kind, (str, bytes)):
@@ -123,7 +130,7 @@ def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type
 
 
 def struct_type(model: type[BaseModel], enclosing: tuple[type, ...]) -> DataType:
-    """Return the Spark struct of a model, or the type of a `RootModel`'s root.
+    """Return the Spark struct for a model, or the type for the root of a `RootModel`.
 
     :raises PipelineError: if the model contains itself
     """

@@ -1,4 +1,6 @@
-"""Parsing of received frames into deliveries, stored by column: no object is created for a message."""
+"""Parsing of received frames into deliveries, which are stored in one list per column instead of one object per
+message.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from warren.wire.methods import BASIC, DELIVER
 from warren.wire.reply_codes import AmqpError, Reply
 
 Routing: TypeAlias = "tuple[bool, str, str]"
-"""Redelivered flag, exchange and routing key of a delivery."""
+"""Redelivered flag, exchange and routing key of a delivery, decoded from `basic.deliver`."""
 
 MAX_CACHED_ROUTINGS = 1024
-"""Number of decoded routings that are cached."""
+"""Number of decoded combinations of redelivered flag, exchange and routing key that are cached."""
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024
 """Largest message in bytes: RabbitMQ's own upper bound."""
 _DELIVER = struct.pack(">HH", BASIC, DELIVER)
@@ -22,16 +24,17 @@ _u64 = struct.Struct(">Q").unpack_from
 
 
 class MessageColumns(NamedTuple):
-    """Messages of a queue or stream, with one list for each column."""
+    """Batch of messages of a queue or stream, with one list for each column."""
 
     offsets: list[int]
-    """Offsets that a stream wrote into the headers; -1 for messages of a queue."""
+    """Offset of each message, which the stream wrote into its headers; -1 for messages of a queue."""
     routings: list[Routing]
     rows: list[Row]
-    """Decoded properties in the order of `header_decoder.COLUMNS`."""
+    """Decoded properties of each message, in the order of `header_decoder.COLUMNS`."""
     bodies: list[bytes]
     flags: int
-    """Union of the property flags of all messages so far: a property without its flag is null everywhere."""
+    """Union of the property flags of all messages parsed so far. A property whose flag is not set is null in all of
+    them."""
 
     def slice(self, first: int, last: int) -> MessageColumns:
         """Return the messages from index `first` to before `last`."""
@@ -46,20 +49,20 @@ class MessageColumns(NamedTuple):
 
 
 class DeliveryParser:
-    """Incremental parser for the deliveries of one consumer.
+    """Incremental parser for the deliveries of one consumer: bytes as they are received in, complete messages out.
 
     :param streamed: whether the messages come from a stream, which writes its offset into each header
     """
 
     def __init__(self, frame_max: int, streamed: bool = False) -> None:
         self.count = 0
-        """Complete messages since the beginning."""
+        """Number of complete messages since the consumer started."""
         self.tag = 0
         """Delivery tag of the last complete message."""
         self.size = 0
         """Bytes of the bodies that `take` has not returned yet."""
         self.other: list[bytes] = []
-        """Frames that are not part of a delivery; the owner processes and clears them."""
+        """Frames that are not part of a delivery. The caller processes them and clears the list."""
         self.rest = b""
         """Beginning of a frame whose end has not been received."""
         self._frame_max = frame_max
@@ -74,17 +77,17 @@ class DeliveryParser:
         self._columns: tuple[list[Routing], list[Row]] = [], []
 
     def take(self) -> MessageColumns:
-        """Return and remove the complete messages."""
+        """Return the complete messages parsed since the last call, and remove them from the parser."""
         taken = MessageColumns(self.offsets, *self._columns, self.bodies, self._header_decoder.flags)
         self.offsets, self.bodies, self._columns, self.size = [], [], ([], []), 0
         return taken
 
     def forget(self) -> None:
-        """Discard the complete messages except for the last one's offset."""
+        """Discard the complete messages, except for the offset of the last one."""
         self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes.
+        """Parse received bytes, which may end in the middle of a frame.
 
         :raises AmqpError: if the bytes are not valid frames, or do not form messages
         :raises TableError: if the properties of a message are malformed

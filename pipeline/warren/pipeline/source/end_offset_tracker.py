@@ -1,4 +1,4 @@
-"""Tracking of a stream's end offset without a new lookup while no message arrives."""
+"""Tracking of a stream's end offset (the offset after its last message), without requests while no message arrives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from warren.pipeline.source.blocking_consumer import BlockingConsumer
 from warren.pipeline.source.stream_client import StreamClient
 
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before the first retry, and between later ones at most."""
+"""Seconds before the first retry, and the longest pause between later ones; the pause doubles."""
 
 
 class EndOffsetTracker:
-    """Current end offset of a stream, for callers that poll: Spark asks a hundred times a second while a stream is idle.
+    """Tracker of a stream's end offset, for callers that poll it: Spark asks a hundred times a second while a stream is
+    idle.
 
     A consumer waits at the end of the stream. While it receives nothing, the end has not moved, and `end` needs no
     request.
@@ -42,7 +43,9 @@ class EndOffsetTracker:
         return self._end
 
     def _renew_with_retries(self) -> None:
-        """Look up the end and start a new consumer there, with retries if a former attempt has succeeded."""
+        """Look up the end offset and start a new consumer there. Retry transient errors if an earlier lookup has
+        succeeded.
+        """
         timeout, pause = self._stream.address.timeout, PAUSE
         deadline = time.monotonic() + timeout
         while True:
@@ -58,7 +61,7 @@ class EndOffsetTracker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _renew(self) -> None:
-        """Look up the end and start a new consumer there."""
+        """Look up the end offset, and replace the waiting consumer by one there."""
         end = self._stream.end_offset()
         consumer, previous = self._stream.consume_from(end), self._consumer
         self._end, self._consumer, self._has_succeeded = end, consumer, True
@@ -72,7 +75,7 @@ class EndOffsetTracker:
     def _has_news(self, consumer: BlockingConsumer) -> bool:
         """Return whether a message arrived or the consumer was lost, so that the end must be looked up again.
 
-        :raises PipelineError: if the stream was deleted
+        :raises PipelineError: if the stream was deleted, unless data loss is accepted
         """
         try:
             consumer.receive(0)
@@ -88,7 +91,7 @@ class EndOffsetTracker:
         return consumer.deliveries.count > 0
 
     def close(self) -> None:
-        """Close the waiting consumer."""
+        """Close the consumer that waits at the end of the stream."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             close(consumer)

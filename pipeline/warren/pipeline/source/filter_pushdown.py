@@ -1,4 +1,4 @@
-"""Filter push-down: bounds on streams, offsets and times that a query's filters imply."""
+"""Filter push-down: limits on the streams, offsets and times to read, derived from the filters of a query."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from warren.pipeline.options import EPOCH
 from warren.pipeline.source.stream_options import Offsets, StreamOptions
 
 LATEST_TIME = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""Latest time that AMQP can represent."""
+"""Latest time to which computed times are limited: the end of the year 9999, Python's last."""
 
 
 @dataclass(frozen=True)
 class PushedBounds:
-    """Bounds within the range that the options give; None where there is no bound.
+    """Limits that a query's filters set to what is read, in addition to the options; None where there is no limit.
 
     :param first: lowest offset
     :param before: exclusive upper offset
-    :param since: earliest time at which the first message was written
-    :param until: exclusive latest time at which a message was written
+    :param since: time at or after which the messages were written to the stream
+    :param until: time before which the messages were written to the stream
     :param streams: the only streams to read
     """
 
@@ -43,7 +43,7 @@ class PushedBounds:
     streams: frozenset[str] | None = None
 
     def with_filter(self, filter: Filter, tolerance: float | None) -> PushedBounds:
-        """Return the bounds narrowed by one more filter.
+        """Return the limits narrowed by one more filter; unchanged for a filter that sets no limit.
 
         :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None ignores
             filters on times
@@ -94,8 +94,11 @@ class PushedBounds:
         return replace(self, until=time if self.until is None else min(self.until, time))
 
     def within(self, options: StreamOptions, stream: str, start: int, stop: int) -> tuple[int, int]:
-        """Return the part of a range of offsets that lies within the bounds.
+        """Return the part of a stream's range of offsets that lies within the limits, as first and exclusive last
+        offset.
 
+        :param start: first offset of the range
+        :param stop: offset after the range
         :raises PipelineError: if the stream cannot be read
         """
         if self.streams is not None and stream not in self.streams:
@@ -115,7 +118,10 @@ class PushedBounds:
 
 
 def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: float | None) -> PushedBounds:
-    """Return the bounds narrowed by several filters."""
+    """Return the limits narrowed by several filters.
+
+    :param tolerance: see `PushedBounds.with_filter`
+    """
     for filter in filters:
         bounds = bounds.with_filter(filter, tolerance)
     return bounds
@@ -124,7 +130,11 @@ def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: floa
 def apply_bounds(
     bounds: PushedBounds, options: StreamOptions, starts: Offsets, stops: Offsets
 ) -> tuple[Offsets, Offsets]:
-    """Return the first and the exclusive last offset of each stream within the bounds."""
+    """Return the first and the exclusive last offset of each stream after applying the limits.
+
+    :param starts: first offset of each stream according to the options
+    :param stops: exclusive last offset of each stream according to the options
+    """
     pairs = {
         stream: bounds.within(options, stream, starts[stream], stops[stream]) for stream in options.streams
     }
@@ -132,7 +142,7 @@ def apply_bounds(
 
 
 def shifted(time: datetime, by: timedelta) -> datetime:
-    """Return the time shifted by a difference, clamped to AMQP's range from 1970 to 9999."""
+    """Return the time moved by a difference, limited to the range from 1970 to 9999."""
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     since = min(max(time - EPOCH, timedelta()), LATEST_TIME - EPOCH)
     return EPOCH + min(max(since + by, timedelta()), LATEST_TIME - EPOCH)

@@ -1,4 +1,4 @@
-"""Decoding of content headers into row values, with caching of repeated headers.
+"""Decoding of content headers into the values of a row, with caching of repeated headers.
 
 Publishers send the same properties again and again: on a stream two consecutive headers often differ only in the
 offset, or in the message id. A header that equals the previous one except for its offset therefore gives the same row,
@@ -22,7 +22,7 @@ from warren.wire.properties import present_properties
 OFFSET = "x-stream-offset"
 Row: TypeAlias = "tuple[Any, ...]"
 HeaderPairs: TypeAlias = "tuple[tuple[str, ...], tuple[str | None, ...]]"
-"""Names of a header table, and their values as text."""
+"""Decoded header table of a message: the names of the headers, and their values as text."""
 
 COLUMNS = (
     "content_type",
@@ -41,7 +41,8 @@ COLUMNS = (
     "app_id",
     "cluster_id",
 )
-"""Properties of a row. `headers` holds `HeaderPairs`, `headers_raw` the encoded table, `timestamp` microseconds."""
+"""Properties in the order of a decoded row. `headers` holds `HeaderPairs`, `headers_raw` the encoded table, and
+`timestamp` microseconds since 1970."""
 MAX_CACHED_TABLES = 1024
 """Number of decoded header tables that are cached."""
 MAX_SECONDS = (2**63 - 1) // 1_000_000
@@ -60,9 +61,10 @@ _i64 = struct.Struct(">q").unpack_from
 
 
 class HeaderDecoder:
-    """Decoder for the content headers of one queue or stream.
+    """Decoder for the content headers of the messages of one queue or stream.
 
-    :param streamed: whether the stream itself wrote the header `x-stream-offset`; elsewhere it is an ordinary header
+    :param streamed: whether the messages come from a stream, which writes the header `x-stream-offset`; elsewhere it is
+        an ordinary header
     """
 
     def __init__(self, streamed: bool) -> None:
@@ -72,11 +74,13 @@ class HeaderDecoder:
         self._row: Row = ()
         self._before = self._after = b""
         self._at = 0
-        """Position of the offset in the last header; the bytes before and after it are in `_before` and `_after`."""
+        """Byte position of the offset's value in the last header, 0 without one. The bytes before and after it are in
+        `_before` and `_after`."""
         self._tables: dict[bytes, HeaderPairs] = {}
 
     def row(self, header: bytes) -> tuple[Row, int]:
-        """Decode the payload of a content header into row values and the stream's offset (-1 without one).
+        """Decode the payload of a content header; return the values of the row, and the stream's offset (-1 without
+        one).
 
         :raises TableError: if the header is malformed
         """
@@ -140,7 +144,7 @@ class HeaderDecoder:
 
 
 def offset_place(table: bytes) -> int:
-    """Return the position of the stream's offset in a header table; -1 if there is none."""
+    """Return the byte position of the field `x-stream-offset` in a header table; -1 if it is not there."""
     if table.startswith(_LONG):
         return 0
     if _FIELD not in table:

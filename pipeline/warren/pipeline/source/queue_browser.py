@@ -28,19 +28,19 @@ from warren.pipeline.source.delivery_parser import MessageColumns
 from warren.wire.reply_codes import Reply
 
 PROBE_INTERVAL = 1.0
-"""Seconds without a delivery after which the queue's message count is requested again."""
+"""Seconds without a delivery after which the broker is asked for the queue's message count again."""
 RETRY_INTERVAL = 0.1
-"""Seconds between two attempts to become the only consumer."""
+"""Seconds between two attempts to become the queue's exclusive consumer."""
 EMPTY_ANSWERS = 3
-"""Number of empty counts before the queue is taken as empty: RabbitMQ also reports 0 for a quorum queue whose leader has
-not answered within 250 ms."""
+"""Number of times that the broker must report no messages before the queue counts as empty. RabbitMQ also reports 0 for
+a quorum queue whose leader has not answered within 250 ms."""
 PREFETCH_LIMIT = 65_535
 """Largest prefetch: basic.qos carries 16 bits. 0 is no limit."""
 
 
 @dataclass(frozen=True)
 class QueueBrowser:
-    """Browser of a queue of a broker.
+    """Browser that reads all messages of a queue without removing them.
 
     :raises PipelineError: if the queue name is empty or too long
     """
@@ -79,7 +79,10 @@ class QueueBrowser:
                 consumer.close()
 
     def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
-        """Count the messages and start an exclusive consumer; wait while the queue has another consumer."""
+        """Count the messages of the queue and start an exclusive consumer; wait while the queue has another consumer.
+
+        :return: the number of messages, and the consumer; None if the queue is empty
+        """
         deadline = time.monotonic() + self.address.timeout
         queue, empty = self.queue.encode(), 0
         while True:
@@ -109,7 +112,7 @@ class QueueBrowser:
 
 
 class BrowseSession:
-    """Browse in progress: one consumer, and the number of messages to read."""
+    """Browse in progress: an exclusive consumer, and the number of messages that are still to be read."""
 
     def __init__(self, consumer: BlockingConsumer, expected: int) -> None:
         self._consumer = consumer

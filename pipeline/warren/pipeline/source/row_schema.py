@@ -1,4 +1,4 @@
-"""Schema of the rows that the data source `amqp` reads, and conversion to Arrow."""
+"""Schema of the rows that the data source `amqp` reads, and conversion of messages to Arrow batches of that schema."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ SCHEMA = StructType(
         StructField("body", BinaryType()),
     ]
 )
-"""Columns of a read. `offset` is the stream's, or counts from 0 in the queue's order; unset properties are null."""
+"""Columns of a read. `offset` is the stream's; for a queue it counts from 0 in the queue's order. Properties that a
+message does not have are null."""
 
 ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 
@@ -59,7 +60,8 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Convert messages to an Arrow batch with the columns of `SCHEMA`.
 
-    :param offsets: one for each message; the stream's offsets if None
+    :param queue: name of the queue or stream, for the column `queue`
+    :param offsets: offset of each message; None for the offsets that the stream wrote
     """
     count = len(messages.bodies)
     redelivered, exchanges, keys = zip(*messages.routings, strict=True) if count else ((), (), ())
@@ -81,7 +83,11 @@ def record_batch(
 
 
 def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
-    """Return one column as an Arrow array; nulls if no message has the property."""
+    """Return one column of a batch as an Arrow array; all null if no message has the property.
+
+    :param columns: values of the properties that occur, by name
+    :param count: number of messages
+    """
     column = columns.get(field.name)
     if column is None:
         return pa.nulls(count, field.type)
@@ -91,7 +97,7 @@ def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Arr
 
 
 def map_array(tables: Sequence[HeaderPairs | None], kind: pa.DataType) -> pa.Array:
-    """Return header tables as an Arrow array of maps."""
+    """Return decoded header tables as an Arrow array of map<string,string>."""
     names: list[str] = []
     values: list[str | None] = []
     for table in tables:

@@ -52,7 +52,9 @@ class StreamPartition(InputPartition):
 
 
 class StreamReader(DataSourceReader):
-    """Batch reader of ranges of streams. Spark pickles it to the executor: plain values only."""
+    """Batch reader of streams, each within a range of offsets. Spark pickles it to the executor, so it has only plain
+    values.
+    """
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -82,7 +84,7 @@ class StreamReader(DataSourceReader):
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batch reader of streams. Spark's checkpoint holds the offsets; nothing is stored at the broker."""
+    """Micro-batch reader of streams. Spark keeps the offsets in its checkpoint; nothing is stored at the broker."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -127,14 +129,14 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: messages stay in a stream."""
+        """Do nothing: a stream keeps its messages after they are read."""
 
     def stop(self) -> None:
         for tracker in self._trackers.values():
             tracker.close()
 
     def _ends(self) -> Offsets:
-        """Return the current end offset of each stream."""
+        """Return the current end offset of each stream: the offset after its last message."""
         for stream in self._options.streams:
             self._trackers.setdefault(
                 stream, EndOffsetTracker(self._options.client(stream), self._options.fail_on_data_loss)
@@ -142,21 +144,29 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._options.for_each_stream(lambda stream: self._trackers[stream].end())
 
     def _begin(self, start: Offsets) -> Offsets:
-        """Return where each stream continues; a stream that is new to the checkpoint begins as the options say."""
+        """Return the offset at which each stream continues; a stream that is not in the checkpoint begins as the
+        options say.
+
+        :param start: offsets of the checkpoint
+        """
         options = self._options
         if all(stream in start for stream in options.streams):
             return {stream: start[stream] for stream in options.streams}
         return {**options.starts(self._ends()), **{s: start[s] for s in options.streams if s in start}}
 
     def _reached(self) -> Offsets:
-        """Return the end of each stream, limited by the options."""
+        """Return the current end offset of each stream, or the end that the options set if that is lower."""
         ends = self._ends()
         stops = self._options.stops(ends)
         return {stream: min(end, stops[stream]) for stream, end in ends.items()}
 
 
 def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> list[StreamPartition]:
-    """Return Spark's partitions for the given ranges."""
+    """Divide the range of each stream into Spark's partitions.
+
+    :param starts: first offset of each stream
+    :param stops: offset after the last one to read of each stream
+    """
     return [
         StreamPartition(stream, *task)
         for stream in options.streams
@@ -166,7 +176,7 @@ def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> li
 
 
 def read(options: StreamOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition."""
+    """Yield the messages of one partition as Arrow batches."""
     assert isinstance(partition, StreamPartition)
     for messages in options.client(partition.stream).read_batches(
         partition.start, partition.stop, options.fail_on_data_loss

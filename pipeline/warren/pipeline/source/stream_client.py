@@ -1,12 +1,12 @@
-"""Stream operations over AMQP 0-9-1: first and last offset, lookup by time, and reading of a range.
+"""Stream operations over AMQP 0-9-1: finding the first and last offset or that of a time, and reading a range.
 
 A range is read by consuming from its first offset, acknowledging to grant credit, and stopping at its end; it can be
 read again. Nothing is removed. The batch bounds memory: the socket is read only while a batch is being filled, and no
 more messages are unacknowledged than the prefetch limit allows (RabbitMQ delivers whole chunks, somewhat more than the
 limit).
 
-AMQP has no method that returns a stream's offsets. The first delivery from a place reveals the first offset and the
-offset of a time; the last chunk reveals the end. A broker delivers a chunk before it replies to a later method
+AMQP has no method that returns a stream's offsets. The first delivery of a consumer that starts at `first` or at a time
+reveals that offset; the last chunk reveals the end. A broker delivers a chunk before it replies to a later method
 (RabbitMQ: handle_event of rabbit_stream_queue), so a reply proves that the chunk has arrived completely.
 """
 
@@ -29,16 +29,19 @@ from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire.field_tables import Timestamp
 
 Start: TypeAlias = int | str | datetime
-"""Offset, `first`, `last`, or a time."""
+"""Position in a stream from which to read: an offset, `first`, `last`, or a time."""
 
 PREFETCH = 2048
-"""Messages that the broker sends ahead; messages that Spark does not take wait in the broker and in sockets."""
+"""Number of unacknowledged messages that the broker sends ahead. If Spark is slower, further messages wait in the
+broker and in sockets."""
 EMPTY_TIMEOUT = 1.0
-"""Seconds after which a stream that reports no message is taken as empty: RabbitMQ updates the count every few seconds."""
+"""Seconds without a delivery after which a stream whose reported message count is 0 is taken as empty: RabbitMQ updates
+the count only every few seconds."""
 MAX_ROUNDS = 16
-"""Rounds of looking for the end after which the stream is taken to be faster than this consumer."""
+"""Number of rounds of acknowledging and receiving at the end of a stream after which the stream is taken to grow faster
+than this consumer reads, and the offset of the next new message is taken as the end."""
 YOUNG_TIMEOUT = 5.0
-"""Seconds without a delivery after which no message is taken to be as young as the given time."""
+"""Seconds without a delivery after which the stream is taken to have no message from the given time on."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class StreamClient:
             raise PipelineError("the name of the stream is empty")
 
     def end_offset(self) -> int:
-        """Return the offset after the last message, 0 if the stream never had one.
+        """Return the end offset: the offset after the last message, 0 if the stream never had one.
 
         Messages that arrive meanwhile may be left out.
 
@@ -77,7 +80,7 @@ class StreamClient:
             return self._offsets(consumer.deliveries.take())[-1] + 1
 
     def find_offset(self, start: Start) -> int | None:
-        """Return the offset of the first message from `start` on; None if there is none yet.
+        """Return the offset of the first message from a position on; None if there is none yet.
 
         :raises PipelineError: if the stream cannot be read
         """
@@ -91,7 +94,9 @@ class StreamClient:
             return self._offsets(consumer.deliveries.take())[0]
 
     def consume_from(self, offset: int) -> BlockingConsumer:
-        """Return a consumer that waits at an offset, with a prefetch of one message. The caller closes it.
+        """Start a consumer at an offset, usually the end, where it waits for the next message. The caller closes it.
+
+        Its prefetch is one message.
 
         :raises PipelineError: if the stream cannot be read
         """
@@ -99,7 +104,7 @@ class StreamClient:
             return self._consume(offset, 1)
 
     def read_batches(self, start: int, stop: int, fail_on_data_loss: bool = True) -> Iterator[MessageColumns]:
-        """Yield the messages from one offset to before another, about 4,096 or 4 MiB at a time.
+        """Yield the messages from offset `start` to before `stop`, about 4,096 messages or 4 MiB at a time.
 
         :param fail_on_data_loss: fail if retention removed some of them, before or during the read
         :raises PipelineError: if the stream cannot be read, or if messages of the range are gone
@@ -120,7 +125,11 @@ class StreamClient:
                     yield messages.slice(first, last)
 
     def _fill(self, consumer: BlockingConsumer, following: int, stop: int) -> MessageColumns:
-        """Receive until the next batch is full or the range ends; return at least one message."""
+        """Receive until the next batch is full or the range ends; return at least one message.
+
+        :param following: offset of the next message to read
+        :param stop: offset after the range
+        """
         deliveries, timeout = consumer.deliveries, self.address.timeout
         try:
             while not consumer.batch_is_full and not (
@@ -135,7 +144,7 @@ class StreamClient:
         return deliveries.take()
 
     def _check_retention(self, missing: int) -> None:
-        """Fail if the stream now begins after the missing offset."""
+        """Raise an error if the stream now begins after a missing offset, which means that retention has removed it."""
         # A gap alone is not data loss: RabbitMQ assigns offsets to internal records too.
         first = self._find_offset("first")
         if first is None or first > missing:
@@ -174,7 +183,10 @@ class StreamClient:
             raise
 
     def _has_message(self, consumer: BlockingConsumer, start: Start) -> bool:
-        """Return whether the consumer has, or soon gets, a message."""
+        """Return whether the consumer receives a message within a time that suffices if there is one.
+
+        :param start: position at which the consumer started
+        """
         reported_count = consumer.message_count()
         # There may be no message from a time on; a stream that reports messages has a first and a last one.
         message_expected = reported_count > 0 and start in ("first", "last")

@@ -1,4 +1,4 @@
-"""Options for reading streams: the ranges of offsets, and their division into tasks."""
+"""Options for reading streams: the range of offsets of each stream, and the division of the ranges into tasks."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ OPTIONS = (
     "timestampTolerance",
 )
 MESSAGES_PER_TASK = 1_000_000
-"""Default of `messagesPerTask`."""
+"""Default of the option `messagesPerTask`."""
 MAX_TOLERANCE = 10_000_000_000
-"""Largest `timestampTolerance` in seconds: some centuries."""
+"""Largest value of the option `timestampTolerance` in seconds: some centuries."""
 MAX_PARALLEL_LOOKUPS = 8
-"""Streams whose offsets are looked up at the same time."""
+"""Maximum number of streams whose offsets are looked up at the same time."""
 Bound: TypeAlias = int | str | datetime
 Bounds: TypeAlias = dict[str, Bound]
-"""Start or end of the range of each stream."""
+"""Start (or end) of the range to read, by stream: an offset, a name such as `first`, or a time."""
 Offsets: TypeAlias = dict[str, int]
-"""Offset of each stream."""
+"""Offset by stream."""
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Streams, and the range of each that is read.
+    """Streams to read, the range of each, and options for reading them.
 
     :param starting: start of each stream's range: `first`, `next`, an offset, or a time
     :param ending: end of each stream's range: `last`, an exclusive offset, or a time
@@ -106,7 +106,7 @@ class StreamOptions:
         return StreamClient(self.address, stream)
 
     def ends(self) -> Offsets:
-        """Return the offset after the last message of each stream, 0 for an empty stream.
+        """Return the end offset of each stream: the offset after its last message, 0 for an empty stream.
 
         :raises PipelineError: if a stream cannot be read
         """
@@ -115,6 +115,7 @@ class StreamOptions:
     def starts(self, ends: Offsets) -> Offsets:
         """Return the offset at which reading of each stream begins.
 
+        :param ends: result of `ends`
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
@@ -122,6 +123,7 @@ class StreamOptions:
     def stops(self, ends: Offsets) -> Offsets:
         """Return the offset before which reading of each stream ends.
 
+        :param ends: result of `ends`
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
@@ -137,14 +139,17 @@ class StreamOptions:
                 return end if found is None else found
 
     def for_each_stream(self, lookup: Callable[[str], int]) -> Offsets:
-        """Call the lookup for each stream, for several at the same time."""
+        """Call a function that looks up an offset for each stream, several of them at the same time.
+
+        :param lookup: returns an offset of the named stream
+        """
         if len(self.streams) == 1:
             return {stream: lookup(stream) for stream in self.streams}
         with ThreadPoolExecutor(min(MAX_PARALLEL_LOOKUPS, len(self.streams))) as pool:
             return dict(zip(self.streams, pool.map(lookup, self.streams), strict=True))
 
     def tasks(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Divide a range into the ranges of its tasks, of about equal length."""
+        """Divide a range of offsets into ranges of about equal length, one for each task."""
         length = max(stop - start, 0)
         count_of_tasks = -(-length // self.per_task)
         return [
@@ -154,10 +159,12 @@ class StreamOptions:
 
 
 def split_limit(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
-    """Divide a limit among streams in proportion to their backlogs.
+    """Divide the message limit of a micro-batch among streams in proportion to their numbers of unread messages.
 
-    The remainder of the rounding goes to the longest backlogs, so that every micro-batch with a backlog reads
-    something.
+    The remainder of the rounding goes to the streams with the most unread messages, so that every micro-batch reads
+    something if any stream has messages.
+
+    :param waiting: number of unread messages of each stream
     """
     total = sum(waiting.values())
     if total <= limit:
@@ -170,7 +177,10 @@ def split_limit(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
 
 
 def parse_stream_names(given: Mapping[str, str]) -> list[str]:
-    """Return the stream names: separated by commas, or a JSON array for names that contain commas."""
+    """Return the names in the option `stream` or `streams`: separated by commas, or a JSON array.
+
+    The JSON form is for names that contain commas.
+    """
     if "stream" in given and "streams" in given:
         raise PipelineError("stream and streams are both given: set only one of them")
     text = given.get("stream") or given.get("streams") or ""
@@ -202,9 +212,14 @@ def parse_json_names(text: str) -> list[str]:
 def parse_bounds(
     given: Mapping[str, str], streams: list[str], offset: str, timestamp: str, names: tuple[str, ...]
 ) -> Bounds:
-    """Return one end of each stream's range from an offset option and a timestamp option.
+    """Return the start (or end) of each stream's range from an offset option and a timestamp option.
 
-    At most one of the two may be set; without both, the end is the first of `names`.
+    At most one of the two may be set; without both, it is the first of `names`.
+
+    :param given: options with lower-case names
+    :param offset: name of the offset option: `startingOffset` or `endingOffset`
+    :param timestamp: name of the timestamp option
+    :param names: words that the offset option accepts instead of an offset
     """
     number, time = given.get(offset.lower()), given.get(timestamp.lower())
     if number is not None and time is not None:
@@ -225,7 +240,9 @@ def parse_bounds(
 
 
 def parse_bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
-    """Return an offset, or one of the allowed names."""
+    """Parse the value of an offset option for one stream: an offset, or one of `names`, of which the first is the
+    default.
+    """
     if text is None or text in names:
         return text or names[0]
     number = parse_natural(text)
@@ -235,7 +252,10 @@ def parse_bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
 
 
 def parse_tolerance(text: str | None) -> float | None:
-    """Return the tolerance in seconds; None if it is unknown. A negative one would drop messages that match."""
+    """Parse the option `timestampTolerance`: seconds, or None if it is not set.
+
+    A negative tolerance is refused, because it would drop messages that match a filter.
+    """
     if text is None:
         return None
     tolerance = parse_seconds("timestampTolerance", text)

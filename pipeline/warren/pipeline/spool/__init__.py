@@ -1,1 +1,3 @@
-"""Continuous reading of a classic queue through a spool: each message is on shared storage before it is acknowledged."""
+"""Continuous reading of a classic queue through a spool: files on shared storage to which each message is written
+before it is acknowledged.
+"""

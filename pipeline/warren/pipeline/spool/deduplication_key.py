@@ -1,4 +1,4 @@
-"""Deduplication keys: the property or header that identifies a redelivered message, as a digest of 16 bytes."""
+"""Deduplication keys, by which a redelivered message is recognised: a digest of 16 bytes of a property or header."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from warren.wire import field_tables
 from warren.wire.delivery_scanner import decode_content_header
 
 KeyExtractor: TypeAlias = Callable[[bytes], bytes]
-"""Function that returns a message's key from the payload of its header frame."""
+"""Function that computes a message's deduplication key from the payload of its content header frame."""
 
 PROPERTIES = ("message_id", "correlation_id")
 HEADER = "header:"
 
 
 def key_extractor(name: str) -> KeyExtractor:
-    """Return the function that extracts the key: `message_id` or another property, or `header:NAME`.
+    """Return the function that computes a message's deduplication key from its content header.
 
-    :raises PipelineError: if there is no such property
+    :param name: what identifies a message: `message_id`, `correlation_id`, or `header:NAME`
+    :raises PipelineError: if the name is none of these
     """
 
     def digest(value: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""File format of a spool: chunks of messages, each complete or absent.
+"""File format of a spool: a sequence of chunks with messages, each of which is complete or absent.
 
 A chunk is written and synced at once. It consists of a header (magic, position of its first message, number of
 messages, following bytes, their CRC-32, and the header's own), a byte for each message that marks a possible duplicate,
-the key of each message, and the messages as the broker delivered them: frames of method, header and body, the body in
-one frame. The last byte of a chunk is therefore the end of a frame and never 0.
+the deduplication key of each message, and the messages as the broker delivered them: frames of method, header and body,
+the body in one frame. The last byte of a chunk is therefore the end of a frame and never 0.
 """
 
 from __future__ import annotations
@@ -16,44 +16,47 @@ from typing import BinaryIO, NamedTuple
 from warren.pipeline.errors import PipelineError
 
 KEY_BYTES = 16
-"""Bytes of a message's key; all zero for a message without a key."""
+"""Length of a deduplication key in bytes; it is all zero for a message without a key."""
 NO_KEY = bytes(KEY_BYTES)
 HEADER = struct.Struct(">4sQIIII")
 MAX_CHUNK_BYTES = 1 << 30
-"""Largest chunk in bytes; a header with a larger size is damaged."""
+"""Largest size of a chunk in bytes; a chunk whose header states a larger one is damaged."""
 _MAGIC = b"WSP1"
 _CRC = struct.Struct(">I")
 
 
 class SpooledMessage(NamedTuple):
-    """Message in the spool."""
+    """Message in the spool: its frames as delivered, and its deduplication key."""
 
     frames: bytes
     key: bytes
     possible_duplicate: bool
-    """True if the message may already be in the spool, which cannot be determined."""
+    """True if the same message may already be in the spool: it was redelivered, and has no key by which to tell."""
 
 
 class Chunk(NamedTuple):
-    """Consecutive messages of a file."""
+    """Consecutive messages of a file, written at once."""
 
     first: int
-    """Position of the first message."""
+    """Position of the first message: its number since the spool was created."""
     length: int
     """Number of messages."""
     end: int
-    """Byte of the file after the chunk."""
+    """Byte offset in the file at which the chunk ends."""
     possible_duplicate: bytes
     keys: bytes
     frames: bytes
 
 
 class TornChunk(Exception):
-    """The file ends in the middle of a chunk, which was being written when the process or the machine died."""
+    """Error: a file ends in the middle of a chunk, which was being written when the process or the machine died."""
 
 
 def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
-    """Encode a chunk whose first message has the given position."""
+    """Encode messages as a chunk.
+
+    :param first: position of the first message: its number since the spool was created
+    """
     rest = b"".join(
         (
             bytes([entry.possible_duplicate for entry in entries]),
@@ -66,7 +69,7 @@ def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
-    """Yield the chunks between two bytes of a file.
+    """Yield the chunks between two byte offsets of a file, both at the boundary of a chunk.
 
     :raises TornChunk: if the last chunk is incomplete
     :raises PipelineError: if a chunk is damaged
@@ -92,17 +95,22 @@ def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
 
 
 def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> TornChunk | PipelineError:
-    """Return the error for an invalid chunk: torn if it ends in zeros up to the end of the file, else damaged.
+    """Return the error for an invalid chunk: a torn one if it and the rest of the file end in zeros, else a damaged
+    one.
 
     A file system leaves such zeros after a crash.
 
+    :param begin: byte offset of the chunk
     :param last: bytes of the chunk that were read last
     """
     return damage_error(file, begin) if last[-1:] != b"\0" or any(file.read()) else TornChunk()
 
 
 def damage_error(file: BinaryIO, place: int) -> PipelineError:
-    """Return the error for a damaged file."""
+    """Return the error for a damaged file.
+
+    :param place: byte offset of the damaged chunk
+    """
     return PipelineError(
         f"{file.name} is damaged at byte {place}: restore it from a backup, or move the spool away and "
         "begin with a new checkpoint"

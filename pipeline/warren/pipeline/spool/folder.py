@@ -1,4 +1,4 @@
-"""Folder of a spool: exclusive ownership, identity, and crash-safe files."""
+"""Folder of a spool: lock against other processes, identity of the spool, and crash-safe writing of files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from warren.pipeline.errors import PipelineError
 
 FORMAT = 1
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait for the previous owner: a killed driver may take some time to end."""
+"""Seconds to wait until another process releases the spool: a killed driver may take some time to end."""
 _NAME = "spool.json"
 
 
 class SpoolFolder:
-    """Open spool folder, locked against other processes and created if missing.
+    """Folder of an open spool, locked against other processes and created if missing.
 
     :param queue: queue whose messages the spool holds; a spool belongs to one queue for good
     :param wait: seconds to wait for the lock
@@ -55,7 +55,7 @@ class SpoolFolder:
         sync_folder(self.path)
 
     def _acquire_lock(self, wait: float) -> None:
-        """Lock the folder, and write the owner into the lock file."""
+        """Lock the folder, and write this process into the lock file, so that others can name it in their error."""
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -74,7 +74,8 @@ class SpoolFolder:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def _check_owner(self, queue: str) -> str:
-        """Return the spool's identity; a new spool gets one.
+        """Check that the spool belongs to the queue, and return the spool's identity, a random text; a new spool gets
+        one.
 
         :raises PipelineError: if the spool belongs to another queue, or has another format
         """
@@ -114,6 +115,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def unusable_error(path: Path, error: OSError) -> PipelineError:
-    """Return the error for a folder that the operating system cannot use."""
+    """Return the error for a folder that cannot be used because of an error of the operating system."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return PipelineError(f"the spool {path} cannot be used: {reason}")

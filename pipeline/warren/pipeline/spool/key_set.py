@@ -1,4 +1,4 @@
-"""Immutable set of keys in 16 bytes each, queried with many keys at a time."""
+"""Immutable set of deduplication keys that needs 16 bytes for each, and is queried with many keys at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Halves = npt.NDArray[np.uint64]
 
 
 class KeySet:
-    """Keys of a sealed segment, which no longer change.
+    """Immutable set of the deduplication keys of a full segment file.
 
-    :param joined: concatenated keys
+    :param joined: concatenated keys of 16 bytes
     """
 
     def __init__(self, joined: bytes | bytearray) -> None:
@@ -41,7 +41,11 @@ class KeySet:
         }
 
     def _at(self, place: int, asked: _Halves) -> bool:
-        """Return whether the key is among those with the same first half, which begin at an index."""
+        """Return whether a key is in the set, given the index of the first key with the same first half.
+
+        :param place: index in the sorted keys
+        :param asked: the two halves of the key
+        """
         while place < len(self._first) and self._first[place] == asked[0]:
             if self._second[place] == asked[1]:
                 return True
@@ -50,5 +54,5 @@ class KeySet:
 
 
 def as_halves(joined: bytes | bytearray) -> _Halves:
-    """Return each key as two 64-bit numbers."""
+    """Convert concatenated keys to an array with two 64-bit numbers for each key."""
     return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY_BYTES // 8)

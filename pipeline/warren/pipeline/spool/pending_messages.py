@@ -1,4 +1,4 @@
-"""Deliveries that are not yet spooled and acknowledged, and their deduplication."""
+"""Deliveries that are not yet written to the spool and acknowledged, and the removal of duplicates among them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from warren.wire.content import join_content
 from warren.wire.delivery_scanner import decode_deliver
 
 STREAM_HEADER = b"\x0fx-stream-offset"
-"""Encoded name of the header that every delivery of a stream has; a message copied from a stream may have it too."""
+"""Encoded name of a header that suggests that the queue is a stream: every delivery of a stream has it. A message that
+was copied from a stream to a queue may have it too."""
 _FRAME = struct.Struct(">BHI")
 
 
 class PendingMessages:
-    """Unacknowledged messages of one consumer.
+    """Messages that a consumer has received and not acknowledged yet.
 
-    A redelivered message without a key is a possible duplicate: it may already be in the spool.
+    A redelivered message without a deduplication key is marked as a possible duplicate: it may already be in the spool.
     """
 
     def __init__(self, key_extractor: KeyExtractor) -> None:
         self.tag = 0
-        """Delivery tag of the last message."""
+        """Delivery tag of the last message received."""
         self.count = 0
         self.size = 0
-        """Bytes of the messages."""
+        """Bytes of the pending messages."""
         self.may_be_stream = False
-        """True if the first delivery had a stream's header."""
+        """True if the first delivery had the header of a stream's messages."""
         self._entries: list[SpooledMessage] = []
         self._key_extractor = key_extractor
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Add a delivery."""
+        """Add a delivered message."""
         delivery = decode_deliver(method)
         if delivery.delivery_tag == 1 and STREAM_HEADER in header:
             self.may_be_stream = True
@@ -48,13 +49,13 @@ class PendingMessages:
         self.size += len(frames)
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        """Do nothing: a consumer publishes nothing."""
+        """Do nothing: a consumer publishes nothing, so no confirms arrive."""
 
     def blocked(self, reason: str | None) -> None:
-        """Do nothing: blocking affects publishers only."""
+        """Do nothing: the broker blocks publishers only."""
 
     def take(self, known: Callable[[Sequence[bytes]], set[bytes]]) -> list[SpooledMessage]:
-        """Return the messages whose keys are new, each once, and clear the list.
+        """Remove the pending messages, and return them without those whose keys were spooled before or occur twice.
 
         :param known: returns which of the given keys were spooled before
         """

@@ -1,9 +1,9 @@
-"""Segment files of a spool, addressed by message position, with the keys of earlier messages.
+"""Segment files of a spool, addressed by message position, with the deduplication keys of earlier messages.
 
-A position is the number of a message since the spool was created. A segment is named by the position of its first
-message. When it is large enough, the next one begins and the keys of the full one are written beside it; once all of
-its messages are committed it is removed. The keys stay, because an acknowledgement can be lost with the broker long
-after the message left the spool.
+A position is the number of a message since the spool was created. A segment is a file with consecutive messages, named
+by the position of the first one. When it is large enough, the next one begins and the keys of the full one are written
+to a file beside it; once all of its messages are committed the segment is removed. The keys stay, because the broker
+may have lost an acknowledgement, and deliver a message again long after it left the spool.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from warren.pipeline.spool.folder import SpoolFolder, sync_folder, unusable_erro
 from warren.pipeline.spool.key_set import KeySet
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Bytes after which the next segment begins."""
+"""Size of a segment in bytes from which on the next one begins."""
 MARK_INTERVAL = 256 * 1024
-"""Bytes between two chunks of a segment whose positions are kept in memory."""
+"""Minimum distance in bytes between chunks of a segment whose byte offsets are kept in memory, for finding a
+position."""
 
 
 class FileRange(NamedTuple):
-    """Byte range of a segment that contains the positions from `start` to before `stop`."""
+    """Byte range of a segment file that contains the messages with positions from `start` to before `stop`."""
 
     path: str
     begin: int
@@ -48,25 +49,30 @@ class FileRange(NamedTuple):
 
 @dataclass
 class Segment:
-    """File of the spool, and the keys of its messages."""
+    """Segment file of the spool, and the deduplication keys of its messages."""
 
     first: int
     path: Path
     keys: bytearray = field(default_factory=bytearray)
-    """Concatenated keys of the segment that is being written."""
+    """Concatenated keys of a segment that is being written; empty for a full one."""
     sealed: KeySet | None = None
-    """Keys of a full segment."""
+    """Keys of a full segment; None for the one that is being written."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """Position and byte offset of some chunks, the first one included."""
+    """Position of the first message and byte offset of some chunks, the first chunk included."""
     size: int = 0
-    """Bytes; 0 once the file is removed."""
+    """Size of the file in bytes; 0 once it is removed."""
 
     @property
     def keys_path(self) -> Path:
         return self.path.with_suffix(".keys")
 
     def add(self, first: int, keys: bytes, end: int) -> None:
-        """Record a chunk that was appended."""
+        """Record a chunk that was appended to the file.
+
+        :param first: position of the chunk's first message
+        :param keys: concatenated keys of its messages
+        :param end: byte offset at which the chunk ends
+        """
         if not self.marks or self.size - self.marks[-1][1] >= MARK_INTERVAL:
             self.marks.append((first, self.size))
         self.keys += (
@@ -76,9 +82,10 @@ class Segment:
 
 
 class Segments:
-    """Open spool. One thread appends; another one reads positions and removes segments.
+    """Segment files of an open spool. One thread appends messages; another one reads positions and removes segments.
 
-    :param window: minimum number of keys to remember; the keys of all messages in the spool are always remembered
+    :param window: minimum number of deduplication keys to remember; the keys of all messages in the spool are always
+        remembered
     :param segment: bytes after which the next segment begins
     :raises PipelineError: if a file is damaged, or cannot be used
     """
@@ -90,7 +97,7 @@ class Segments:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._recent: set[bytes] = set()
-        """Keys of the newest segment."""
+        """Deduplication keys of the segment that is being written."""
         self.end = 0
         """Position after the last message on disk."""
         self._failed: PipelineError | None = None
@@ -101,12 +108,12 @@ class Segments:
 
     @property
     def first(self) -> int:
-        """Position of the first message that is still on disk, or the end."""
+        """Position of the first message that is still on disk; the end if there is none."""
         with self._lock:
             return next((each.first for each in self._segments if each.size), self.end)
 
     def bytes_from(self, position: int) -> int:
-        """Return the approximate size of the messages from a position on; exactly 0 from the end on."""
+        """Return the approximate bytes of the messages from a position on; exactly 0 if there are none."""
         with self._lock:
             if position >= self.end:
                 return 0
@@ -117,7 +124,10 @@ class Segments:
             )
 
     def known_keys(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return which of the keys were spooled: those in the spool, and the most recent ones of removed messages."""
+        """Return those of the given deduplication keys that were spooled before, as far as they are remembered.
+
+        Remembered are the keys of all messages in the spool, and the most recent keys of removed messages.
+        """
         found = self._recent.intersection(keys)
         for segment in self._segments:
             if segment.sealed is not None:
@@ -127,7 +137,8 @@ class Segments:
     def append(self, entries: Sequence[SpooledMessage]) -> None:
         """Append messages, which are on disk when this returns.
 
-        After a failure nothing more is appended: the content of the file is known only when the spool is opened again.
+        After a failed write nothing more is appended, because what the file contains is known only when the spool is
+        opened again.
 
         :raises PipelineError: if this or an earlier write failed
         """
@@ -159,7 +170,7 @@ class Segments:
             self._roll()
 
     def file_ranges(self, start: int, stop: int) -> list[FileRange]:
-        """Return the file ranges that hold the positions from `start` to before `stop`.
+        """Return the byte ranges of the files that hold the messages with positions from `start` to before `stop`.
 
         :raises PipelineError: if not all of them are in the spool
         """
@@ -178,7 +189,7 @@ class Segments:
             return found
 
     def remove_before(self, position: int) -> None:
-        """Remove the segments whose messages are all before a position; the newest one stays."""
+        """Remove the segments in which all messages are before a position. The newest segment stays in any case."""
         with self._lock:
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 if following.first <= position and segment.size:
@@ -203,7 +214,7 @@ class Segments:
             )
 
     def _recover(self) -> None:
-        """Open the existing segments, and truncate a torn chunk at the end."""
+        """Open the segments that exist on disk. An incomplete chunk at the end of the newest one is cut off."""
         paths = {int(path.stem): path for path in self._folder.path.glob("*.spool")}
         firsts = sorted({*paths, *(int(path.stem) for path in self._folder.path.glob("*.keys"))})
         newest = max(paths, default=None)
@@ -225,7 +236,10 @@ class Segments:
             sync_folder(self._folder.path)
 
     def _scan(self, segment: Segment, newest: bool) -> None:
-        """Read the chunks of a segment file."""
+        """Read the chunks of a segment file, to record their positions and keys.
+
+        :param newest: whether it is the segment to which messages are appended
+        """
         position = segment.first
         with segment.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -246,7 +260,7 @@ class Segments:
             self._seal(segment, again=False)
 
     def _open_segment(self) -> None:
-        """Begin a new segment at the end."""
+        """Create a new segment file for the next messages."""
         segment = Segment(self.end, self._folder.path / f"{self.end:020}.spool")
         self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         sync_folder(self._folder.path)
@@ -254,7 +268,7 @@ class Segments:
             self._segments.append(segment)
 
     def _roll(self) -> None:
-        """Seal the newest segment and begin the next one."""
+        """Write the keys of the newest segment, which is full, and begin the next one."""
         # Overwrite a key file from before a crash: the segment has grown since.
         self._seal(self._segments[-1], again=True)
         self._recent = set()
@@ -264,7 +278,7 @@ class Segments:
         self._drop_old_keys()
 
     def _drop_old_keys(self) -> None:
-        """Remove the keys of segments that are older than the deduplication window."""
+        """Forget the keys of removed segments if enough newer keys are remembered."""
         with self._lock:
             newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
             while (oldest := self._segments[0]).sealed is not None and not oldest.size:
@@ -275,7 +289,10 @@ class Segments:
                 del self._segments[0]
 
     def _seal(self, segment: Segment, again: bool) -> None:
-        """Write the keys of a full segment beside it, because they are needed after it is removed."""
+        """Write the keys of a full segment to a file beside it, because they are needed after the segment is removed.
+
+        :param again: write the file even if it exists
+        """
         joined = bytes(segment.keys)
         if again or not segment.keys_path.exists():
             self._folder.write(segment.keys_path.name, joined + zlib.crc32(joined).to_bytes(4))
@@ -283,19 +300,21 @@ class Segments:
 
 
 def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
-    """Return the last recorded position and byte offset at or before a position."""
+    """Return the last recorded chunk at or before a position: the position of its first message, and its byte
+    offset.
+    """
     if not segment.marks:
         return segment.first, 0
     return segment.marks[max(bisect_right(segment.marks, (position, 1 << 62)) - 1, 0)]
 
 
 def split_keys(keys: bytes | bytearray) -> list[bytes]:
-    """Split concatenated keys."""
+    """Split concatenated keys into a list."""
     return [bytes(keys[at : at + KEY_BYTES]) for at in range(0, len(keys), KEY_BYTES)]
 
 
 def read_keys(path: Path) -> bytes:
-    """Read a key file.
+    """Read the key file of a segment, and return the concatenated keys.
 
     :raises PipelineError: if it is damaged
     """

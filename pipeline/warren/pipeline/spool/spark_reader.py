@@ -1,4 +1,6 @@
-"""Spark's micro-batch reader of a queue through a spool: offsets are positions, and commits remove messages."""
+"""Spark's micro-batch reader of a queue through a spool. Spark's offsets are positions in the spool (numbers of
+messages since it was created), and a commit removes messages from the spool.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,24 @@ SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", Boo
 """Columns of a continuous read of a queue. `offset` is the position in the spool."""
 _ARROW = ARROW.append(pa.field("possible_duplicate", pa.bool_()))
 BATCH_ROWS = 4096
-"""Approximate rows of an Arrow batch."""
+"""Approximate number of rows of an Arrow batch."""
 
 Offset = dict[str, str | int]
 
 
 @dataclass
 class SpoolPartition(InputPartition):
-    """Spark partition: a range of one segment file."""
+    """Spark partition: the messages in a range of one segment file."""
 
     file_range: FileRange
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batch reader. It opens the spool only when Spark asks for an offset, because Spark pickles it to the
-    executors."""
+    """Micro-batch reader of a queue through a spool.
+
+    Spark pickles it to the executors, so it opens the spool only when Spark asks for an offset, which it does on the
+    driver.
+    """
 
     def __init__(self, settings: SpoolOptions) -> None:
         self._options = settings
@@ -109,7 +114,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"spool": self._open_spool().folder.identity, "position": position}
 
     def _position(self, offset: Offset) -> int:
-        """Return the position of an offset.
+        """Return the position in the spool that an offset of Spark's checkpoint means.
 
         :raises PipelineError: if the checkpoint belongs to another spool
         """
@@ -122,7 +127,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class OpenSpool:
-    """Open spool of a query, and its consumer once it is started."""
+    """Spool that a query has opened, and the consumer that fills it from the queue."""
 
     def __init__(self, settings: SpoolOptions) -> None:
         self._options = settings
@@ -137,7 +142,7 @@ class OpenSpool:
         self._consumer: SpoolConsumer | None = None
 
     def started_consumer(self) -> SpoolConsumer:
-        """Return the consumer, started at the first call."""
+        """Return the consumer that fills the spool; the first call starts it."""
         if self._consumer is None:
             self._consumer = SpoolConsumer(self._options, self.segments)
             self._consumer.start()
@@ -151,8 +156,9 @@ class OpenSpool:
 
 
 def read_rows(file_range: FileRange, queue: str) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a file range.
+    """Yield the messages of a range of a segment file as Arrow batches.
 
+    :param queue: name of the queue, for the column `queue`
     :raises PipelineError: if the file is missing or damaged
     """
     deliveries, possible_duplicate, position = DeliveryParser(MAX_CHUNK_BYTES), bytearray(), file_range.start
@@ -189,7 +195,11 @@ def to_record_batch(
     file_range: FileRange,
     queue: str,
 ) -> pa.RecordBatch:
-    """Convert the parsed deliveries to a batch, limited to the file range."""
+    """Convert parsed messages to an Arrow batch, without those outside the range.
+
+    :param possible_duplicate: a byte for each message, 1 if it may be a duplicate
+    :param next_position: position after the last message
+    """
     messages = deliveries.take()
     first = next_position - len(possible_duplicate)
     begin, end = max(file_range.start - first, 0), min(file_range.stop, next_position) - first

@@ -1,8 +1,9 @@
-"""Consumer that moves messages from a queue into a spool: write, sync, then acknowledge.
+"""Consumer that moves messages from a queue into a spool: it writes them to a file, syncs the file, and acknowledges
+them.
 
 It runs in a thread of the driver. Between two syncs it receives all that has arrived, so that one sync covers as many
 messages as arrive during another (group commit). A lost connection is opened again; unacknowledged messages are
-redelivered and recognised by their keys.
+redelivered and recognised by their deduplication keys.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from warren.wire.reply_codes import Reply
 
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of pending messages after which they are written, even if more are arriving."""
+"""Bytes of received messages from which on they are written to the spool, even if more are arriving."""
 MAX_PENDING_BYTES = 16 * 1024 * 1024
-"""High-water mark in bytes: while the spool is full, nothing more is read from the broker beyond it."""
+"""Bytes of received messages from which on, while the spool is full, nothing more is read from the connection."""
 POLL_INTERVAL = 0.2
-"""Seconds to wait for a message before other conditions are checked."""
+"""Longest wait in seconds for a message, after which other conditions are checked."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before the first attempt to reconnect, and between later ones at most."""
+"""Seconds before the first attempt to reconnect, and the longest pause between later ones; the pause doubles."""
 _TRANSIENT_REPLIES = (*TRANSIENT_REPLIES, Reply.PRECONDITION_FAILED)
-"""RabbitMQ replies PRECONDITION_FAILED when a message is unacknowledged for longer than its `consumer_timeout`, here
-because the spool is full."""
+"""Reply codes after which the consumer reconnects. RabbitMQ replies PRECONDITION_FAILED when a message is
+unacknowledged for longer than its `consumer_timeout`, here because the spool is full."""
 
 
 class SpoolConsumer:
-    """Exclusive consumer of a queue for one spool.
+    """Exclusive consumer that moves the messages of a queue into a spool, in a thread of its own.
 
     :param segments: the open spool; while the consumer runs, only it appends
     """
@@ -61,7 +62,8 @@ class SpoolConsumer:
         self._drained = False
         self._empty_answers = 0
         self._asked_at: float | None = None
-        """Time at which the message count was requested, or of the last message since; None without an open request."""
+        """Time at which the message count was requested, or at which the last message has arrived since then; None if
+        no reply is awaited."""
         self._checked_not_stream = False
         self._lost_at: float | None = None
         self._full = False
@@ -69,23 +71,30 @@ class SpoolConsumer:
 
     @property
     def error(self) -> PipelineError | None:
-        """The error that ended the consumer; None while it runs."""
+        """Error that ended the consumer; None if it has not failed."""
         return self._error
 
     def start(self) -> None:
-        """Start the thread. Errors are stored in `error`, because the spool may hold messages all the same."""
+        """Start the thread.
+
+        Errors are not raised but stored in `error`, because the messages that are already in the spool can still be
+        read.
+        """
         self._thread = threading.Thread(target=self._run, name="warren spool", daemon=True)
         self._thread.start()
 
     def read_to(self, position: int) -> None:
-        """Free the space of messages before a position, because a micro-batch with them has succeeded."""
+        """Record that the messages before a position were processed, so they no longer count against the spool's size
+        limit.
+        """
         with self._changed:
             self._read_to = max(self._read_to, position)
             self._full = False
             self._changed.notify_all()
 
     def wait(self, position: int) -> bool:
-        """Wait until the spool reaches a position, the queue is drained, the spool is full, or an error occurs.
+        """Wait until the spool contains the messages before a position, all messages of the queue, or as many bytes as
+        its limit allows, or until the consumer fails.
 
         :return: whether all messages have been spooled that were in the queue when it was first connected to
         """
@@ -118,9 +127,10 @@ class SpoolConsumer:
                 self._changed.notify_all()
 
     def _connect_first(self) -> bool:
-        """Make the first connection; return False if the consumer is stopped before.
+        """Make the first connection; return False if the consumer is stopped before it is made.
 
-        An unreachable broker is retried like a lost one; an error that only the user can correct is raised at once.
+        If the broker is unreachable, retry as after a lost connection. An error that only the user can correct is
+        raised at once.
         """
         try:
             self._connect()
@@ -141,7 +151,9 @@ class SpoolConsumer:
             self._connection.close(self._scanner.rest)
 
     def _take_deliveries(self) -> None:
-        """Receive deliveries; spool them when there are enough, or none arrive at the moment."""
+        """Receive data once, and write the received messages to the spool if there are enough or no more data has
+        arrived.
+        """
         pending = self._pending
         if pending.size < MAX_PENDING_BYTES:
             data = self._connection.receive(0 if pending.count else POLL_INTERVAL)
@@ -168,7 +180,8 @@ class SpoolConsumer:
             self._asked_at = time.monotonic()
 
     def _check_not_stream(self) -> None:
-        """Check once that the queue is not a stream.
+        """Check that the queue is not a stream. It is called once, for the first message that looks like one of a
+        stream.
 
         :raises PipelineError: if it is
         """
@@ -177,7 +190,7 @@ class SpoolConsumer:
         self._checked_not_stream = True
 
     def _spool_pending(self) -> None:
-        """Write the pending messages to the spool and acknowledge them, unless the spool is full."""
+        """Write the received messages to the spool and acknowledge them; if the spool is full, only wait a moment."""
         options, segments, pending = self._options, self._segments, self._pending
         with self._changed:
             self._full = segments.bytes_from(self._read_to) >= options.max_bytes
@@ -195,7 +208,7 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _parse(self, data: bytes) -> None:
-        """Parse received bytes into deliveries and other frames."""
+        """Parse received bytes: add deliveries to the pending messages, and process other frames."""
         try:
             other_frames = self._scanner.feed(data)
         except (StreamError, ValueError) as error:
@@ -221,7 +234,10 @@ class SpoolConsumer:
                 self._changed.notify_all()
 
     def _reconnect(self, error: Exception) -> bool:
-        """Connect again, with retries until the timeout; return False if the consumer is stopped before."""
+        """Connect again, with retries until the timeout; return False if the consumer is stopped before it succeeds.
+
+        :param error: reason why the connection was lost
+        """
         timeout, pause = self._options.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
@@ -239,7 +255,9 @@ class SpoolConsumer:
         return False
 
     def _connect(self) -> None:
-        """Open a connection and consume; count the messages of the queue at the first one."""
+        """Open a connection and start consuming. Until the queue's initial messages are spooled, also count how many
+        are left.
+        """
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")
         self._pending = PendingMessages(self._key_extractor)
@@ -259,7 +277,10 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _consume(self, connection: BrokerConnection) -> methods.Arguments:
-        """Start an exclusive consumer, because another one would receive part of the messages."""
+        """Start an exclusive consumer, and wait while the queue has another consumer. Return the `queue.declare-ok`.
+
+        It is exclusive because another consumer would receive a part of the messages.
+        """
         queue, deadline = self._options.queue.encode(), time.monotonic() + connection.timeout
         while True:
             try:
@@ -279,5 +300,5 @@ class SpoolConsumer:
 
 
 def passive_declare(queue: bytes) -> tuple[int, bytes, bool, bool, bool, bool, bool, bytes]:
-    """Return the fields of a passive queue.declare."""
+    """Return the arguments of a passive `queue.declare`, which asks for the queue's message count."""
     return 0, queue, True, False, False, False, False, b""

@@ -1,4 +1,6 @@
-"""Options for reading a queue continuously through a spool."""
+"""Options for reading a queue continuously through a spool (files to which messages are written before the
+acknowledgement).
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ WINDOW = 200_000
 MAX_BYTES = 1024 * 1024 * 1024
 PREFETCH = 5_000
 MOST = 65_535
-"""Largest prefetch: basic.qos carries 16 bits."""
+"""Largest accepted prefetch: `basic.qos` carries 16 bits."""
 
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """Queue, and the folder of its spool.
+    """Queue to read, the folder of its spool, and limits.
 
     :param key: property or `header:NAME` that identifies a redelivered message
     :param window: minimum number of keys to remember, whether or not their messages have left the spool
@@ -81,7 +83,7 @@ class SpoolOptions:
 
     @property
     def description(self) -> str:
-        """The queue for error messages, without a password."""
+        """Name of the queue and URL of the broker for error messages, without a password."""
         return f"queue {self.queue!r} at {self.address.masked_url}"
 
 

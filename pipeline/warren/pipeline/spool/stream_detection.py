@@ -1,4 +1,4 @@
-"""Detection of streams through AMQP 0-9-1, by the methods that a broker refuses."""
+"""Detection of streams through AMQP 0-9-1, which does not tell a queue's type, by the methods that a broker refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warren.wire.reply_codes import Reply
 
 
 def is_stream(address: Address, queue: bytes) -> bool:
-    """Return whether a queue is a stream. The queue must have an exclusive consumer.
+    """Return whether a queue is a stream. The caller must have an exclusive consumer on the queue.
 
     A second connection tries to consume. A classic queue refuses it (so does any queue of Warren's except a stream); a
     stream accepts it. RabbitMQ's quorum queues accept it as well, but unlike a stream they support basic.get.

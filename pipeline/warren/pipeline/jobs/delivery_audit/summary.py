@@ -35,8 +35,8 @@ class Capture:
     events: int
     sources: int
     stopped: int
-    """Number of sources that reported their end. If another source has ended, its last events may be missing unnoticed.
-    """
+    """Number of sources that reported their end. If another source has ended, its last events may be missing
+    undetected, since only a gap before a later event is noticed."""
     missing: int
     """Number of lost events: gaps in the numbers of the sources."""
     without_id: int
