@@ -136,7 +136,7 @@ def test_a_publisher_is_blocked_and_notified_during_an_alarm(alarms: Switches) -
             ask_behind_a_publish(publisher)
             assert publisher.expect(Connection.Blocked).reason == "low on memory"
             assert silent(publisher)
-            # Who does not know the method is not told.
+            # A client without the capability connection.blocked gets no such method.
             deaf = connected.enter_context(RawClient(alarms.url))
             deaf.greet()
             deaf.send(deaf.start_ok(properties={}), 0)
@@ -149,7 +149,7 @@ def test_a_publisher_is_blocked_and_notified_during_an_alarm(alarms: Switches) -
         publisher.expect(Connection.Unblocked)
         publisher.expect(commands.Basic.QosOk)
         deaf.expect(commands.Basic.QosOk)
-        # Unblocked once: nothing more is said.
+        # Unblocked once: no further method arrives.
         publisher.sync()
         before.sync()
 
@@ -164,7 +164,7 @@ def test_memory_and_disk_alarms_at_once(alarms: Switches) -> None:
             with raised(alarms.memory):
                 second.publish("amq.fanout", "")
                 assert second.expect(Connection.Blocked).reason == "low on disk & memory"
-            # One of them still stands: nobody hears anything.
+            # One alarm is still raised: no client is unblocked.
             ask(first)
             assert silent(first)
         for peer in (first, second):
@@ -194,7 +194,7 @@ def test_a_blocked_connection_is_not_dropped_for_missing_heartbeats() -> None:
         peer.connect(heartbeat=1000).open()
         peer.publish("amq.fanout", "")
         peer.expect(Connection.Blocked)
-        # In the first interval what it has said counts as one. Then four of its heartbeats, and none of ours.
+        # In the first interval the handshake counts as a heartbeat. Then four of its heartbeats, and none of ours.
         pass_time(broker, 1000)
         for _ in range(4):
             pass_time(broker, 1000)

@@ -37,7 +37,7 @@ def channel(capturing: BrokerProcess) -> Iterator[Channel]:
     connection.abort()
 
 
-def told(broker: BrokerProcess) -> list[Event]:
+def all_events(broker: BrokerProcess) -> list[Event]:
     """Return all events until now."""
     with Connection(broker.url) as connection:
         channel = connection.channel()
@@ -84,7 +84,7 @@ def test_life_cycle_events_of_a_clients_messages(capturing: BrokerProcess, chann
     assert taken is not None
     channel.connection.close()
 
-    events = told(capturing)
+    events = all_events(capturing)
     assert names(events, message_id="acked") == ["published", "confirmed", "delivered", "acked"]
     assert names(events, message_id="nacked") == [
         "published", "confirmed", "delivered", "requeued", "delivered", "acked",
@@ -144,7 +144,7 @@ def test_expiry_dead_letter_drop_and_purge_events(capturing: BrokerProcess, chan
     assert channel.settled(8) == [True] * 5 + [False] + [True] * 2
     channel.purge("plain")
     channel.delete("full")
-    events = told(capturing)
+    events = all_events(capturing)
     assert sorted(names(events, message_id="short-1")) == sorted(
         ["published", "confirmed", "published", "dead_lettered"]
     )
@@ -180,7 +180,7 @@ def test_a_fan_out_has_an_event_for_each_queue_and_a_transaction_at_its_commit(
     transaction.publish("one", message_id="committed")
     transaction.publish("nowhere", message_id="nobody's")
     transaction.call(Tx.Commit(), Tx.CommitOk)
-    events = told(capturing)
+    events = all_events(capturing)
     wide = of(events, "published", message_id="wide")
     assert sorted(event["queue"] for event in wide) == ["one", "three", "two"]
     assert len({event["connection"] for event in wide}) == 1
@@ -206,7 +206,7 @@ def test_event_batches_make_no_events(capturing: BrokerProcess, channel: Channel
     channel.publish("plain", b"\x0dwarren.events", message_id="streamed")
     channel.qos(1)
     channel.consume("plain")
-    events = told(capturing)
+    events = all_events(capturing)
     assert names(events, message_id="mine") == ["published", "confirmed"]
     assert names(events, message_id="streamed") == ["published"]
     assert {event["queue"] for event in of(events, "published", "delivered", "acked")} == {"q", "plain"}
@@ -226,7 +226,7 @@ def test_events_of_streams_are_marked(capturing: BrokerProcess, channel: Channel
         (message,) = channel.deliveries(1)
         channel.ack(message.tag)
         channel.cancel(tag)
-    events = told(capturing)
+    events = all_events(capturing)
     expected = ["published", "consuming", "delivered", "acked", "cancelled"]
     assert [event["event"] for event in events if event.get("queue") == "log"] == expected
     assert [event["event"] for event in events if event.get("stream")] == expected
@@ -248,7 +248,7 @@ def test_only_event_batches_are_not_captured(capturing: BrokerProcess, channel: 
     for message in channel.deliveries(2):
         channel.ack(message.tag)
     channel.cancel(tag)
-    events = told(capturing)
+    events = all_events(capturing)
     for identity in ("warren.events", "in app_id", "in a header"):
         assert names(events, message_id=identity) == ["published"]
     for identity in ("a batch", "in the stream"):

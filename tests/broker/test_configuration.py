@@ -121,7 +121,7 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("prot = 1", "line 1: no setting 'prot'; did you mean 'port'?"),
         ("port = 1\n\n[tls]\ncertifcate = ''", "line 4: no setting 'tls_certifcate'; did you mean 'tls_certificate'"),
@@ -139,11 +139,11 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
         ("port = x", "Invalid value (at line 1, column 8)"),
     ],
 )  # fmt: skip
-def test_an_error_in_a_file_has_the_line(toml: Path, text: str, said: str) -> None:
+def test_an_error_in_a_file_has_the_line(toml: Path, text: str, error_text: str) -> None:
     toml.write_text(text)
     found = refusal("--config", toml)
     assert found.startswith(str(toml))
-    assert said in found
+    assert error_text in found
 
 
 def test_an_error_elsewhere_has_the_flag_or_variable(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("\nlisteners.tpc.1 = 5672", "line 2: RabbitMQ has no key 'listeners.tpc.1'"),
         ("ssl_options.verfy = verify_peer", "line 1: RabbitMQ has no key 'ssl_options.verfy'"),
@@ -301,9 +301,9 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
         ("listeners.tcp = none", "line 1: listeners is empty, and there are no tls_listeners, so no client could connect"),
     ],
 )  # fmt: skip
-def test_an_error_in_a_rabbitmq_conf_has_the_line(conf: Path, text: str, said: str) -> None:
+def test_an_error_in_a_rabbitmq_conf_has_the_line(conf: Path, text: str, error_text: str) -> None:
     conf.write_text(text + "\n")
-    assert f"{conf}, {said}" in refusal("--rabbitmq-conf", conf)
+    assert f"{conf}, {error_text}" in refusal("--rabbitmq-conf", conf)
 
 
 # -- the command

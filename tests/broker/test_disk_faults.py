@@ -118,9 +118,9 @@ def test_a_broker_exits_with_74_and_one_line_when_its_disk_fails(broker: BrokerP
     child, broker.child = broker.child, None
     assert child is not None
     assert child.wait() == 74
-    said = [line for line in child.errors.splitlines() if line.startswith("warren broker: ")]
-    assert len(said) == 1
-    assert said[0].startswith("warren broker: cannot write the log in ")
+    error_lines = [line for line in child.errors.splitlines() if line.startswith("warren broker: ")]
+    assert len(error_lines) == 1
+    assert error_lines[0].startswith("warren broker: cannot write the log in ")
     with pytest.raises(ConnectionError):
         connection.read()
     connection.abort()

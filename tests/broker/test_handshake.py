@@ -302,7 +302,7 @@ def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
     """With a timeout of one second, the broker sends two a second, and drops a client after two silent seconds."""
     start = time.monotonic()
     peer, alive = raw_connect().connect(heartbeat=1), raw_connect().connect(heartbeat=1).open()
-    said, longest = start, 0.0
+    last_heartbeat, longest = start, 0.0
     beats = 0
     try:
         while True:
@@ -312,16 +312,16 @@ def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
                 break
             assert isinstance(found, heartbeat.Heartbeat)
             beats += 1
-            longest, said = max(longest, time.monotonic() - said), time.monotonic()
+            longest, last_heartbeat = max(longest, time.monotonic() - last_heartbeat), time.monotonic()
             # Any traffic counts, a heartbeat as well.
             alive.send_bytes(raw_frame(8, 0, b""))
-            # Beats tell the time here: a machine that stands still sends none meanwhile.
+            # Heartbeats measure the time here: a machine that stalls sends none meanwhile.
             assert beats < 20
         alive.sync()
     except ConnectionError:
         # Only because this machine stood still.
-        assert max(longest, time.monotonic() - said) > 1.5, (
-            "it was let go though it said something each second"
+        assert max(longest, time.monotonic() - last_heartbeat) > 1.5, (
+            "it was disconnected though it sent a heartbeat each second"
         )
     assert beats >= 2
     assert time.monotonic() - start > 1.5

@@ -46,7 +46,7 @@ PREPARED = definitions(
 )
 
 As = Callable[..., RawClient]
-Told = Callable[[Refusal], Refusal]
+ExpectedRefusal = Callable[[Refusal], Refusal]
 
 
 @pytest.fixture(scope="module", params=["warren", "warren-3.10", "rabbitmq"])
@@ -63,7 +63,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def told(url: str) -> Told:
+def expected_refusal(url: str) -> ExpectedRefusal:
     """Return the text of a refused permission for this broker."""
     with RawClient(url) as peer:
         peer.greet()
@@ -167,9 +167,9 @@ def exchange(name: str, **arguments: object) -> base.Frame:
     ids=lambda value: value.name if isinstance(value, base.Frame) else "",
 )
 def test_a_method_without_its_permission_is_refused(
-    ann: RawClient, told: Told, command: base.Frame, refusal: Refusal
+    ann: RawClient, expected_refusal: ExpectedRefusal, command: base.Frame, refusal: Refusal
 ) -> None:
-    assert ann.refused(command) == told(refusal)
+    assert ann.refused(command) == expected_refusal(refusal)
     # Its channel is closed, and nothing else.
     ann.open(2).sync(2)
 
@@ -192,26 +192,28 @@ def test_methods_with_their_permissions_succeed(ann: RawClient) -> None:
     ann.call(made(Exchange.Delete, exchange="c-readable"), 1, Exchange.DeleteOk)
 
 
-def test_a_generated_queue_name_is_checked(login: As, told: Told) -> None:
+def test_a_generated_queue_name_is_checked(login: As, expected_refusal: ExpectedRefusal) -> None:
     peer = entered(login, "ann", "small").open()
     found = peer.refused(queue(""))
     made_up = re.sub("amq.gen-[^']+", "amq.gen-x", found.text)
     text = "ACCESS_REFUSED - configure access to queue 'amq.gen-x' in vhost 'small' refused for user 'ann'"
-    assert found._replace(text=made_up) == told(Refusal("channel", 403, text, (50, 10)))
+    assert found._replace(text=made_up) == expected_refusal(Refusal("channel", 403, text, (50, 10)))
 
 
 @pytest.mark.parametrize("name", ["exchange", "missing"])
-def test_publishing_needs_write(ann: RawClient, told: Told, name: str) -> None:
+def test_publishing_needs_write(ann: RawClient, expected_refusal: ExpectedRefusal, name: str) -> None:
     """Only a user with write permission learns whether the exchange exists."""
     ann.publish(name, "k")
-    assert ann.refusal() == told(refused("write", "exchange", name, (60, 40)))
+    assert ann.refusal() == expected_refusal(refused("write", "exchange", name, (60, 40)))
 
 
-def test_permissions_for_the_default_exchange_use_the_name_amq_default(login: As, told: Told) -> None:
+def test_permissions_for_the_default_exchange_use_the_name_amq_default(
+    login: As, expected_refusal: ExpectedRefusal
+) -> None:
     peer = entered(login, "ann", "small").open()
     peer.publish("", "k")
     text = "write access to exchange 'amq.default' in vhost 'small' refused for user 'ann'"
-    assert peer.refusal() == told(Refusal("channel", 403, f"ACCESS_REFUSED - {text}", (60, 40)))
+    assert peer.refusal() == expected_refusal(Refusal("channel", 403, f"ACCESS_REFUSED - {text}", (60, 40)))
 
 
 def topic_refused(what: str, key: str, method: tuple[int, int]) -> Refusal:
@@ -219,7 +221,7 @@ def topic_refused(what: str, key: str, method: tuple[int, int]) -> Refusal:
     return Refusal("channel", 403, f"ACCESS_REFUSED - {text}", method)
 
 
-def test_topics(login: As, told: Told) -> None:
+def test_topics(login: As, expected_refusal: ExpectedRefusal) -> None:
     """https://www.rabbitmq.com/docs/access-control#topic-authorisation"""
     peer = login("topical").connect().open()
     own = peer.declare(exclusive=True)
@@ -229,10 +231,10 @@ def test_topics(login: As, told: Told) -> None:
     peer.publish("amq.topic", "topical.2")
     peer.sync()
     peer.publish("amq.topic", "other.1")
-    assert peer.refusal() == told(topic_refused("write", "other.1", (60, 40)))
+    assert peer.refusal() == expected_refusal(topic_refused("write", "other.1", (60, 40)))
     peer.open(2)
     bind = made(Queue.Bind, queue=own, exchange="amq.topic", routing_key="closed.#")
-    assert peer.refused(bind, 2) == told(topic_refused("read", "closed.#", (50, 20)))
+    assert peer.refused(bind, 2) == expected_refusal(topic_refused("read", "closed.#", (50, 20)))
 
 
 def test_a_user_id_must_be_the_users_own_unless_it_may_impersonate(login: As) -> None:

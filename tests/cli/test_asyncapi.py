@@ -207,7 +207,7 @@ def test_the_suffix_of_the_file_selects_yaml(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "error_text"),
     [
         (["none:app"], 2, "there is no module"),
         (["MODULE:app", "--format", "xml"], 2, "'xml' is not one of"),
@@ -216,9 +216,9 @@ def test_the_suffix_of_the_file_selects_yaml(
     ],
 )
 def test_wrong_use_is_an_error_of_one_line(
-    warren: Command, module: Module, words: list[str], status: int, said: str
+    warren: Command, module: Module, words: list[str], status: int, error_text: str
 ) -> None:
     name = module(SHOP)
     done = warren("asyncapi", *(word.replace("MODULE", name) for word in words))
     assert (done.status, len(done.err.splitlines())) == (status, 1), done
-    assert said in done.err
+    assert error_text in done.err

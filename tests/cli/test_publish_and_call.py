@@ -153,7 +153,7 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "error_text"),
     [
         (["publish", "queue", "x"], 2, "no broker is named; use --url"),
         (["publish", "SHOP:Missing", "{}", "--url", "URL"], 2, "is not a message class; "),
@@ -168,8 +168,8 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
     ],
 )  # fmt: skip
 def test_wrong_use_is_an_error_of_one_line(
-    warren: Command, shop: str, amqp_url: str, words: list[str], status: int, said: str
+    warren: Command, shop: str, amqp_url: str, words: list[str], status: int, error_text: str
 ) -> None:
     done = warren(*(word.replace("SHOP", shop).replace("URL", amqp_url) for word in words))
     assert (done.status, len(done.err.splitlines())) == (status, 1), done
-    assert said in done.err
+    assert error_text in done.err

@@ -95,14 +95,14 @@ def answer(port: int, path: str) -> int:
 
 def answered(port: int, path: str) -> int:
     """Return the answer of the health probe. The request is sent at once: the probe drops a stalled connection."""
-    said: list[int] = []
+    answers: list[int] = []
 
     def ask() -> bool:
-        said.append(answer(port, path))
-        return said[-1] != 0
+        answers.append(answer(port, path))
+        return answers[-1] != 0
 
     wait_until(ask, f"{path} is answered", LONG)
-    return said[-1]
+    return answers[-1]
 
 
 def test_one_process_answers_probes_and_stops_gracefully(service: Service, tmp_path: Path) -> None:

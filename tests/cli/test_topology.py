@@ -247,7 +247,7 @@ def test_an_export_can_be_imported_into_rabbitmq_and_warren(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "warning"),
     [
         (["plan", "there_is_none:app"], 2, "there is no module 'there_is_none'"),
         (["plan", "shop/app.py"], 2, "write shop.app:app"),
@@ -263,13 +263,13 @@ def test_an_export_can_be_imported_into_rabbitmq_and_warren(
     ],
 )  # fmt: skip
 def test_wrong_use_is_an_error_of_one_line(
-    warren: Command, module: Module, words: list[str], status: int, said: str
+    warren: Command, module: Module, words: list[str], status: int, warning: str
 ) -> None:
     shop = module(SHOP.format(name="n", url="amqp://127.0.0.1:1", further=""))
     broken = module("undefined\n")
     done = warren("topology", *(word.replace("MODULE", shop).replace("BROKEN", broken) for word in words))
     assert (done.status, len(done.err.splitlines())) == (status, 1), done
-    assert said in done.err
+    assert warning in done.err
 
 
 def texts(*items: Exchange | Queue | Binding, **known: Any) -> dict[Kind, list[str]]:
@@ -301,7 +301,7 @@ def test_risks_at_a_restart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "said"),
+    ("items", "warning"),
     [
         ([Exchange("x")], "has no alternate exchange: messages, as nothing is bound to it,"),
         ([Exchange("x"), Queue("q"), Binding("x", "q", "a.*")], "has no alternate exchange: messages that no binding"),
@@ -314,13 +314,13 @@ def test_risks_at_a_restart() -> None:
         ([Exchange("x", alternate_exchange="lost"), Exchange("lost"), Queue("q"), Binding("lost", "q", "#")], ""),
     ],
 )  # fmt: skip
-def test_risks_of_loss_at_an_exchange(items: list[Exchange | Queue | Binding], said: str) -> None:
+def test_risks_of_loss_at_an_exchange(items: list[Exchange | Queue | Binding], warning: str) -> None:
     found = [risk.text for risk in risks(items, missing={"gone"}) if risk.subject == "exchange 'x'"]
-    assert (said in found[0] and len(found) == 1) if said else not found, found
+    assert (warning in found[0] and len(found) == 1) if warning else not found, found
 
 
 @pytest.mark.parametrize(
-    ("items", "said"),
+    ("items", "warning"),
     [
         ([Queue("q", dead_letter_exchange=None)], "has no dead letter exchange: what a consumer rejects is dropped"),
         ([Queue("q", dead_letter_exchange=None, message_ttl=timedelta(1), max_length=5)],
@@ -337,13 +337,13 @@ def test_risks_of_loss_at_an_exchange(items: list[Exchange | Queue | Binding], s
         ([Queue("q", type="stream")], ""),
     ],
 )  # fmt: skip
-def test_risks_of_loss_in_a_queue(items: list[Exchange | Queue | Binding], said: str) -> None:
+def test_risks_of_loss_in_a_queue(items: list[Exchange | Queue | Binding], warning: str) -> None:
     found = [
         risk.text
         for risk in risks(items, missing={"gone"})
         if risk.subject == "queue 'q'" and risk.kind is Kind.LOSS
     ]
-    assert (len(found) == 1 and said in found[0]) if said else not found, found
+    assert (len(found) == 1 and warning in found[0]) if warning else not found, found
 
 
 def test_risks_of_portability() -> None:

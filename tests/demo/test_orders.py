@@ -33,7 +33,7 @@ def test_reads_paid_and_unpaid_orders_in_the_order_of_the_file(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("id,status,placed_at,paid_at\n", "line 1: column 'order_id' is missing"),
         ("", "line 1: column 'order_id' is missing"),
@@ -53,11 +53,13 @@ def test_reads_paid_and_unpaid_orders_in_the_order_of_the_file(tmp_path: Path) -
         (HEAD + "a,\udcff,2018-01-01T00:00:00,\n", "is not UTF-8"),
     ],
 )
-def test_an_error_in_a_file_is_one_line_with_its_line_number(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_in_a_file_is_one_line_with_its_line_number(
+    tmp_path: Path, text: str, error_text: str
+) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as caught:
         read_orders(path)
-    assert said in str(caught.value)
+    assert error_text in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -69,14 +71,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error_text"),
     [
         (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
         (["--speed", "100000"], "choose a speed that leaves at least 1 s"),
     ],
 )
-def test_wrong_options_say_what_to_do(arguments: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_wrong_options_say_what_to_do(arguments: list[str], error_text: str) -> None:
+    with pytest.raises(UsageError, match=error_text):
         main(["orders", *arguments])
 
 

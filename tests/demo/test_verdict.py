@@ -35,7 +35,7 @@ def test_expected_outcomes_are_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order_id", "outcome", "said"),
+    ("order_id", "outcome", "finding"),
     [
         ("early", "paid_late", "is paid_late, must be paid_in_time"),
         ("early", "cancelled", "is cancelled"),
@@ -45,9 +45,9 @@ def test_expected_outcomes_are_right() -> None:
         ("late", "open", "lost"),
     ],
 )
-def test_one_wrong_order_is_found_and_named(order_id: str, outcome: str, said: str) -> None:
+def test_one_wrong_order_is_found_and_named(order_id: str, outcome: str, finding: str) -> None:
     verdict = judge(ORDERS, {**RIGHT, order_id: outcome}, PLAN, record())
-    assert verdict.wrong == {order_id: said}
+    assert verdict.wrong == {order_id: finding}
     assert not verdict.passed
 
 

@@ -108,8 +108,8 @@ def test_an_unknown_row_is_an_error_that_lists_the_known_rows(
     """Rows of `make bench-full` are listed only with `--full`."""
     monkeypatch.setattr("sys.argv", ["comparison", "--rows", "confirmed,nothing", *full])
     assert comparison.main() == 2
-    said, known = capsys.readouterr().err.split("; there are ")
-    assert said == "bench: unknown row nothing"
+    error, known = capsys.readouterr().err.split("; there are ")
+    assert error == "bench: unknown row nothing"
     assert known.startswith("confirmed, unconfirmed, ")
     assert ("window-1-persistent" in known) == names
     assert known.endswith("; more with make bench-full\n") != names

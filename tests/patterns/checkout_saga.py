@@ -1,4 +1,4 @@
-"""A shop whose checkout is a saga, and the services that it talks to, which write down what they were told."""
+"""A shop whose checkout is a saga, and the services that receive its commands and record them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warren.patterns import (
 from warren.sdk import App, Command, Delivery, Event, Queue
 
 
-class At(StrEnum):
+class CheckoutState(StrEnum):
     PAYING = "paying"
     SHIPPING = "shipping"
 
@@ -37,8 +37,8 @@ class Order(BaseModel):
 class Checkout:
     """One process that takes part in the saga.
 
-    :param wait: for undone steps until the next is undone.
-    :param room: how many messages the queue of Charge takes before it refuses more.
+    :param wait: compensate a step only after the previous compensation is confirmed by an event
+    :param room: maximum length of the queue of Charge, which refuses further messages
     """
 
     def __init__(
@@ -107,31 +107,31 @@ class Checkout:
             key="order_id",
             sends=self.services,
             early_after=timedelta(milliseconds=100),
-            # However long a machine takes over what has to come before.
+            # Enough for a slow machine to handle the earlier event first.
             **{"early_attempts": 500, **settings},
         )
-        self.told: list[str] = []
-        """Types of the messages that the services got, in order."""
+        self.received: list[str] = []
+        """Types of the commands that the services received, in order."""
         self.ids: dict[str, set[str | None]] = {}
 
         @self.saga.starts(Placed)
         def placed(order: Placed) -> TransitionTo[Order]:
             return TransitionTo(
-                At.PAYING,
+                CheckoutState.PAYING,
                 Order(order_id=order.order_id),
                 send=[Charge(order_id=order.order_id)],
                 compensation=Release(order_id=order.order_id),
             )
 
-        @self.saga.on(At.PAYING, Noted)
+        @self.saga.on(CheckoutState.PAYING, Noted)
         def noted(order: Order, note: Noted) -> StayInState[Order]:
             return StayInState(order.model_copy(update={"notes": order.notes + 1}))
 
-        @self.saga.on(At.PAYING, Charged)
+        @self.saga.on(CheckoutState.PAYING, Charged)
         def charged(order: Order, event: Charged) -> TransitionTo[Order]:
             refund = Refund(charge=event.charge)
             return TransitionTo(
-                At.SHIPPING,
+                CheckoutState.SHIPPING,
                 order.model_copy(update={"charge": event.charge}),
                 send=[Ship(order_id=order.order_id)],
                 compensation=Compensation(refund, until=Refunded) if wait else refund,
@@ -139,7 +139,7 @@ class Checkout:
 
         self.saga.receives(Refunded)
 
-        @self.saga.on(At.SHIPPING, Shipped)
+        @self.saga.on(CheckoutState.SHIPPING, Shipped)
         def shipped(order: Order, event: Shipped) -> CompleteSaga[Order] | CompensateSaga[Order]:
             return CompleteSaga() if event.fine else CompensateSaga("no stock")
 
@@ -147,28 +147,28 @@ class Checkout:
         def charged_late(order: Order, event: Charged) -> StayInState[Order]:
             return StayInState(compensation=Refund(charge=event.charge))
 
-        @self.saga.timeout(At.PAYING, after=pay_within)
+        @self.saga.timeout(CheckoutState.PAYING, after=pay_within)
         def unpaid(order: Order) -> CompensateSaga[Order]:
             return CompensateSaga("not paid in time")
 
         self.app.include(self.saga)
 
-    def listen(self) -> None:
-        """Be the services as well."""
+    def handle_commands(self) -> None:
+        """Handle the saga's commands as the services do, and record them."""
 
-        async def told(message: Command, delivery: Delivery) -> None:
-            self.told.append(message.wire_type)
+        async def receive(message: Command, delivery: Delivery) -> None:
+            self.received.append(message.wire_type)
             self.ids.setdefault(message.wire_type, set()).add(delivery.message_id)
 
         for kind in self.services:
-            self.app.handle(kind)(told)
+            self.app.handle(kind)(receive)
 
-    async def is_told(self, *types: str) -> None:
+    async def wait_for_commands(self, *types: str) -> None:
         await eventually(
-            lambda: all(kind in self.told for kind in types), f"{types} are told, not {self.told}"
+            lambda: all(kind in self.received for kind in types), f"{types} are received, not {self.received}"
         )
 
-    async def is_at(self, key: str, state: str) -> SagaHistory:
+    async def wait_for_state(self, key: str, state: str) -> SagaHistory:
         async def there() -> bool:
             history = await self.saga.history(key)
             return history is not None and history.state == state and not history.pending

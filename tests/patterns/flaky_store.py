@@ -1,4 +1,4 @@
-"""A real store whose answers get lost, which is down when a test says so, and at whose changes a process can be stopped."""
+"""A real store with faults: lost answers, outages, and hooks before and after each change."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from warren.patterns.stores import SwapResult
 
 
 class FlakyStore:
-    """:param only: the beginning of the keys whose changes are counted.
+    """Store that wraps a real one and injects faults.
 
-    :ivar down: nothing reaches the store.
+    :param only: prefix of the keys whose changes are counted
+    :ivar down: every operation fails before it reaches the store
     :ivar lose_answer_of: numbers of changes, from 1, that are made and whose answers are lost.
     """
 

@@ -1,4 +1,4 @@
-"""A process that handles numbered orders of some keys, each key in its order."""
+"""A process that publishes or handles numbered orders by partitions, each key in its order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from warren.patterns import Once, Partitions
 from warren.sdk import App, Event
 
 
-class Works:
-    """:param handles: or only publishes.
+class OrderHandler:
+    """Handler of orders that records their order and how many run at the same time.
 
-    :ivar done: keys and numbers, in the order in which they were handled.
-    :ivar most: how many of one key were handled at the same time; `side_by_side`, of all.
+    :param handles: false for a process that only publishes
+    :ivar done: keys and numbers, in the order in which they were handled
+    :ivar most_at_once_per_key: highest number of orders of one key that were handled at the same time
+    :ivar most_at_once: the same of all keys together
     """
 
     def __init__(
@@ -37,12 +39,12 @@ class Works:
         self.order = Order
         self.done: list[tuple[str, int]] = []
         self.running: defaultdict[str, int] = defaultdict(int)
-        self.most = self.side_by_side = 0
+        self.most_at_once_per_key = self.most_at_once = 0
 
         async def order(order: Order) -> None:
             self.running[order.key] += 1
-            self.most = max(self.most, self.running[order.key])
-            self.side_by_side = max(self.side_by_side, sum(self.running.values()))
+            self.most_at_once_per_key = max(self.most_at_once_per_key, self.running[order.key])
+            self.most_at_once = max(self.most_at_once, sum(self.running.values()))
             await asyncio.sleep(0.001)
             await self.before(order.number)
             self.running[order.key] -= 1

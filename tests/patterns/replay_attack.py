@@ -1,4 +1,4 @@
-"""Attacker on the way: publishes a captured message, unchanged or changed."""
+"""Replay attack: publish a captured message again, unchanged or changed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ KEPT = ("headers", "content_type", "content_encoding", "message_id", "type", "co
 
 
 async def publish_captured(url: str, queue: str, message: AbstractIncomingMessage, **changed: Any) -> None:
+    """Publish `message` to `queue` with the properties that an attacker would keep, and `changed` ones."""
     kept: dict[str, Any] = {name: getattr(message, name) for name in KEPT}
     body = changed.pop("body", message.body)
     connection = await aio_pika.connect(url)

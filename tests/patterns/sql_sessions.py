@@ -1,4 +1,4 @@
-"""The databases that a pattern writes to in its caller's transaction: a real PostgreSQL, and a SQLite file."""
+"""SQLAlchemy sessions of the caller's transactions: on a real PostgreSQL, or on a SQLite file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 Sessions = async_sessionmaker[AsyncSession]
 
 
-def driven(url: str) -> str:
-    """Return the URL as SQLAlchemy takes it."""
+def asyncpg_url(url: str) -> str:
+    """Return the URL of a PostgreSQL with the driver that SQLAlchemy uses, asyncpg."""
     return url.replace("postgresql://", "postgresql+asyncpg://")
 
 
 @asynccontextmanager
-async def sessions_of(url: str, schema: str | None = None) -> AsyncIterator[Sessions]:
-    """:param schema: of the test's own in PostgreSQL, made and used for all that has no other."""
+async def open_sessions(url: str, schema: str | None = None) -> AsyncIterator[Sessions]:
+    """Yield a session factory on the database.
+
+    :param schema: PostgreSQL schema of the test's own, created if needed; the default for unqualified names
+    """
     options = {"connect_args": {"server_settings": {"search_path": schema}}} if schema else {}
-    engine: AsyncEngine = create_async_engine(driven(url), pool_size=20, **options)
+    engine: AsyncEngine = create_async_engine(asyncpg_url(url), pool_size=20, **options)
     try:
         if schema is not None:
             async with engine.begin() as connection:
@@ -32,5 +35,5 @@ async def sessions_of(url: str, schema: str | None = None) -> AsyncIterator[Sess
 
 
 def sqlite_url(folder: Path) -> str:
-    # Who waits for another one's transaction waits for a disk that may be slow, too.
+    # A writer waits for the other transaction, whose disk may be slow.
     return f"sqlite+aiosqlite:///{folder}/work.sqlite?timeout=60"

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import metrics
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.sql_sessions import Sessions, sessions_of, sqlite_url
+from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
 from tests.support.async_client import take_one
 from tests.support.polling import eventually
 from warren.core.errors import UsageError
@@ -24,9 +24,9 @@ from warren.testing import Warren
 @pytest.fixture(params=["postgres", "sqlite"])
 async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
     if request.param == "postgres":
-        opening = sessions_of(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
+        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
     else:
-        opening = sessions_of(sqlite_url(tmp_path))
+        opening = open_sessions(sqlite_url(tmp_path))
     async with opening as opened:
         yield opened
 
@@ -242,7 +242,7 @@ async def test_the_lag_is_what_the_oldest_has_waited(sessions: Sessions, new_app
 
 
 async def test_a_test_on_virtual_time_waits_for_the_relay(warren: Warren, tmp_path: Path) -> None:
-    async with sessions_of(sqlite_url(tmp_path)) as sessions:
+    async with open_sessions(sqlite_url(tmp_path)) as sessions:
         shop = Shop(App(), sessions, "virtual", poll=timedelta(days=1))
         async with warren.running(shop.app):
             await warren.settle()

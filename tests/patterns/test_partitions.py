@@ -7,33 +7,33 @@ import asyncio
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.partitioned_orders import Works
+from tests.patterns.partitioned_orders import OrderHandler
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import Partitions
 from warren.sdk import App, ConfigError, Event
 
 
-def by_key(*works: Works) -> dict[str, list[int]]:
+def by_key(*handlers: OrderHandler) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for one in works:
-        for key, number in one.done:
+    for handler in handlers:
+        for key, number in handler.done:
             found.setdefault(key, []).append(number)
     return found
 
 
 async def test_each_key_keeps_its_order_and_keys_run_side_by_side(new_app: NewApp, name: str) -> None:
-    works = Works(new_app(), name)
-    async with works.app:
-        await works.publish(15, keys=12)
-        await eventually(lambda: len(works.done) == 180, "all are done")
-    assert all(numbers == list(range(15)) for numbers in by_key(works).values())
-    assert works.most == 1
-    assert 1 < works.side_by_side <= 4
+    handler = OrderHandler(new_app(), name)
+    async with handler.app:
+        await handler.publish(15, keys=12)
+        await eventually(lambda: len(handler.done) == 180, "all are done")
+    assert all(numbers == list(range(15)) for numbers in by_key(handler).values())
+    assert handler.most_at_once_per_key == 1
+    assert 1 < handler.most_at_once <= 4
 
 
 async def test_another_process_goes_on_when_one_ends(new_app: NewApp, name: str) -> None:
-    first, second = Works(new_app(), name), Works(new_app(), name)
+    first, second = OrderHandler(new_app(), name), OrderHandler(new_app(), name)
     async with second.app:
         async with first.app:
             await second.publish(5, keys=8)
@@ -50,7 +50,10 @@ async def test_a_handler_runs_to_its_end_when_its_connection_is_lost(
     """Two handlers run for one message at a time; each of them keeps the order."""
     returned = asyncio.Event()
     async with Proxy(amqp_url) as proxy:
-        first, second = Works(new_app(proxy.url), name, count=1), Works(new_app(), name, count=1)
+        first, second = (
+            OrderHandler(new_app(proxy.url), name, count=1),
+            OrderHandler(new_app(), name, count=1),
+        )
 
         async def hold(number: int) -> None:
             if number == 1:
@@ -77,22 +80,22 @@ async def test_the_broker_divides_the_keys_by_consistent_hash(
 ) -> None:
     if request.config.getoption("--amqp-url") == "rabbitmq":
         pytest.skip("needs the plugin rabbitmq_consistent_hash_exchange")
-    works = Works(App(request.getfixturevalue("amqp_url")), name, by="broker")
-    async with works.app:
-        await works.publish(10, keys=12)
-        await eventually(lambda: len(works.done) == 120, "all are done")
-    assert all(numbers == list(range(10)) for numbers in by_key(works).values())
-    assert works.most == 1
+    handler = OrderHandler(App(request.getfixturevalue("amqp_url")), name, by="broker")
+    async with handler.app:
+        await handler.publish(10, keys=12)
+        await eventually(lambda: len(handler.done) == 120, "all are done")
+    assert all(numbers == list(range(10)) for numbers in by_key(handler).values())
+    assert handler.most_at_once_per_key == 1
 
 
 async def test_what_is_published_before_anybody_handles_waits(new_app: NewApp, name: str) -> None:
-    publisher = Works(new_app(), name, handles=False)
+    publisher = OrderHandler(new_app(), name, handles=False)
     async with publisher.app:
         await publisher.publish(3, keys=2)
-    works = Works(new_app(), name)
-    async with works.app:
-        await eventually(lambda: len(works.done) == 6, "it was kept")
-    assert by_key(works) == {"k0": [0, 1, 2], "k1": [0, 1, 2]}
+    handler = OrderHandler(new_app(), name)
+    async with handler.app:
+        await eventually(lambda: len(handler.done) == 6, "it was kept")
+    assert by_key(handler) == {"k0": [0, 1, 2], "k1": [0, 1, 2]}
 
 
 def test_a_key_has_its_partition_for_ever() -> None:

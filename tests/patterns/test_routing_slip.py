@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.trip_booking import Trip
+from tests.patterns.trip_booking import TripBooking
 from tests.support.async_client import take_one
 from warren.patterns import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter
 
 
 async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
-    async with trip.app:
-        slip = await trip.start()
-        end = await trip.is_over()
-    assert trip.did == ["flight", "hotel", "car"]
+    booking = TripBooking(new_app(), name)
+    async with booking.app:
+        slip = await booking.start()
+        end = await booking.wait_for_end()
+    assert booking.actions == ["flight", "hotel", "car"]
     assert (end.slip, end.completed, end.reason) == (slip, True, None)
     assert end.results == {"flight": {"seat": "Rome-12A"}, "hotel": 217, "car": None}
 
@@ -25,13 +25,13 @@ async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: st
 async def test_when_a_step_fails_those_before_are_undone_in_reverse(
     new_app: NewApp, name: str, how: str
 ) -> None:
-    trip = Trip(new_app(), name)
-    getattr(trip, how).add("car")
-    async with trip.app:
-        await trip.start()
-        end = await trip.is_over()
+    booking = TripBooking(new_app(), name)
+    getattr(booking, how).add("car")
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
     tried = ["car", "car"] if how == "broken" else []
-    assert trip.did == [
+    assert booking.actions == [
         "flight",
         "hotel",
         *tried,
@@ -40,77 +40,80 @@ async def test_when_a_step_fails_those_before_are_undone_in_reverse(
     ]
     reason = "there is no car" if how == "refused" else "RuntimeError: the car is broken"
     assert (end.completed, end.failed, end.reason, end.results) == (False, "car", reason, {})
-    assert trip.slips.statistics.compensated == 2
+    assert booking.slips.statistics.compensated == 2
 
 
 async def test_a_step_that_is_dead_lettered_is_one_that_failed(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
+    booking = TripBooking(new_app(), name)
 
     async def no_car(what: str) -> None:
         if what == "car":
             raise DeadLetter("there is no such car")
 
-    trip.before = no_car  # type: ignore[method-assign]
-    async with trip.app:
-        await trip.start()
-        end = await trip.is_over()
+    booking.before = no_car  # type: ignore[method-assign]
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
     assert (end.completed, end.failed, end.reason) == (False, "car", "there is no such car")
-    assert trip.did[2:] == ["no hotel in Rome, room 217 is free", "no flight to Rome, seat Rome-12A is free"]
+    assert booking.actions[2:] == [
+        "no hotel in Rome, room 217 is free",
+        "no flight to Rome, seat Rome-12A is free",
+    ]
 
 
 async def test_a_result_that_cannot_be_kept_undoes_what_was_done(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
-    trip.room = "the blue one"  # type: ignore[assignment]
-    async with trip.app:
-        await trip.start()
-        end = await trip.is_over()
+    booking = TripBooking(new_app(), name)
+    booking.room = "the blue one"  # type: ignore[assignment]
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
     assert (end.completed, end.failed) == (False, "hotel")
     assert "the result of the step does not fit its annotated type" in str(end.reason)
-    assert trip.did == ["flight", "hotel", "no flight to Rome, seat Rome-12A is free"]
+    assert booking.actions == ["flight", "hotel", "no flight to Rome, seat Rome-12A is free"]
 
 
 async def test_a_slip_that_has_grown_too_large_goes_back(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
-    trip.seat = "x" * 70_000
-    async with trip.app:
-        await trip.start()
-        end = await trip.is_over()
+    booking = TripBooking(new_app(), name)
+    booking.seat = "x" * 70_000
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
     assert (end.completed, end.failed) == (False, "flight")
     assert "keep steps and results small" in str(end.reason)
-    assert trip.did == ["flight", f"no flight to Rome, seat Rome-{trip.seat} is free"]
+    assert booking.actions == ["flight", f"no flight to Rome, seat Rome-{booking.seat} is free"]
 
 
 async def test_the_first_step_that_fails_undoes_nothing(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
-    trip.refused = {"flight"}
-    async with trip.app:
-        await trip.start()
-        end = await trip.is_over()
-    assert (trip.did, end.failed) == ([], "flight")
+    booking = TripBooking(new_app(), name)
+    booking.refused = {"flight"}
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
+    assert (booking.actions, end.failed) == ([], "flight")
 
 
 async def test_steps_are_taken_in_processes_that_know_only_them(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
+    booking = TripBooking(new_app(), name)
     # What has no function here is taken elsewhere.
-    starter = RoutingSlips(steps=[trip.flight, trip.hotel, trip.car], ends=[trip.ended])
+    starter = RoutingSlips(steps=[booking.flight, booking.hotel, booking.car], ends=[booking.ended])
     app = new_app()
     app.include(starter)
-    async with trip.app, app:
-        await starter.start([trip.car(size=2), trip.flight(to="Oslo")], end=trip.ended, slip_id="s1")
-        end = await trip.is_over()
-    assert (trip.did, end.slip) == (["car", "flight"], "s1")
+    async with booking.app, app:
+        await starter.start([booking.car(size=2), booking.flight(to="Oslo")], end=booking.ended, slip_id="s1")
+        end = await booking.wait_for_end()
+    assert (booking.actions, end.slip) == (["car", "flight"], "s1")
 
 
 async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: str) -> None:
-    trip = Trip(new_app(), name)
-    async with trip.app as app:
-        await app.publish(trip.flight(to="Rome"))
+    booking = TripBooking(new_app(), name)
+    async with booking.app as app:
+        await app.publish(booking.flight(to="Rome"))
         dead = await take_one(app.url or "", f"{name}.flight.dead")
         assert "has no routing slip" in str(dead.headers["warren-dead-error"])
-        await app.publish(trip.flight(to="Rome"), headers={"warren-slip": "[1,2]"})
+        await app.publish(booking.flight(to="Rome"), headers={"warren-slip": "[1,2]"})
         dead = await take_one(app.url or "", f"{name}.flight.dead")
         assert "cannot be read" in str(dead.headers["warren-dead-error"])
-    assert trip.did == []
+    assert booking.actions == []
 
 
 async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None:
@@ -120,19 +123,19 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None
     class LostEnd(RoutingSlipEnded, queue=f"{name}.lost.end"):
         pass
 
-    trip = Trip(new_app(), name)
+    booking = TripBooking(new_app(), name)
     with pytest.raises(ConfigError, match="Lost is not named in steps"):
-        await trip.slips.start([Lost()], end=trip.ended)
+        await booking.slips.start([Lost()], end=booking.ended)
     with pytest.raises(ConfigError, match="needs a step, and its end"):
-        await trip.slips.start([], end=trip.ended)
+        await booking.slips.start([], end=booking.ended)
     with pytest.raises(ConfigError, match="its end LostEnd named"):
-        await trip.slips.start([trip.car()], end=LostEnd)
+        await booking.slips.start([booking.car()], end=LostEnd)
     with pytest.raises(ConfigError, match="Flight is not named in"):
-        trip.slips.step(trip.flight)
+        booking.slips.step(booking.flight)
     with pytest.raises(ConfigError, match="same type on the wire"):
         RoutingSlips(steps=[Lost, Lost], ends=[])
-    async with trip.app:
+    async with booking.app:
         with pytest.raises(ConfigError, match="keep steps and results small"):
-            await trip.slips.start(
-                [trip.car(), *(trip.flight(to="x" * 9000) for _ in range(9))], end=trip.ended
+            await booking.slips.start(
+                [booking.car(), *(booking.flight(to="x" * 9000) for _ in range(9))], end=booking.ended
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tests.patterns.checkout_saga import At, Checkout
+from tests.patterns.checkout_saga import Checkout, CheckoutState
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
 from tests.support.async_client import take_one
@@ -30,7 +30,7 @@ from warren.testing import Warren
 
 def shop(new_app: NewApp, store: Store, name: str, **settings: object) -> Checkout:
     checkout = Checkout(new_app(), store, name, **settings)  # type: ignore[arg-type]
-    checkout.listen()
+    checkout.handle_commands()
     return checkout
 
 
@@ -40,13 +40,13 @@ async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
     checkout = shop(new_app, store, name)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_told("charge")
+        await checkout.wait_for_commands("charge")
         await app.publish(checkout.charged(order_id="42", charge="c7"))
-        await checkout.is_told("ship")
+        await checkout.wait_for_commands("ship")
         await app.publish(checkout.shipped(order_id="42"))
-        history = await checkout.is_at("42", COMPLETED)
+        history = await checkout.wait_for_state("42", COMPLETED)
         assert await checkout.saga.history("43") is None
-    assert checkout.told == ["charge", "ship"]
+    assert checkout.received == ["charge", "ship"]
     assert [line.message for line in history.entries] == ["placed", "charged", "shipped"]
     assert "charged -> shipping, sent ship" in str(history)
     assert history.as_json()["data"] == {"order_id": "42", "charge": "c7", "notes": 0}
@@ -60,15 +60,15 @@ async def test_steps_are_undone_in_reverse_each_after_the_one_before(
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
         await app.publish(checkout.charged(order_id="42"))
-        await checkout.is_at("42", At.SHIPPING)
+        await checkout.wait_for_state("42", CheckoutState.SHIPPING)
         await app.publish(checkout.shipped(order_id="42", fine=False))
-        history = await checkout.is_at("42", COMPENSATING)
+        history = await checkout.wait_for_state("42", COMPENSATING)
         assert (history.compensations, history.instance.awaited) == (("release",), "refunded")
-        await checkout.is_told("refund")
-        assert "release" not in checkout.told
+        await checkout.wait_for_commands("refund")
+        assert "release" not in checkout.received
         await app.publish(checkout.refunded(order_id="42"))
-        history = await checkout.is_at("42", COMPENSATED)
-        await checkout.is_told("release")
+        history = await checkout.wait_for_state("42", COMPENSATED)
+        await checkout.wait_for_commands("release")
     assert "(no stock)" in str(history)
     assert checkout.saga.statistics.compensated == 1
 
@@ -79,20 +79,20 @@ async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
     checkout = Checkout(
         App(), SqliteStore(tmp_path / "s.sqlite"), "virtual", pay_within=timedelta(minutes=30), wait=False
     )
-    checkout.listen()
+    checkout.handle_commands()
     async with warren.running(checkout.app):
         await warren.publish(checkout.placed(order_id="paid"))
         await warren.publish(checkout.charged(order_id="paid"))
         await warren.publish(checkout.placed(order_id="unpaid"))
         await warren.advance(minutes=29)
-        assert (await checkout.is_at("unpaid", At.PAYING)).pending == ()
+        assert (await checkout.wait_for_state("unpaid", CheckoutState.PAYING)).pending == ()
         await warren.advance(minutes=1, seconds=1)
-        history = await checkout.is_at("unpaid", COMPENSATED)
+        history = await checkout.wait_for_state("unpaid", COMPENSATED)
         assert history.entries[-1].note == "not paid in time"
         assert "timeout ->" in str(history)
         await warren.publish(checkout.charged(order_id="unpaid", charge="late"))
-        assert checkout.told.count("refund") == 1
-        await checkout.is_at("paid", At.SHIPPING)
+        assert checkout.received.count("refund") == 1
+        await checkout.wait_for_state("paid", CheckoutState.SHIPPING)
         assert checkout.saga.statistics.stale == 1
 
 
@@ -102,11 +102,11 @@ async def test_a_message_that_comes_twice_is_taken_once(
     checkout = shop(new_app, one_store, name)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", At.PAYING)
+        await checkout.wait_for_state("42", CheckoutState.PAYING)
         for _ in range(3):
             await app.publish(checkout.noted(order_id="42"), message_id="the same")
         await eventually(lambda: checkout.saga.statistics.repeated == 2, "two are recognised")
-        assert (await checkout.is_at("42", At.PAYING)).as_json()["data"]["notes"] == 1
+        assert (await checkout.wait_for_state("42", CheckoutState.PAYING)).as_json()["data"]["notes"] == 1
 
 
 async def test_a_message_that_comes_too_early_waits_for_its_turn(
@@ -118,7 +118,7 @@ async def test_a_message_that_comes_too_early_waits_for_its_turn(
         await app.publish(checkout.charged(order_id="42"))
         await eventually(lambda: checkout.saga.statistics.delayed >= 2, "both are put aside")
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", COMPLETED)
+        await checkout.wait_for_state("42", COMPLETED)
 
 
 async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_reason(
@@ -130,7 +130,7 @@ async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_rea
         dead = await take_one(amqp_url, f"{name}.saga.dead")
         assert "of '43' has not begun: no transition for charged" in str(dead.headers["warren-dead-error"])
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", At.PAYING)
+        await checkout.wait_for_state("42", CheckoutState.PAYING)
         await app.publish(checkout.placed(order_id="42"))
         dead = await take_one(amqp_url, f"{name}.saga.dead")
         assert "is in state paying: no transition for placed" in str(dead.headers["warren-dead-error"])
@@ -148,8 +148,8 @@ async def test_a_crash_after_a_change_of_the_store_loses_no_message(
     checkout = shop(new_app, flaky, name, patience=timedelta(0))
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", At.PAYING)
-        await checkout.is_told("charge")
+        await checkout.wait_for_state("42", CheckoutState.PAYING)
+        await checkout.wait_for_commands("charge")
         await eventually(lambda: checkout.saga.statistics.repeated >= 1, "the message came again")
     assert len(checkout.ids["charge"]) == 1
 
@@ -164,7 +164,7 @@ async def test_a_store_that_is_down_costs_no_message(
         await app.publish(checkout.placed(order_id="42"))
         await eventually(lambda: checkout.saga.statistics.postponed >= 3, "it is put off again and again")
         flaky.down = False
-        await checkout.is_told("charge")
+        await checkout.wait_for_commands("charge")
 
 
 async def fill(checkout: Checkout) -> None:
@@ -189,10 +189,10 @@ async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_s
         # The timeout may come while the answer to the charge is still on its way.
         await eventually(lambda: checkout.saga.statistics.postponed >= 1, "the charge is put off")
         services = Checkout(new_app(), one_store, name, room=1)
-        services.listen()
+        services.handle_commands()
         async with services.app:
-            await services.is_told("charge", "release")
-            await services.is_at("42", COMPENSATED)
+            await services.wait_for_commands("charge", "release")
+            await services.wait_for_state("42", COMPENSATED)
     assert checkout.saga.statistics.passed + services.saga.statistics.passed == 2
 
 
@@ -202,12 +202,12 @@ async def test_many_messages_for_one_saga_over_two_processes(
     shops = [shop(new_app, open_store(), name) for _ in range(2)]
     async with shops[0].app as app, shops[1].app:
         await app.publish(shops[0].placed(order_id="42"))
-        await shops[0].is_at("42", At.PAYING)
+        await shops[0].wait_for_state("42", CheckoutState.PAYING)
         await asyncio.gather(*(app.publish(shops[0].noted(order_id="42", number=n)) for n in range(30)))
         await eventually(
             lambda: sum(one.saga.statistics.passed for one in shops) == 31, "all of them are taken"
         )
-        history = await shops[0].is_at("42", At.PAYING)
+        history = await shops[0].wait_for_state("42", CheckoutState.PAYING)
     assert history.as_json()["data"]["notes"] == 30
     assert len(history.entries) == 31
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patterns.checkout_saga import At, Checkout
+from tests.patterns.checkout_saga import Checkout, CheckoutState
 from tests.patterns.conftest import NewApp
 from warren.cli.saga import main as saga
 from warren.cli.timers import main as timers
@@ -27,13 +27,13 @@ async def test_sagas_are_listed_and_shown(
 ) -> None:
     path = str(tmp_path / "store.sqlite")
     checkout = Checkout(new_app(), SqliteStore(path), name)
-    checkout.listen()
+    checkout.handle_commands()
     async with checkout.app as app:
         for order in ("41", "42"):
             await app.publish(checkout.placed(order_id=order))
         await app.publish(checkout.charged(order_id="42"))
-        await checkout.is_at("41", At.PAYING)
-        await checkout.is_at("42", At.SHIPPING)
+        await checkout.wait_for_state("41", CheckoutState.PAYING)
+        await checkout.wait_for_state("42", CheckoutState.SHIPPING)
     assert await in_thread(saga, ["ls", name, "--store", path]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split()[2:] for line in lines) == [["paying", "41"], ["shipping", "42"]]

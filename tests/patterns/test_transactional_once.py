@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.patterns.faults.skewed_clock import SkewedClock
-from tests.patterns.sql_sessions import Sessions, sessions_of, sqlite_url
+from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
 from tests.patterns.test_once import delivery
 from tests.support.processes import closed_port
 from warren.core.errors import UsageError
@@ -24,9 +24,9 @@ from warren.sdk import ConfigError, DeadLetter
 @pytest.fixture(params=["postgres", "sqlite"])
 async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
     if request.param == "postgres":
-        opening = sessions_of(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
+        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
     else:
-        opening = sessions_of(sqlite_url(tmp_path))
+        opening = open_sessions(sqlite_url(tmp_path))
     async with opening as opened:
         async with opened.begin() as session:
             await session.execute(text("CREATE TABLE effects (what text)"))
@@ -122,7 +122,7 @@ async def test_what_is_old_is_deleted_on_while_there_is_more(
 
 async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> None:
     with closed_port() as port:
-        async with sessions_of(f"postgresql://warren@127.0.0.1:{port}/postgres") as sessions:
+        async with open_sessions(f"postgresql://warren@127.0.0.1:{port}/postgres") as sessions:
             once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
             with pytest.raises(StoreUnavailable, match="database did not answer to a claim"):
                 await once.run(None, delivery(), effect)

@@ -1,4 +1,4 @@
-"""Deleting what a test declared, for brokers that others use too: each quorum queue costs a broker files."""
+"""Delete the topology that a test declared: the broker is shared, and each quorum queue costs it files."""
 
 from __future__ import annotations
 

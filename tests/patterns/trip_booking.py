@@ -1,4 +1,4 @@
-"""A trip that is booked by a routing slip: flight, hotel, car, each of which may fail, and be undone."""
+"""Booking of a trip by a routing slip: flight, hotel and car may each fail, and are compensated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from warren.patterns import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command, Delivery, Retry
 
 
-class Trip:
-    """One process that books.
+class TripBooking:
+    """A process that handles the steps of the slip.
 
-    :ivar did: what it did and undid, in order.
-    :ivar refused: what cannot be booked; `broken`, what fails whenever it is tried.
+    :ivar actions: steps that were taken and compensated, in order
+    :ivar refused: steps that abort the slip
+    :ivar broken: steps that raise an error at every attempt
     """
 
-    def __init__(self, app: App, name: str, *, hears_end: bool = True, **settings: Any) -> None:
+    def __init__(self, app: App, name: str, *, handles_end: bool = True, **settings: Any) -> None:
         class Flight(Command, queue=f"{name}.flight", type="flight"):
             to: str
 
@@ -31,9 +32,9 @@ class Trip:
 
         self.app = app
         self.flight, self.hotel, self.car, self.ended = Flight, Hotel, Car, Ended
-        self.did: list[str] = []
+        self.actions: list[str] = []
         self.ids: list[str | None] = []
-        self.ends: list[RoutingSlipEnded] = []
+        self.ended_events: list[RoutingSlipEnded] = []
         self.refused: set[str] = set()
         self.broken: set[str] = set()
         self.seat = "12A"
@@ -49,7 +50,7 @@ class Trip:
 
         @flight.compensate
         async def cancel_flight(step: Flight, booked: dict[str, str]) -> None:
-            self.did.append(f"no flight to {step.to}, seat {booked['seat']} is free")
+            self.actions.append(f"no flight to {step.to}, seat {booked['seat']} is free")
 
         @self.slips.step(Hotel)
         async def hotel(step: Hotel) -> int:
@@ -58,25 +59,25 @@ class Trip:
 
         @hotel.compensate
         async def cancel_hotel(step: Hotel, room: int) -> None:
-            self.did.append(f"no hotel in {step.town}, room {room} is free")
+            self.actions.append(f"no hotel in {step.town}, room {room} is free")
 
         @self.slips.step(Car)
         async def car(step: Car) -> None:
             await self.do("car")
 
         app.include(self.slips)
-        if hears_end:
+        if handles_end:
 
             @app.handle(Ended)
             async def ended(message: Ended, delivery: Delivery) -> None:
-                self.ends.append(message)
+                self.ended_events.append(message)
                 self.ids.append(delivery.message_id)
 
     async def do(self, what: str) -> None:
         await self.before(what)
         if what in self.refused:
             raise AbortRoutingSlip(f"there is no {what}")
-        self.did.append(what)
+        self.actions.append(what)
         if what in self.broken:
             raise RuntimeError(f"the {what} is broken")
         await self.after(what)
@@ -91,6 +92,6 @@ class Trip:
         steps: list[Command] = [self.flight(to="Rome"), self.hotel(town="Rome"), self.car()]
         return await self.slips.start(steps, end=self.ended, slip_id=slip_id)
 
-    async def is_over(self) -> RoutingSlipEnded:
-        await eventually(lambda: bool(self.ends), f"the trip is over, not {self.did}")
-        return self.ends[0]
+    async def wait_for_end(self) -> RoutingSlipEnded:
+        await eventually(lambda: bool(self.ended_events), f"the trip is over, not {self.actions}")
+        return self.ended_events[0]

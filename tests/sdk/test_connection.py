@@ -73,12 +73,12 @@ def test_the_environment_may_name_several_hosts(monkeypatch: pytest.MonkeyPatch)
     assert App(hosts="given").url == "amqp://a"
 
 
-@pytest.mark.parametrize(("url", "said"), [([], "empty"), (["amqp://a", "http://b"], "http")])
+@pytest.mark.parametrize(("url", "error_text"), [([], "empty"), (["amqp://a", "http://b"], "http")])
 def test_a_list_without_a_broker_is_refused(
-    url: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+    url: list[str], error_text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AMQP_URL", raising=False)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=error_text):
         App(url)
 
 
@@ -153,8 +153,8 @@ async def test_the_probe_answers_over_http(make_app: MakeApp, proxy: Proxy, name
         proxy.refuse()
         proxy.cut()
         await eventually(lambda: name in app.health().waiting, "the loss of the consumer is noticed")
-        status, said = await asked(probe, "GET /ready HTTP/1.1")
-        assert (status, said["state"], name in said["waiting"]) == (503, "connecting", True)
+        status, health = await asked(probe, "GET /ready HTTP/1.1")
+        assert (status, health["state"], name in health["waiting"]) == (503, "connecting", True)
         assert (await asked(probe, "GET /live HTTP/1.1"))[0] == 200
         proxy.accept()
         taken = make_app(proxy.url)

@@ -45,7 +45,7 @@ SAMPLES: dict[str, Any] = {
     "initial_cluster_size": 1,
 }
 
-# What the type checker knows at once is said here by the program: it is called with names that are only known then.
+# Errors that a type checker reports are raised at runtime here: the arguments are passed as a dictionary.
 make = cast(Callable[..., Queue], Queue)
 
 
@@ -78,7 +78,7 @@ async def test_the_broker_accepts_all_arguments_of_a_type_at_once(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error_text"),
     [
         ({"name": ""}, "a queue needs a name"),
         ({"name": "amq.mine"}, "begin with amq. are the broker's own"),
@@ -102,10 +102,12 @@ async def test_the_broker_accepts_all_arguments_of_a_type_at_once(
         ({"delayed_retry_min": 2 * SECOND, "delayed_retry_max": SECOND}, "delayed_retry_max is below"),
     ],
 )  # fmt: skip
-def test_the_constructor_refuses_what_a_broker_would_refuse(arguments: dict[str, Any], said: str) -> None:
+def test_the_constructor_refuses_what_a_broker_would_refuse(
+    arguments: dict[str, Any], error_text: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         make(**{"name": "q", **arguments})
-    assert said in str(caught.value)
+    assert error_text in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -21,24 +21,24 @@ def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
         taking, telling = connection.channel(), connection.channel()
         telling.confirm_delivery()
 
-        def tell(event: str, message_id: str = "", **known: Any) -> None:
-            source.tell(event, time.time_ns() // 1000, message_id, **known)
+        def record(event: str, message_id: str = "", **known: Any) -> None:
+            source.record(event, time.time_ns() // 1000, message_id, **known)
             source.flush()
             telling.basic_publish("", stream, *published(source.batches[-1]))
 
-        tell("started")
+        record("started")
         for number, (method, properties, _) in enumerate(taking.consume(queue, auto_ack=True), 1):
             here = {"queue": queue, "consumer": method.consumer_tag}
             way = {"exchange": method.exchange, "routing_key": method.routing_key}
-            tell("delivered", properties.message_id, **here, **way, no_ack=True)
+            record("delivered", properties.message_id, **here, **way, no_ack=True)
             if number > count:
                 print("holding", properties.message_id, flush=True)
                 signal.pause()
-            tell("acked", properties.message_id, **here)
+            record("acked", properties.message_id, **here)
             print("handled", properties.message_id, flush=True)
             if number == count and then == "end":
                 break
-        tell("stopped")
+        record("stopped")
     print("over", flush=True)
 
 

@@ -27,31 +27,33 @@ class Source:
         self.app = app
         self.name = name or f"{app}-{uuid.uuid4().hex[:8]}"
         self.batches: list[EventBatch] = []
-        self.told: list[dict[str, Any]] = []
-        """All events that were not lost, for an independent computation."""
+        self.events: list[dict[str, Any]] = []
+        """All events in batches, without lost ones, for an independent computation."""
         self._sequence = 1
-        self._told: list[Event] = []
+        self._pending: list[Event] = []
 
-    def tell(self, event: str, at: int, message_id: str = "", *, size: int = -1, **known: Any) -> None:
-        self._told.append((event_prefix(event, **known), at, message_id, size))
+    def record(self, event: str, at: int, message_id: str = "", *, size: int = -1, **known: Any) -> None:
+        self._pending.append((event_prefix(event, **known), at, message_id, size))
 
     def flush(self) -> None:
         """Make a batch of the events since the last one."""
-        if self._told:
-            for number, (beginning, at, message_id, _) in enumerate(self._told, self._sequence):
+        if self._pending:
+            for number, (beginning, at, message_id, _) in enumerate(self._pending, self._sequence):
                 known = {"source": self.name, "by": self.by, "sequence": number, "at": at}
-                self.told.append({**known, "message_id": message_id or None, **json.loads(f"{beginning}}}")})
+                self.events.append(
+                    {**known, "message_id": message_id or None, **json.loads(f"{beginning}}}")}
+                )
             self.batches.append(
-                EventBatch(self.name, self.by, self.app, self._sequence, self._told, "warren.events")
+                EventBatch(self.name, self.by, self.app, self._sequence, self._pending, "warren.events")
             )
-            self._sequence += len(self._told)
-            self._told = []
+            self._sequence += len(self._pending)
+            self._pending = []
 
     def lose(self) -> int:
         """Drop the events since the last batch; their numbers are used up."""
-        lost = len(self._told)
+        lost = len(self._pending)
         self._sequence += lost
-        self._told = []
+        self._pending = []
         return lost
 
 

@@ -45,7 +45,7 @@ class Shop:
             self.message(f"m{number:04}", START + number * SECOND // 5)
         in_order = sorted(self.events, key=itemgetter(0))
         for place, (at, source, event, message_id, known) in enumerate(in_order):
-            source.tell(event, at, message_id, **known)
+            source.record(event, at, message_id, **known)
             # At the end little happens, and each batch has one event.
             if place % BATCH == 0 or place > len(in_order) - BATCH // 5:
                 self.flush()
@@ -170,7 +170,7 @@ class Expected:
     """The same numbers computed with pandas, by comparing each message with every other."""
 
     def __init__(self, sources: Sequence[Source], settle: int, late: int) -> None:
-        events = pd.DataFrame([told for source in sources for told in source.told])
+        events = pd.DataFrame([event for source in sources for event in source.events])
         for name in ("redelivered", "attempt", "stream"):
             if name not in events:
                 events[name] = None

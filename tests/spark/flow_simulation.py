@@ -50,7 +50,7 @@ class Told:
 
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def tell(self, by: str, event: str, at: float, **known: Any) -> None:
+    def record(self, by: str, event: str, at: float, **known: Any) -> None:
         given = {key: value for key, value in known.items() if value not in (None, False)}
         self.events.append({"by": by, "event": event, "at": round((BEGAN + at) * MICROS), **given})
 
@@ -84,7 +84,7 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
             while ready and (queue.no_ack or held[turn] < queue.prefetch):
                 message, again = ready.popleft()
                 known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-                told.tell("broker", "delivered", at, **who(turn), exchange=queue.exchange, **known)
+                told.record("broker", "delivered", at, **who(turn), exchange=queue.exchange, **known)
                 held[turn] += not queue.no_ack
                 plan(at + queue.way, "arrive", (turn, message, again))
             turn = (turn + 1) % queue.consumers
@@ -93,7 +93,7 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
     published = 0
     for number in range(queue.consumers):
         for by in ("broker", "sdk"):
-            told.tell(by, "consuming", 0, **who(number), prefetch=queue.prefetch, no_ack=queue.no_ack)
+            told.record(by, "consuming", 0, **who(number), prefetch=queue.prefetch, no_ack=queue.no_ack)
     while at < seconds:
         plan(at, "publish", published)
         published += 1
@@ -104,8 +104,8 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
         at, _, what, given = heapq.heappop(agenda)
         if what == "publish":
             size = {"bytes": 100 + given % 50}
-            told.tell("sdk", "published", at, exchange=queue.exchange, routing_key=queue.name, **size)
-            told.tell(
+            told.record("sdk", "published", at, exchange=queue.exchange, routing_key=queue.name, **size)
+            told.record(
                 "broker",
                 "published",
                 at,
@@ -119,27 +119,27 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
                 deliver(at)
             if queue.most is not None and len(ready) > queue.most:
                 ready.popleft()
-                told.tell("broker", "dead_lettered", at, queue=queue.name, reason="maxlen")
+                told.record("broker", "dead_lettered", at, queue=queue.name, reason="maxlen")
         elif what == "arrive":
             number, message, again = given
             known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-            told.tell("sdk", "delivered", at, **who(number), exchange=queue.exchange, **known)
+            told.record("sdk", "delivered", at, **who(number), exchange=queue.exchange, **known)
             if queue.no_ack:
                 continue
             free[number] = max(at, free[number]) + queue.handling * draw.uniform(0.5, 1.5)
             plan(free[number], "handled", (number, message, draw.random()))
         elif what == "handled":
             number, message, luck = given
-            told.tell("sdk", outcome(queue, luck), at, **who(number))
+            told.record("sdk", outcome(queue, luck), at, **who(number))
             plan(at + queue.way, "settle", given)
         else:
             number, message, luck = given
-            told.tell("broker", outcome(queue, luck), at, **who(number))
+            told.record("broker", outcome(queue, luck), at, **who(number))
             held[number] -= 1
             if outcome(queue, luck) == "requeued":
                 ready.appendleft((message, True))
             if outcome(queue, luck) == "rejected":
-                told.tell("broker", "dead_lettered", at, queue=queue.name, reason="rejected")
+                told.record("broker", "dead_lettered", at, queue=queue.name, reason="rejected")
             deliver(at)
     return told.until(seconds)
 
@@ -155,7 +155,7 @@ def sources(events: Sequence[dict[str, Any]], every: int = 500) -> list[Source]:
     found = {by: Source(by, "shop", f"source {by}") for by in ("broker", "sdk")}
     for number, each in enumerate(events):
         known = {key: value for key, value in each.items() if key not in ("by", "event", "at", "bytes")}
-        found[each["by"]].tell(each["event"], each["at"], size=each.get("bytes", -1), **known)
+        found[each["by"]].record(each["event"], each["at"], size=each.get("bytes", -1), **known)
         if number % every == every - 1:
             found[each["by"]].flush()
     return list(found.values())

@@ -28,7 +28,7 @@ def look(url: str, queue: bytes, timeout: float) -> None:
             connection.close()
 
 
-def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
+def connection_error(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
     """Return the error of an attempt to declare a queue passively."""
     with pytest.raises(PipelineError) as failed:
         look(url, queue, timeout)
@@ -41,16 +41,17 @@ def test_errors_name_the_cause(amqp_url: str, audit: Audit) -> None:
     url = parse_url(amqp_url)
     at = f"{url.host}:{url.port}"
     assert (
-        said(f"amqp://guest:s3cret@{at}") == "cannot look: the broker refused the user name or the password"
+        connection_error(f"amqp://guest:s3cret@{at}")
+        == "cannot look: the broker refused the user name or the password"
     )
-    assert said(f"amqp://{at}/nowhere").endswith(
+    assert connection_error(f"amqp://{at}/nowhere").endswith(
         ": the virtual host does not exist, or the user has no access to it"
     )
-    assert "there is no such queue; declare it" in said(amqp_url, b"pipeline.nowhere")
+    assert "there is no such queue; declare it" in connection_error(amqp_url, b"pipeline.nowhere")
     with closed_port() as port:
-        assert said(f"amqp://127.0.0.1:{port}").endswith("cannot be reached: Connection refused")
-    assert "does this port speak TLS?" in said(f"amqps://{at}")
-    assert "cannot be used on this machine" in said(f"amqps://{at}?cafile=/no/such/file")
+        assert connection_error(f"amqp://127.0.0.1:{port}").endswith("cannot be reached: Connection refused")
+    assert "does this port speak TLS?" in connection_error(f"amqps://{at}")
+    assert "cannot be used on this machine" in connection_error(f"amqps://{at}?cafile=/no/such/file")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_the_url_names_the_certificate_authority(tmp_path: Path) -> None:
     options = ("--tls-listeners", f"127.0.0.1:{port}", "--tls-certificate", certificate, "--tls-key", key)
     with BrokerProcess(tmp_path / "broker", *map(str, options)):
         url = f"amqps://127.0.0.1:{port}"
-        assert "its certificate is not trusted (" in said(url)
+        assert "its certificate is not trusted (" in connection_error(url)
         for query in (f"cafile={authority.certificate}", "no_verify_ssl=1"):
             connection = Address(f"{url}?{query}&heartbeat=1").open()
             connection.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")

@@ -82,7 +82,7 @@ def stream_of_jobs(amqp_url: str) -> Stream:
     ]
     source = Source("broker")
     for number in range(EVENTS):
-        source.tell(
+        source.record(
             "published",
             number * 1000,
             f"message {number}",
@@ -184,10 +184,10 @@ def test_executors_without_warren_are_reported(on_cluster: Results) -> None:
 
 
 def test_executors_without_pyarrow_are_reported(on_cluster: Results) -> None:
-    said = (
+    advice = (
         f"the Python of an executor lacks pyarrow: install warren[spark]=={own_version()} on every executor"
     )
-    assert on_cluster["without_pyarrow"].startswith(said)
+    assert on_cluster["without_pyarrow"].startswith(advice)
 
 
 def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, remotely: Results) -> None:
@@ -195,4 +195,4 @@ def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, remote
     assert [path for path in logs if path.name == "stderr"], "executors write no logs"
     shown = [path for path in logs if SECRET in path.read_text(errors="replace")]
     assert shown == []
-    assert not [text for text in cluster.said() if SECRET in text]
+    assert not [text for text in cluster.logs() if SECRET in text]

@@ -165,11 +165,11 @@ def test_a_run_continues_after_a_signal(spark: SparkSession, stream: Stream, tmp
     with going_on(stream, out, "--timeout", "1s", "--settle", "2s", "--json") as process:
         wait_until(lambda: numbers().get("orders") == 2, "both are told of", timeout=DEADLINE)
         process.send_signal(signal.SIGTERM)
-        printed, said = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, said
+        printed, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors
     assert json.loads(printed)["contradictions"]["open"] == numbers()["contradictions"]["open"] == 1
     assert numbers()["continuous"] is True
-    lines = [line.split(" s  ")[1] for line in said.splitlines()]
+    lines = [line.split(" s  ")[1] for line in errors.splitlines()]
     assert lines[0] == "starting Spark"
     assert lines[1].startswith("events: 3 messages, ")
     assert lines[-1] == "stopped"

@@ -116,28 +116,30 @@ class Story:
 
     def published(self, *numbers: int) -> None:
         for number in numbers:
-            self.publisher.tell("published", self.at + number * SECOND, self.id(number), **self.way)
+            self.publisher.record("published", self.at + number * SECOND, self.id(number), **self.way)
 
     def taken(self, *numbers: int) -> None:
         for number in numbers:
             at = self.at + number * SECOND + 10
-            self.broker.tell("published", at, self.id(number), **self.way, queue=self.queue)
+            self.broker.record("published", at, self.id(number), **self.way, queue=self.queue)
 
     def delivered(self, *numbers: int, by: Source | None = None, **known: Any) -> None:
         for number in numbers:
             at = self.at + number * SECOND + 1000
-            (by or self.consumer).tell("delivered", at, self.id(number), **{**self.way, **self.here, **known})
+            (by or self.consumer).record(
+                "delivered", at, self.id(number), **{**self.way, **self.here, **known}
+            )
 
     def acked(self, *numbers: int) -> None:
         for number in numbers:
-            self.consumer.tell("acked", self.at + number * SECOND + 2000, self.id(number), **self.here)
+            self.consumer.record("acked", self.at + number * SECOND + 2000, self.id(number), **self.here)
 
     def dies(self, number: int) -> None:
         """Deliver, reject, and dead-letter a message by the broker."""
         self.delivered(number)
         at = self.at + number * SECOND + 2000
-        self.consumer.tell("rejected", at, self.id(number), **self.here)
-        self.broker.tell("dead_lettered", at, self.id(number), queue=self.queue, reason="rejected")
+        self.consumer.record("rejected", at, self.id(number), **self.here)
+        self.broker.record("dead_lettered", at, self.id(number), queue=self.queue, reason="rejected")
 
     def done(self, *numbers: int) -> None:
         """Publish, deliver and acknowledge a message."""
@@ -185,7 +187,7 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     silent.published(4)
     silent.done(
         6
-    )  # Its consumer lost an event between 3 and 6: 4 may be what it did not tell; 1 and 2 were passed before.
+    )  # Its consumer lost an event between 3 and 6: 4 may be the one that it did not record; 1 and 2 were passed before.
 
     headless = Story("headless")
     earlier = Source(name="earlier")
@@ -193,7 +195,7 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     headless.delivered(0, by=earlier)
     headless.delivered(1)
     assert headless.consumer.lose() == 1
-    headless.done(2)  # The first that this consumer tells of; 1 may be what it did not tell before.
+    headless.done(2)  # The first that this consumer records; 1 may be one that it did not record before.
     headless.published(3)
     headless.done(4)
 
@@ -210,7 +212,7 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
 
     unbound = Story("unbound")
     unbound.published(0)
-    unbound.broker.tell("published", unbound.at, unbound.id(0), **unbound.way)
+    unbound.broker.record("published", unbound.at, unbound.id(0), **unbound.way)
 
     automatic = Story("automatic")
     automatic.published(*range(8))
@@ -230,7 +232,7 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     again.acked(0)
     again.delivered(1, attempt=2)
     again.acked(1)
-    again.consumer.tell("requeued", again.at, again.id(2), **again.here)
+    again.consumer.record("requeued", again.at, again.id(2), **again.here)
     again.delivered(2, redelivered=True)
 
     swapped = Story("swapped")
@@ -242,9 +244,9 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     gone = Story("gone")
     gone.published(0, 1, 2, 3, 4)
     gone.taken(0, 1, 2, 3)
-    gone.broker.tell("dropped", gone.at, gone.id(0), queue="gone", reason="maxlen")
-    gone.broker.tell("purged", gone.at + 5 * SECOND // 2, queue="gone", reason="purged")
-    gone.broker.tell("published", gone.at + 4 * SECOND, gone.id(4), **gone.way, reason="duplicate")
+    gone.broker.record("dropped", gone.at, gone.id(0), queue="gone", reason="maxlen")
+    gone.broker.record("purged", gone.at + 5 * SECOND // 2, queue="gone", reason="purged")
+    gone.broker.record("published", gone.at + 4 * SECOND, gone.id(4), **gone.way, reason="duplicate")
     gone.delivered(3)
     gone.acked(3)
 
@@ -261,9 +263,9 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     waits = Story("waits")  # A queue whose messages wait for their next attempt, and die to it.
     waits.published(0)
     waits.dies(0)
-    waits.broker.tell("published", waits.at + SECOND, waits.id(0), exchange="", queue="waits.later")
+    waits.broker.record("published", waits.at + SECOND, waits.id(0), exchange="", queue="waits.later")
     for event in ("expired", "dead_lettered"):
-        waits.broker.tell(event, waits.at + 2 * SECOND, waits.id(0), queue="waits.later", reason="expired")
+        waits.broker.record(event, waits.at + 2 * SECOND, waits.id(0), queue="waits.later", reason="expired")
     waits.delivered(0)
     waits.acked(0)
 
@@ -271,7 +273,7 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     parked.published(0, 1)
     for number in (0, 1):
         parked.delivered(number)
-        parked.consumer.tell("dead_lettered", parked.at, parked.id(number), queue="parked", reason="failed")
+        parked.consumer.record("dead_lettered", parked.at, parked.id(number), queue="parked", reason="failed")
         parked.acked(number)
     parked.delivered(1)
     parked.acked(1)
@@ -281,18 +283,18 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     log.published(*range(6))
     for number in range(6):
         at = log.at + number * SECOND + 10
-        log.broker.tell("published", at, log.id(number), **log.way, queue="log", stream=True)
+        log.broker.record("published", at, log.id(number), **log.way, queue="log", stream=True)
     log.delivered(0, 3, 5)  # It began anew in between, with what came next.
     log.acked(0, 3, 5)
     other = Source(name="other-reader")
     log.delivered(5, 0, 1, by=other, connection="other")  # Then it went back to the beginning.
     for number in (5, 0, 1):
-        other.tell("acked", log.at + 200 * SECOND, log.id(number), **log.here)
+        other.record("acked", log.at + 200 * SECOND, log.id(number), **log.here)
 
     ahead = Story("ahead")  # The clock of its publisher is two minutes ahead.
     for number in range(5):
         at = ahead.at + (number + 120) * SECOND
-        ahead.publisher.tell("published", at, ahead.id(number), **ahead.way)
+        ahead.publisher.record("published", at, ahead.id(number), **ahead.way)
     ahead.delivered(0, 1)
     ahead.consumer.flush()
     ahead.delivered(2)
@@ -302,7 +304,9 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     stepped = Story("stepped")  # The clock of its consumer is set back while it captures nothing.
     stepped.published(0, 1, 2, 3)
     stepped.delivered(0)
-    stepped.consumer.tell("delivered", stepped.at + 200 * SECOND, stepped.id(1), **stepped.way | stepped.here)
+    stepped.consumer.record(
+        "delivered", stepped.at + 200 * SECOND, stepped.id(1), **stepped.way | stepped.here
+    )
     stepped.consumer.flush()
     stepped.delivered(2)
     assert stepped.consumer.lose() == 1
@@ -382,7 +386,7 @@ def test_continuous_runs_give_the_numbers_of_pandas(
     sent = sorted(batches(shop.sources), key=began)
     # A source whose clock is ahead of all others.
     later = Source(app="later")
-    later.tell("started", START + 600 * SECOND)
+    later.record("started", START + 600 * SECOND)
     stream = declared(amqp_url)
     words = ("--stream", stream.name, "--available-now", "--settle", "1s")
     part = len(sent) * 3 // 4

@@ -135,7 +135,7 @@ def raw(url: str, stream: str) -> list[dict[str, Any]]:
     finally:
         reading.close()
     later = Source(app="later")
-    later.tell("started", time.time_ns() // 1000 + 5 * SECOND)
+    later.record("started", time.time_ns() // 1000 + 5 * SECOND)
     with channel(url) as telling:
         telling.confirm_delivery()
         for batch in batches([later]):

@@ -90,7 +90,7 @@ def test_events_of_the_applications_and_the_broker(spark: SparkSession, names: N
 def audited(spark: SparkSession, url: str, names: Names, planted: Planted, out: Path) -> dict[str, int]:
     # Somebody who captures goes on for a while: what has been told is settled.
     later = Source(app="later")
-    later.tell("started", time.time_ns() // 1000 + 5_000_000)
+    later.record("started", time.time_ns() // 1000 + 5_000_000)
     with channel(url) as telling:
         telling.confirm_delivery()
         for batch in batches([later]):

@@ -24,8 +24,8 @@ def numbers(frame: DataFrame) -> list[tuple[str, int]]:
 
 def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
     source = Source("broker", "shop", "shop-1")
-    source.tell("started", AT)
-    source.tell(
+    source.record("started", AT)
+    source.record(
         "delivered",
         AT + 1,
         "m",
@@ -71,8 +71,8 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
 def test_repeated_batches_count_once_and_other_messages_not_at_all(spark: SparkSession) -> None:
     one, other = Source(), Source()
     for number in range(5):
-        one.tell("published", AT + number, f"a{number}")
-        other.tell("published", AT + number, f"b{number}")
+        one.record("published", AT + number, f"a{number}")
+        other.record("published", AT + number, f"b{number}")
         one.flush()
     assert one.batches[1:]
     sent = batches([one, other])
@@ -92,8 +92,8 @@ def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession,
     source, behind, old = Source(name="shop-1"), Source(name="shop-2"), Source(name="shop-3")
     for at in (AT, AT + 30_000_000):
         for teller, clock in ((source, at), (behind, at - 300_000_000), (old, at - 3 * DAY)):
-            teller.tell("published", clock, "a")
-            teller.tell("delivered", clock, "a")
+            teller.record("published", clock, "a")
+            teller.record("delivered", clock, "a")
             teller.flush()
     arriving = tmp_path / "arriving"
 

@@ -87,7 +87,7 @@ def test_each_row_is_a_message_in_its_partitions_order(spark: SparkSession, audi
 def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -> None:
     at = datetime(2024, 2, 29, 12, 30, 45, tzinfo=UTC)
     headers = {"text": "grüße", "none": None, "": ""}
-    said = (
+    explicit = (
         b"\x00\xff{}",
         audit.name,
         "application/json",
@@ -99,7 +99,7 @@ def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -
         "answers",
         3600000,
     )
-    row = (*said, "m-1", at, "order_placed", "guest", "shop")
+    row = (*explicit, "m-1", at, "order_placed", "guest", "shop")
     empty = (None, audit.name, *[None] * 13)
     frame = spark.createDataFrame([row, empty], FULL).coalesce(1)
     with source_errors():

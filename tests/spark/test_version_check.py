@@ -46,12 +46,12 @@ def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> Non
 
 def test_a_python_with_the_same_warren_loads_class_and_object(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "same", own_version())
-    for travelling, said in (
+    for travelling, output in (
         (AmqpDataSource, "VersionChecked AmqpDataSource"),
         (SOURCE, "AmqpDataSource orders"),
     ):
         ran = loaded(python, travelling)
-        assert ran.stdout.decode().strip() == said, ran.stderr.decode()
+        assert ran.stdout.decode().strip() == output, ran.stderr.decode()
 
 
 def test_without_the_extra_no_other_source_is_hidden_from_spark(tmp_path: Path) -> None:

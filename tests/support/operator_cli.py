@@ -38,21 +38,21 @@ class Operator:
 
     def __call__(self, *words: str) -> list[str]:
         """Run a command that must succeed; return its lines without its announcement."""
-        said = self.run("-q", *words)
-        assert said.status == 0, said
-        return said.lines
+        result = self.run("-q", *words)
+        assert result.status == 0, result
+        return result.lines
 
     def refused(self, *words: str) -> str:
         """Run a command that must fail; return its error output."""
-        said = self.run("-q", *words)
-        assert said.status, said
-        return said.errors
+        result = self.run("-q", *words)
+        assert result.status, result
+        return result.errors
 
     def table(self, *words: str) -> list[dict[str, Any]]:
         """Return the rows that a command lists."""
-        said = self.run(*words, "--formatter", "json")
-        assert said.status == 0, said
-        rows: list[dict[str, Any]] = json.loads(said.output)
+        result = self.run(*words, "--formatter", "json")
+        assert result.status == 0, result
+        rows: list[dict[str, Any]] = json.loads(result.output)
         return rows
 
     def queue(self, name: str, *items: str) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Child:
     def wait_for_line(self, start: str, timeout: float = 60.0) -> str:
         """Wait for a line of standard output that begins with `start`; return it.
 
-        :raises AssertionError: with what the child said, if it ends first or `timeout` seconds pass
+        :raises AssertionError: with the child's output, if it ends first or `timeout` seconds pass
         """
         with self._arrived:
             self._arrived.wait_for(lambda: self._ended or self._line(start) is not None, timeout)

@@ -127,7 +127,7 @@ def rabbitmq_server(
             with Child(_unprivileged([str(SERVER)]), env=environment, cwd=folder) as server:
                 wait_until(lambda: _listens(port) or not server.running, "RabbitMQ listens", timeout)
                 assert server.running, "\n".join(server.lines[-40:]) + server.errors
-                wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
+                wait_until(lambda: _answers(port), "RabbitMQ speaks AMQP", timeout)
                 wait_until(lambda: all(map(_listens, ports)), f"RabbitMQ listens on {ports}", timeout)
                 pid = _beam(folder, server.pid)
                 yield RabbitMQ(
@@ -165,7 +165,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _speaks(port: int) -> bool:
+def _answers(port: int) -> bool:
     """Return whether the server answers a protocol header with a method: its port opens earlier."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as client:

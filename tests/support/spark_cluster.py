@@ -128,7 +128,7 @@ class SparkCluster:
         wait_until(listens, "the Connect server listens", self._patience)
         return f"sc://127.0.0.1:{port}"
 
-    def said(self) -> list[str]:
+    def logs(self) -> list[str]:
         """Return the logs of master, workers and Connect server so far."""
         return [child.errors for child in self._children]
 

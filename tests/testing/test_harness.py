@@ -225,19 +225,19 @@ async def test_a_batch_is_handled_when_it_is_full_or_its_time_is_over(warren: Wa
 
 
 async def test_a_dependency_can_be_overridden(warren: Warren) -> None:
-    app, said = App(), list[str]()
+    app, sent = App(), list[str]()
 
     async def mailer() -> str:
         raise AssertionError("this is a test")
 
     @app.handle(Ship)
     async def ship(order: Ship, mail: Annotated[str, Depends(mailer)]) -> None:
-        said.append(mail)
+        sent.append(mail)
 
     async with warren.running(app):
         with app.override(mailer, lambda: "a fake"):
             await warren.publish(Ship(order_id="1"))
-    assert said == ["a fake"]
+    assert sent == ["a fake"]
 
 
 async def test_published_messages_are_listed_by_class(warren: Warren) -> None:

@@ -38,9 +38,9 @@ def operator(broker: InProcessBroker) -> Operator:
 
 
 def export(operator: Operator) -> Definitions:
-    said = operator.run("export_definitions", "-")
-    assert said.status == 0, said
-    found: Definitions = json.loads(said.output)
+    result = operator.run("export_definitions", "-")
+    assert result.status == 0, result
+    found: Definitions = json.loads(result.output)
     return found
 
 
@@ -53,9 +53,9 @@ def load(operator: Operator, tmp_path: Path, definitions: Any) -> None:
 def refusal(operator: Operator, tmp_path: Path, definitions: Any) -> str:
     file = tmp_path / "wrong.json"
     file.write_text(json.dumps(definitions))
-    said = operator.refused("import_definitions", str(file))
-    assert said.count("\n") == 1
-    return said.removeprefix("warren ctl: ").rstrip("\n")
+    result = operator.refused("import_definitions", str(file))
+    assert result.count("\n") == 1
+    return result.removeprefix("warren ctl: ").rstrip("\n")
 
 
 def comparable(definitions: Definitions) -> Definitions:
@@ -297,15 +297,15 @@ def test_an_invalid_definition_is_named_and_nothing_changes(
 
 
 def test_a_file_that_has_no_definitions(operator: Operator, tmp_path: Path) -> None:
-    said = operator.run("import_definitions", str(tmp_path / "missing.json"))
-    assert (said.status, said.errors) == (
+    result = operator.run("import_definitions", str(tmp_path / "missing.json"))
+    assert (result.status, result.errors) == (
         74,
         f"warren ctl: cannot read {tmp_path / 'missing.json'}: No such file or directory\n",
     )
     (tmp_path / "bad.json").write_text("{")
-    said = operator.run("import_definitions", str(tmp_path / "bad.json"))
-    assert said.status == 2
-    assert said.errors.startswith(f"warren ctl: {tmp_path / 'bad.json'} is not JSON: ")
+    result = operator.run("import_definitions", str(tmp_path / "bad.json"))
+    assert result.status == 2
+    assert result.errors.startswith(f"warren ctl: {tmp_path / 'bad.json'} is not JSON: ")
 
 
 def test_definitions_have_their_own_command(

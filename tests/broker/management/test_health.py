@@ -34,8 +34,8 @@ def test_an_alarm_fails_the_check(operator: Operator, timed: InProcessBroker) ->
     assert timed.broker is not None
     node = timed.broker._running
     timed.call(lambda: node.flow.set_alarm("test", "disk", True))
-    said = operator.run("-q", "check_local_alarms")
-    assert (said.status, said.errors) == (1, "warren ctl: publishers are blocked: low on disk\n")
+    result = operator.run("-q", "check_local_alarms")
+    assert (result.status, result.errors) == (1, "warren ctl: publishers are blocked: low on disk\n")
     assert operator("alarms") == ["source\tresource", "test\tdisk"]
 
 
@@ -49,8 +49,8 @@ def test_the_limits_of_memory_and_disk_can_change_at_run_time(operator: Operator
     operator("set_disk_free_limit", "mem_relative", "0.0")
     assert operator("alarms") == []
     for words in (("set_vm_memory_high_watermark", "2"), ("set_vm_memory_high_watermark", "much")):
-        said = operator.refused(*words)
-        assert said.startswith(
+        result = operator.refused(*words)
+        assert result.startswith(
             f"warren ctl: '{words[1]}' is not a limit; write a fraction between 0.0 and 1.0"
         )
     assert "is not a limit; write a size" in operator.refused("set_disk_free_limit", "little")
@@ -69,8 +69,8 @@ def test_an_operator_cannot_stop_an_embedded_broker(operator: Operator) -> None:
 @pytest.mark.processes
 def test_await_startup_and_shutdown(tmp_path: Path) -> None:
     run = warren_ctl(tmp_path / "data")
-    said = run("await_startup", "-t", "0.2")
-    assert said.status == 74
+    result = run("await_startup", "-t", "0.2")
+    assert result.status == 74
     broker = BrokerProcess(tmp_path / "data")
     starting = threading.Thread(target=broker.start)
     starting.start()
@@ -86,8 +86,8 @@ def test_await_startup_and_shutdown(tmp_path: Path) -> None:
 def test_the_log_level_can_change_at_run_time(warren: Operator) -> None:
     warren("set_log_level", "warning")
     warren("set_log_level", "info")
-    said = warren.refused("set_log_level", "loud")
+    result = warren.refused("set_log_level", "loud")
     assert (
-        said
+        result
         == "warren ctl: there is no log level loud; there are: debug, info, warning, error, critical, none\n"
     )

@@ -314,17 +314,17 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "text"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
 def test_wrong_use_is_an_error_of_one_line(warren: Operator, words: tuple[str, ...], text: str) -> None:
-    said = warren.run("-q", *words)
-    assert said.status == 2
-    assert said.output == ""
-    assert said.errors.startswith(f"warren ctl: {text}")
-    assert said.errors.count("\n") == 1
+    result = warren.run("-q", *words)
+    assert result.status == 2
+    assert result.output == ""
+    assert result.errors.startswith(f"warren ctl: {text}")
+    assert result.errors.count("\n") == 1
 
 
 def test_an_unreachable_broker_has_another_exit_status_than_wrong_use(tmp_path: Path) -> None:
-    said = warren_ctl(tmp_path)("list_queues", "-q")
-    assert said.status == 74
-    assert said.errors == (
+    result = warren_ctl(tmp_path)("list_queues", "-q")
+    assert result.status == 74
+    assert result.errors == (
         f"warren ctl: no broker listens at {tmp_path / 'control.sock'}; check that it runs, and with this data folder\n"
     )
 
@@ -360,9 +360,9 @@ def test_a_connection_is_closed_by_its_pid(operator: Operator, channel: Channel)
 
 
 def test_help_names_every_verb(warren: Operator) -> None:
-    said = warren.run("help")
-    assert said.status == 0
-    assert "list_queues" in said.output
+    result = warren.run("help")
+    assert result.status == 0
+    assert "list_queues" in result.output
     assert warren.run("help", "set_policy").lines[0] == (
         "usage: warren ctl set_policy [-p VHOST] [--priority PRIORITY] [--apply-to APPLY-TO] NAME PATTERN DEFINITION"
     )

@@ -206,20 +206,20 @@ REFUSED = [
 def test_an_invalid_policy_is_refused_and_changes_nothing(
     warren: Operator, pattern: str, definition: str, text: str
 ) -> None:
-    said = warren.refused("set_policy", "wrong", pattern, definition)
-    assert said.startswith(f"warren ctl: Validation failed: {text}")
-    assert said.count("\n") == 1
+    errors = warren.refused("set_policy", "wrong", pattern, definition)
+    assert errors.startswith(f"warren ctl: Validation failed: {text}")
+    assert errors.count("\n") == 1
     assert warren("list_policies") == []
 
 
 def test_rabbitmq_refuses_invalid_policies_with_the_same_texts(rabbit: Operator) -> None:
     pairs = ", ".join(f"{{{term(pattern)}, {term(definition)}}}" for pattern, definition, _ in REFUSED)
-    (said,) = rabbit.run(
+    (errors,) = rabbit.run(
         "eval",
         '[rabbit_policy:parse_set(<<"/">>, <<"wrong">>, Pattern, Definition, 0, <<"all">>, <<"me">>)'
         f" || {{Pattern, Definition}} <- [{pairs}]].",
     )[1:2]
-    refusals = said.split("error_string")[1:]
+    refusals = errors.split("error_string")[1:]
     assert len(refusals) == len(REFUSED)
     for refusal, (_, _, text) in zip(refusals, REFUSED, strict=True):
         assert "".join(text.split()) in "".join(refusal.replace('\\"', '"').split())
@@ -232,8 +232,8 @@ def term(text: str) -> str:
 
 
 def test_an_operator_policy_can_only_set_limits(warren: Operator) -> None:
-    said = warren.refused("set_operator_policy", "wrong", ".*", '{"dead-letter-exchange":"x"}')
-    assert '[{<<"dead-letter-exchange">>,<<"x">>}] are not recognised policy settings' in said
+    errors = warren.refused("set_operator_policy", "wrong", ".*", '{"dead-letter-exchange":"x"}')
+    assert '[{<<"dead-letter-exchange">>,<<"x">>}] are not recognised policy settings' in errors
 
 
 def test_policies_are_listed_as_they_were_set(operator: Operator, set_policy: SetPolicy) -> None:

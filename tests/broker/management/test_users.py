@@ -50,8 +50,8 @@ def wrong_password(operator: Operator, credentials: str) -> bool:
 
 def test_both_commands_print_the_same(operator: Operator) -> None:
     """Create, change and delete a user with rabbitmqctl and with `warren ctl`."""
-    said = operator.run("add_user", "bob", "sesame").output
-    assert "Done. Don't forget to grant the user permissions to some virtual hosts!" in said
+    output = operator.run("add_user", "bob", "sesame").output
+    assert "Done. Don't forget to grant the user permissions to some virtual hosts!" in output
     assert "already exists" in operator.refused("add_user", "bob", "sesame")
     operator("set_user_tags", "bob", "administrator", "monitoring")
     assert "bob\t[administrator, monitoring]" in operator("list_users")
@@ -93,9 +93,10 @@ def test_permissions_apply_at_once(warren: Operator) -> None:
         assert "configure access to queue 'bob-queue' in vhost '/' refused" in refusal.text
     warren("clear_permissions", "ann")
     assert "refused" in refusal_of(warren, "ann:sesame")
-    said = warren.refused("set_permissions", "ann", "(", ".*", ".*")
+    output = warren.refused("set_permissions", "ann", "(", ".*", ".*")
     assert (
-        said == "warren ctl: '(' is no regular expression: missing ), unterminated subpattern at position 0\n"
+        output
+        == "warren ctl: '(' is no regular expression: missing ), unterminated subpattern at position 0\n"
     )
 
 
@@ -129,8 +130,8 @@ def test_columns_can_be_selected(warren: Operator) -> None:
 
 def test_limits_are_validated(warren: Operator) -> None:
     warren("add_user", "ann", "sesame")
-    said = warren.refused("set_user_limits", "ann", '{"max-cows":1}')
-    assert said == 'warren ctl: Validation failed: Unrecognised terms [{<<"max-cows">>,1}] in user-limits\n'
+    output = warren.refused("set_user_limits", "ann", '{"max-cows":1}')
+    assert output == 'warren ctl: Validation failed: Unrecognised terms [{<<"max-cows">>,1}] in user-limits\n'
     assert "the limits are not JSON" in warren.refused("set_user_limits", "ann", "{")
     warren("set_user_limits", "ann", '{"max-connections":1}')
     warren("set_user_limits", "ann", '{"max-channels":2}')

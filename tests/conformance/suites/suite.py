@@ -120,8 +120,8 @@ def run(words: Sequence[str], folder: Path, failure: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{failure}: {error}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["without a word"]
-        raise Missing(f"{failure}: {said[-1]}")
+        error_lines = done.stderr.strip().splitlines() or ["without a word"]
+        raise Missing(f"{failure}: {error_lines[-1]}")
 
 
 def play(suite: Suite, target: Target, folder: Path, sources: Path | None = None) -> Outcome:

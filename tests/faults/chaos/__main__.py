@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
                 )
             )
         except ChaosFailure as error:
-            said = f"chaos: {fault}: seed {options.seed}: {error}; history and data folder are in {folder}"
-            print(said, file=sys.stderr)
+            report = f"chaos: {fault}: seed {options.seed}: {error}; history and data folder are in {folder}"
+            print(report, file=sys.stderr)
             return ExitStatus.FAILED
         shutil.rmtree(folder)
         closing.append(

@@ -20,7 +20,7 @@ import asyncpg
 from sqlalchemy import text
 
 from tests.faults.soak.load import left, processor_seconds
-from tests.patterns.sql_sessions import Sessions, sessions_of
+from tests.patterns.sql_sessions import Sessions, open_sessions
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.redis import redis_server
@@ -88,7 +88,7 @@ async def charging(worker: WorkerChannel, url: str, redis: str, database: str, f
 
 @asynccontextmanager
 async def _protected(redis: str, database: str, form: str) -> AsyncIterator[tuple[AnyOnce | None, Sessions]]:
-    async with sessions_of(database) as sessions:
+    async with open_sessions(database) as sessions:
 
         def key(command: Any) -> str:
             return str(command.order)

@@ -9,7 +9,7 @@ from warren.sdk.protocols import Clock, Timer
 
 
 class SkewedClock(Clock):
-    """The machine's time and `seconds` more, which may be changed."""
+    """System clock that is `skew` seconds ahead; tests may change `skew`."""
 
     def __init__(self, seconds: float) -> None:
         self.skew = seconds

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skewed_clock import SkewedClock
-from tests.patterns.sql_sessions import Sessions, sessions_of
+from tests.patterns.sql_sessions import Sessions, open_sessions
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.postgres import PostgreSQL
@@ -68,7 +68,7 @@ async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> 
 
 async def relay(worker: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
     """Relay the outbox in a worker that also writes a note, committed or not."""
-    async with sessions_of(database, queue) as sessions:
+    async with open_sessions(database, queue) as sessions:
         outbox = Outbox(sessions, lease=LEASE)
         app = App(url)
         app.include(outbox)
@@ -86,7 +86,7 @@ async def relay(worker: WorkerChannel, url: str, queue: str, database: str, add:
 
 @pytest.fixture
 async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sessions]:
-    async with sessions_of(mortal_postgres.url, name) as opened:
+    async with open_sessions(mortal_postgres.url, name) as opened:
         yield opened
 
 

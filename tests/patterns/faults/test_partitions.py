@@ -6,7 +6,7 @@ import asyncio
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.partitioned_orders import Works
+from tests.patterns.partitioned_orders import OrderHandler
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -20,7 +20,7 @@ MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
 
 async def hand(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
     """Handle orders in a worker that stops before or after the effect of number 1."""
-    works = Works(App(url), name, count=1)
+    handler = OrderHandler(App(url), name, count=1)
 
     async def before(number: int) -> None:
         if (number, stop) == (1, "before"):
@@ -31,8 +31,8 @@ async def hand(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
         if (number, stop) == (1, "after"):
             await worker.report_and_wait("stands still")
 
-    works.before, works.after = before, after  # type: ignore[method-assign]
-    async with works.app:
+    handler.before, handler.after = before, after  # type: ignore[method-assign]
+    async with handler.app:
         await worker.report_and_wait("ready")
 
 
@@ -40,14 +40,14 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
     """Kill a worker at number 1; return the numbers that the next one handled."""
     doomed = await workers.start(hand, url=url, name=name, stop=stop)
     await workers.wait_for("ready")
-    works = Works(new_app(), name, count=1)
-    async with works.app:
-        await works.publish(4, keys=1)
+    handler = OrderHandler(new_app(), name, count=1)
+    async with handler.app:
+        await handler.publish(4, keys=1)
         await workers.wait_for("stands still")
-        assert works.done == []
+        assert handler.done == []
         doomed.kill()
-        await eventually(lambda: ("k0", 3) in works.done, "the other one goes on")
-    return [number for _, number in works.done]
+        await eventually(lambda: ("k0", 3) in handler.done, "the other one goes on")
+    return [number for _, number in handler.done]
 
 
 @MATRIX.shows(
@@ -79,20 +79,20 @@ async def test_who_is_active_dies_after_its_effect(
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy:
-        works = Works(new_app(proxy.url), name, count=1)
-        office = Works(new_app(), name, count=1, handles=False)
+        handler = OrderHandler(new_app(proxy.url), name, count=1)
+        office = OrderHandler(new_app(), name, count=1, handles=False)
 
         async def deafen(number: int) -> None:
-            if works.done == [("k0", 0), ("k0", 1)]:
+            if handler.done == [("k0", 0), ("k0", 1)]:
                 proxy.to_server.hold()
                 proxy.cut()
                 proxy.to_server.release()
 
-        works.after = deafen  # type: ignore[method-assign]
-        async with works.app, office.app:
+        handler.after = deafen  # type: ignore[method-assign]
+        async with handler.app, office.app:
             await office.publish(4, keys=1)
-            await eventually(lambda: ("k0", 3) in works.done, "it goes on")
-    numbers = [number for _, number in works.done]
+            await eventually(lambda: ("k0", 3) in handler.done, "it goes on")
+    numbers = [number for _, number in handler.done]
     assert numbers[-3:] == [1, 2, 3]
     assert numbers.count(1) == 2
 
@@ -103,18 +103,18 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
     " messages that follow",
 )
 async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    works = Works(new_app(), name, count=1)
-    async with works.app, Proxy(amqp_url) as proxy:
-        office = Works(new_app(proxy.url), name, count=1, handles=False)
+    handler = OrderHandler(new_app(), name, count=1)
+    async with handler.app, Proxy(amqp_url) as proxy:
+        office = OrderHandler(new_app(proxy.url), name, count=1, handles=False)
         async with office.app:
             proxy.to_client.hold()
             publishing = asyncio.ensure_future(office.publish(3, keys=1))
-            await eventually(lambda: works.done == [("k0", 0)], "the broker has the first")
+            await eventually(lambda: handler.done == [("k0", 0)], "the broker has the first")
             proxy.cut()
             proxy.to_client.release()
             await publishing
-            await eventually(lambda: ("k0", 2) in works.done, "it goes on")
-    assert [number for _, number in works.done] == [0, 0, 1, 2]
+            await eventually(lambda: ("k0", 2) in handler.done, "it goes on")
+    assert [number for _, number in handler.done] == [0, 0, 1, 2]
 
 
 @MATRIX.shows(
@@ -122,12 +122,12 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     "the message is handled twice, one after the other",
 )
 async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
-    works = Works(new_app(), name)
-    async with works.app:
+    handler = OrderHandler(new_app(), name)
+    async with handler.app:
         for _ in range(2):
-            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
-        await eventually(lambda: works.done == [("k", 1)] * 2, "it is handled twice")
-    assert works.most == 1
+            await handler.partitions.publish(handler.order(key="k", number=1), message_id="the same")
+        await eventually(lambda: handler.done == [("k", 1)] * 2, "it is handled twice")
+    assert handler.most_at_once_per_key == 1
 
 
 @MATRIX.shows(
@@ -138,12 +138,12 @@ async def test_a_message_comes_twice_to_a_handler_with_once(
     redis_url: str, new_app: NewApp, name: str
 ) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
-    works = Works(new_app(), name, once=once)
-    async with works.app:
+    handler = OrderHandler(new_app(), name, once=once)
+    async with handler.app:
         for _ in range(2):
-            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
+            await handler.partitions.publish(handler.order(key="k", number=1), message_id="the same")
         await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
-    assert works.done == [("k", 1)]
+    assert handler.done == [("k", 1)]
 
 
 MATRIX.spared(
@@ -166,12 +166,12 @@ MATRIX.spared(
     "unacknowledged messages are redelivered, in order",
 )
 async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
-    office = Works(App(mortal_broker.url), name, handles=False)
-    works = Works(App(mortal_broker.url), name)
+    office = OrderHandler(App(mortal_broker.url), name, handles=False)
+    handler = OrderHandler(App(mortal_broker.url), name)
     async with office.app:
         await office.publish(3, keys=5)
         await asyncio.to_thread(mortal_broker.kill)
         await asyncio.to_thread(mortal_broker.start)
-        async with works.app:
-            await eventually(lambda: len(works.done) == 15, "all are done")
-    assert all([number for own, number in works.done if own == f"k{key}"] == [0, 1, 2] for key in range(5))
+        async with handler.app:
+            await eventually(lambda: len(handler.done) == 15, "all are done")
+    assert all([number for own, number in handler.done if own == f"k{key}"] == [0, 1, 2] for key in range(5))

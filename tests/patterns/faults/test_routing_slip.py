@@ -6,7 +6,7 @@ import asyncio
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.trip_booking import Trip
+from tests.patterns.trip_booking import TripBooking
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -20,7 +20,7 @@ MATRIX = Matrix("routing_slip", page="docs/patterns/routing_slip.md")
 
 async def agent(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
     """Book a trip in a worker that stops before or after the hotel."""
-    trip = Trip(App(url), name, hears_end=False)
+    booking = TripBooking(App(url), name, handles_end=False)
 
     async def before(what: str) -> None:
         if (what, stop) == ("hotel", "before"):
@@ -31,25 +31,27 @@ async def agent(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
         if (what, stop) == ("hotel", "after"):
             await worker.report_and_wait("stands still")
 
-    trip.before, trip.after = before, after  # type: ignore[method-assign]
-    async with trip.app:
+    booking.before, booking.after = before, after  # type: ignore[method-assign]
+    async with booking.app:
         await worker.report_and_wait("ready")
 
 
-async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Trip:
+async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> TripBooking:
     doomed = await workers.start(agent, url=url, name=name, stop=stop)
     await workers.wait_for("ready")
-    trip = Trip(new_app(), name)
-    starter = RoutingSlips(steps=[trip.flight, trip.hotel, trip.car], ends=[trip.ended])
+    booking = TripBooking(new_app(), name)
+    starter = RoutingSlips(steps=[booking.flight, booking.hotel, booking.car], ends=[booking.ended])
     app = new_app()
     app.include(starter)
     async with app:
-        await starter.start([trip.flight(to="Rome"), trip.hotel(town="Rome"), trip.car()], end=trip.ended)
+        await starter.start(
+            [booking.flight(to="Rome"), booking.hotel(town="Rome"), booking.car()], end=booking.ended
+        )
         await workers.wait_for("stands still")
         doomed.kill()
-    async with trip.app:
-        assert (await trip.is_over()).completed
-    return trip
+    async with booking.app:
+        assert (await booking.wait_for_end()).completed
+    return booking
 
 
 @MATRIX.shows(
@@ -59,8 +61,8 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
 async def test_a_worker_dies_before_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
-    trip = await succeeded(amqp_url, workers, new_app, name, "before")
-    assert {"hotel", "car"} <= set(trip.did)
+    booking = await succeeded(amqp_url, workers, new_app, name, "before")
+    assert {"hotel", "car"} <= set(booking.actions)
     assert "booked hotel" not in workers.reports
 
 
@@ -71,9 +73,9 @@ async def test_a_worker_dies_before_its_step(
 async def test_a_worker_dies_after_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
-    trip = await succeeded(amqp_url, workers, new_app, name, "after")
+    booking = await succeeded(amqp_url, workers, new_app, name, "after")
     assert workers.reports.count("booked hotel") == 1
-    assert {"hotel", "car"} <= set(trip.did)
+    assert {"hotel", "car"} <= set(booking.actions)
 
 
 @MATRIX.shows(
@@ -84,18 +86,18 @@ async def test_a_worker_dies_after_its_step(
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     async with Proxy(amqp_url) as proxy:
-        trip = Trip(new_app(proxy.url), name, once=once)
+        booking = TripBooking(new_app(proxy.url), name, once=once)
 
         async def deafen(what: str) -> None:
-            if what == "hotel" and trip.did.count("hotel") == 1 and not once.statistics.duplicates:
+            if what == "hotel" and booking.actions.count("hotel") == 1 and not once.statistics.duplicates:
                 proxy.cut()
 
-        trip.after = deafen  # type: ignore[method-assign]
-        async with trip.app:
-            await trip.start()
-            await trip.is_over()
+        booking.after = deafen  # type: ignore[method-assign]
+        async with booking.app:
+            await booking.start()
+            await booking.wait_for_end()
             await eventually(lambda: once.statistics.duplicates > 0, "a step came again")
-    assert [trip.did.count(what) for what in ("flight", "hotel", "car")] == [1, 1, 1]
+    assert [booking.actions.count(what) for what in ("flight", "hotel", "car")] == [1, 1, 1]
 
 
 @MATRIX.shows(
@@ -109,14 +111,14 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
 )
 async def test_a_slip_is_started_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
-    trip = Trip(new_app(), name, once=once)
-    async with trip.app:
+    booking = TripBooking(new_app(), name, once=once)
+    async with booking.app:
         for _ in range(3):
-            await trip.start(slip_id="s1")
-        await trip.is_over()
+            await booking.start(slip_id="s1")
+        await booking.wait_for_end()
         await eventually(lambda: once.statistics.duplicates == 2, "two are known")
-    assert trip.did == ["flight", "hotel", "car"]
-    assert len(trip.ends) == 1
+    assert booking.actions == ["flight", "hotel", "car"]
+    assert len(booking.ended_events) == 1
 
 
 MATRIX.spared(Fault.REORDERING, "nothing: a step is published when the one before it is done")
@@ -135,15 +137,15 @@ MATRIX.spared(
     "slips wait in durable queues and continue where they were",
 )
 async def test_the_broker_is_killed_between_steps(mortal_broker: BrokerProcess, name: str) -> None:
-    trip = Trip(App(mortal_broker.url), name)
+    booking = TripBooking(App(mortal_broker.url), name)
 
     async def kill(what: str) -> None:
-        if what == "hotel" and trip.did.count("hotel") == 1:
+        if what == "hotel" and booking.actions.count("hotel") == 1:
             await asyncio.to_thread(mortal_broker.kill)
             await asyncio.to_thread(mortal_broker.start)
 
-    trip.after = kill  # type: ignore[method-assign]
-    async with trip.app:
-        await trip.start()
-        assert (await trip.is_over()).completed
-    assert trip.did[:2] == ["flight", "hotel"]
+    booking.after = kill  # type: ignore[method-assign]
+    async with booking.app:
+        await booking.start()
+        assert (await booking.wait_for_end()).completed
+    assert booking.actions[:2] == ["flight", "hotel"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patterns.checkout_saga import At, Checkout
+from tests.patterns.checkout_saga import Checkout, CheckoutState
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skewed_clock import SkewedClock
@@ -30,7 +30,7 @@ MATRIX = Matrix("saga", page="docs/patterns/saga.md")
 def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
     store = RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
     checkout = Checkout(app, store, name, **settings)  # type: ignore[arg-type]
-    checkout.listen()
+    checkout.handle_commands()
     return checkout
 
 
@@ -65,8 +65,8 @@ async def survived(
         await workers.wait_for("saved" if "after" in stop else "not saved yet")
         doomed.kill()
         async with services.app:
-            await eventually(lambda: services.told == ["charge"] * charges, f"{charges} charges")
-            await services.is_at("42", At.PAYING)
+            await eventually(lambda: services.received == ["charge"] * charges, f"{charges} charges")
+            await services.wait_for_state("42", CheckoutState.PAYING)
     return services
 
 
@@ -115,14 +115,14 @@ async def test_the_acknowledgement_never_arrives(
         checkout = shop(new_app(proxy.url), redis_url, name)
         async with checkout.app:
             await publisher.publish(checkout.placed(order_id="42"))
-            await checkout.is_at("42", At.PAYING)
+            await checkout.wait_for_state("42", CheckoutState.PAYING)
             proxy.to_server.hold()
             await publisher.publish(checkout.noted(order_id="42"))
             await eventually(lambda: checkout.saga.statistics.passed == 2, "it is taken")
             proxy.cut()
             proxy.to_server.release()
             await eventually(lambda: checkout.saga.statistics.repeated >= 1, "it comes again")
-            history = await checkout.is_at("42", At.PAYING)
+            history = await checkout.wait_for_state("42", CheckoutState.PAYING)
     assert history.as_json()["data"]["notes"] == 1
 
 
@@ -136,15 +136,15 @@ async def test_confirms_never_arrive(amqp_url: str, redis_url: str, new_app: New
         saga = shop(new_app(), redis_url, name)
         async with saga.app, new_app(proxy.url) as publisher:
             await publisher.publish(saga.placed(order_id="41"))
-            await saga.is_at("41", At.PAYING)
+            await saga.wait_for_state("41", CheckoutState.PAYING)
             proxy.to_client.hold()
             publishing = asyncio.ensure_future(publisher.publish(saga.placed(order_id="42")))
-            await saga.is_at("42", At.PAYING)
+            await saga.wait_for_state("42", CheckoutState.PAYING)
             proxy.cut()
             proxy.to_client.release()
             await publishing
             await eventually(lambda: saga.saga.statistics.repeated >= 1, "the copy is known")
-    assert saga.told == ["charge", "charge"]
+    assert saga.received == ["charge", "charge"]
 
 
 @MATRIX.shows(
@@ -155,12 +155,12 @@ async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name
     checkout = shop(new_app(), redis_url, name)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", At.PAYING)
+        await checkout.wait_for_state("42", CheckoutState.PAYING)
         for _ in range(3):
             await app.publish(checkout.noted(order_id="42"), message_id="the same")
         await eventually(lambda: checkout.saga.statistics.repeated == 2, "two are known")
-        assert (await checkout.is_at("42", At.PAYING)).as_json()["data"]["notes"] == 1
-    assert checkout.told == ["charge"]
+        assert (await checkout.wait_for_state("42", CheckoutState.PAYING)).as_json()["data"]["notes"] == 1
+    assert checkout.received == ["charge"]
 
 
 @MATRIX.shows(
@@ -174,7 +174,7 @@ async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewAp
         await app.publish(checkout.charged(order_id="42"))
         await eventually(lambda: checkout.saga.statistics.delayed >= 2, "both are put aside")
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_at("42", COMPLETED)
+        await checkout.wait_for_state("42", COMPLETED)
 
 
 @MATRIX.shows(
@@ -188,11 +188,11 @@ async def test_the_broker_is_killed_while_a_timeout_waits(
     checkout = shop(App(mortal_broker.url), redis_url, name, pay_within=timedelta(seconds=1.5))
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
-        await checkout.is_told("charge")
+        await checkout.wait_for_commands("charge")
         await asyncio.to_thread(mortal_broker.kill)
         await asyncio.to_thread(mortal_broker.start)
-        await checkout.is_at("42", COMPENSATED)
-        await checkout.is_told("charge", "release")
+        await checkout.wait_for_state("42", COMPENSATED)
+        await checkout.wait_for_commands("charge", "release")
 
 
 @MATRIX.shows(
@@ -206,8 +206,8 @@ async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> 
         await app.publish(checkout.placed(order_id="42"))
         await eventually(lambda: checkout.saga.statistics.postponed >= 2, "it is put off")
         with redis_server(tmp_path, port=port):
-            await checkout.is_told("charge")
-            await checkout.is_at("42", At.PAYING)
+            await checkout.wait_for_commands("charge")
+            await checkout.wait_for_state("42", CheckoutState.PAYING)
 
 
 @MATRIX.shows(
@@ -227,11 +227,11 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app
             await app.publish(right.placed(order_id=f"{number}"))
             await app.publish(right.charged(order_id=f"{number}"))
         for number in range(10):
-            history = await right.is_at(f"{number}", At.SHIPPING)
+            history = await right.wait_for_state(f"{number}", CheckoutState.SHIPPING)
             assert [line.message for line in history.entries] == ["placed", "charged"]
         assert ahead.saga.statistics.passed > 0
         await app.publish_many([right.shipped(order_id=f"{number}") for number in range(10)])
-        histories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
+        histories = [await right.wait_for_state(f"{number}", COMPLETED) for number in range(10)]
         async with RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as store:
             forgetful = Checkout(App(amqp_url, clock=SkewedClock(8 * 86_400)), store, name)
             assert [await forgetful.saga.history(history.key) for history in histories] == [None] * 10
@@ -257,5 +257,5 @@ async def test_a_timeout_is_handled_by_a_machine_with_another_clock(
         await app.publish(first.placed(order_id="42"))
         await eventually(lambda: first.saga.statistics.passed == 1, "it is begun")
     async with second.app:
-        await second.is_at("42", COMPENSATED)
+        await second.wait_for_state("42", COMPENSATED)
     assert time.monotonic() - began >= within.total_seconds() - 0.01

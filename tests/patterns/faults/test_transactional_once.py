@@ -13,7 +13,7 @@ from sqlalchemy import text
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skewed_clock import SkewedClock
-from tests.patterns.sql_sessions import Sessions, sessions_of
+from tests.patterns.sql_sessions import Sessions, open_sessions
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.postgres import PostgreSQL
@@ -80,7 +80,7 @@ async def paid(sessions: Sessions, *order_ids: str) -> None:
 
 async def bookkeeper(worker: WorkerChannel, url: str, queue: str, database: str, stop: str = "") -> None:
     """Handle messages in a worker that stops before or after its effect."""
-    async with sessions_of(database, queue) as sessions:
+    async with open_sessions(database, queue) as sessions:
         its = Books(App(url), queue, sessions)
 
         async def before() -> None:
@@ -98,7 +98,7 @@ async def bookkeeper(worker: WorkerChannel, url: str, queue: str, database: str,
 
 @pytest.fixture
 async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sessions]:
-    async with sessions_of(mortal_postgres.url, name) as opened:
+    async with open_sessions(mortal_postgres.url, name) as opened:
         async with opened.begin() as session:
             await session.execute(text("CREATE TABLE payments (order_id text)"))
         yield opened

@@ -18,7 +18,7 @@ from tests.faults.soak.spark.arrivals import Arrivals, identity
 def files(output: Path) -> list[Path]:
     """Return the committed files, by micro-batch and task."""
     entries = batches(output / "_spark_metadata")
-    # A compact entry repeats what all before it said, which Spark removes in time.
+    # A compact entry repeats all earlier entries, which Spark removes in time.
     whole = max((place for place, entry in enumerate(entries) if entry.suffix == ".compact"), default=0)
     found: list[Path] = []
     for entry in entries[whole:]:
