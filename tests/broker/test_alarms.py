@@ -66,8 +66,8 @@ class OnRabbitMQ:
         self._change(f"rabbit_disk_monitor:set_disk_free_limit({limit})", "disk", raised)
 
     def _change(self, change: str, resource: str, raised: bool) -> None:
-        told = self.server.ctl("eval", f"{change}, rabbit_alarm:get_alarms().")
-        if (resource in told) != raised:
+        active = self.server.ctl("eval", f"{change}, rabbit_alarm:get_alarms().")
+        if (resource in active) != raised:
             wait_until(
                 lambda: (resource in self.server.ctl("eval", "rabbit_alarm:get_alarms().")) == raised,
                 f"the {resource} alarm is {raised}",
@@ -194,7 +194,7 @@ def test_a_blocked_connection_is_not_dropped_for_missing_heartbeats() -> None:
         peer.connect(heartbeat=1000).open()
         peer.publish("amq.fanout", "")
         peer.expect(Connection.Blocked)
-        # In the first interval the handshake counts as a heartbeat. Then four of its heartbeats, and none of ours.
+        # In the first interval the frames of the broker count as its heartbeat. Then it sends four, and the client none.
         pass_time(broker, 1000)
         for _ in range(4):
             pass_time(broker, 1000)
