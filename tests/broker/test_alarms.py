@@ -187,6 +187,20 @@ def test_a_consumer_continues_during_an_alarm(alarms: Switches) -> None:
             peer.sync()
 
 
+def test_a_closing_connection_is_not_blocked(alarms: Switches) -> None:
+    """Frames behind connection.close are discarded, but for close-ok (AMQP 0-9-1 section 4.2.2)."""
+    with RawClient(alarms.url) as peer:
+        peer.connect().open()
+        peer.publish("amq.fanout", "")
+        peer.sync()
+        peer.send(commands.Basic.Qos(prefetch_size=1))
+        peer.expect(Connection.Close)
+        with raised(alarms.memory):
+            peer.publish("amq.fanout", "")
+            peer.send(Connection.CloseOk(), 0)
+            assert peer.at_end()
+
+
 def test_a_blocked_connection_is_not_dropped_for_missing_heartbeats() -> None:
     """Warren only: a heartbeat is missed after two timeouts."""
     config = BrokerConfig(memory_alarm=True, memory_limit=MIN_MEMORY_LIMIT)
