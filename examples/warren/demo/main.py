@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> float:
-    """Parse a finite number above 0."""
+    """Parse a command-line value that must be a finite number above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError
@@ -225,7 +225,8 @@ def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> 
 
 
 def print_verdict(verdict: Verdict, out: Path, seconds: float) -> None:
-    """Print the table of outcomes, and each error."""
+    """Print how many orders are correct, wrong or not judged, how many have each outcome, and the errors of the first
+    ten wrong orders."""
     share = verdict.unjudged / verdict.orders
     table = Table(title="Every order is correct" if verdict.passed else "Not every order is correct")
     table.add_column("orders")

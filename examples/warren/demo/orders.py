@@ -35,7 +35,7 @@ def read_orders(path: Path) -> list[Order]:
 
     Times are ISO 8601; without a time zone they are UTC.
 
-    :raises UsageError: if the file is missing or malformed; with the line number
+    :raises UsageError: if the file is missing or malformed; the error names the line
     """
     orders: dict[str, Order] = {}
     try:

@@ -72,7 +72,7 @@ class Shop:
     def __init__(self, url: str, time_to_pay: timedelta, store: Store) -> None:
         self.processed = ProcessedOrders()
         self.changed = asyncio.Event()
-        """Set after each change of `processed`."""
+        """Event that is set after each change of `processed`."""
         # Time is scaled down: with the usual backoff, reconnecting would delay a tenth of the orders.
         self.app = App(url, longest_retry=0.25)
         self.unpaid = Deadline(

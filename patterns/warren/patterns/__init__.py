@@ -1,4 +1,5 @@
-"""Reliability patterns on top of the SDK. All public names can be imported from here; optional packages load on use."""
+"""Reliability patterns on top of the SDK. All public names can be imported from here; optional packages, such as
+database drivers, are imported only when a pattern that needs them is used."""
 
 from warren.patterns.backoff import backoff
 from warren.patterns.catch_all import CatchAll

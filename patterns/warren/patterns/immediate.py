@@ -100,8 +100,8 @@ class Immediate:
     def handle(
         self, message: Any, *, concurrency: int = 10, retry: RetryPolicy | None = None
     ) -> Callable[[Handler], Handler]:
-        """Decorate the handler, as `app.handle` does; `message` is a `Message` without a queue of its own, or another
-        type that pydantic reads."""
+        """Decorate the handler of the queue's messages, as `app.handle` does; `message` is a `Message` without a queue
+        of its own, or another type that pydantic reads."""
         app = self._included()
 
         def register(function: Handler) -> Handler:

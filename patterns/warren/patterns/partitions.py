@@ -77,9 +77,10 @@ class Partitions:
     def handle(
         self, message: type[Event], **options: Any
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
-        """Decorate the handler of a message, as `app.handle` does.
+        """Decorate the handler of a message class, as `app.handle` does, for all partitions.
 
-        :param options: `retry=`, `once=` and the like, as for `app.handle`; a delayed retry gives up the order.
+        :param options: `retry=`, `once=` and the like, as for `app.handle`; with a delay before a retry, the next
+            message is handled first, so the order is lost.
         """
 
         def register(

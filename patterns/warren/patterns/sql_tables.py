@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def require_sqlalchemy(purpose: str) -> None:
-    """Raise `UsageError` if SQLAlchemy is not installed."""
+    """Raise `UsageError` if SQLAlchemy is not installed; its text names the `purpose`."""
     require_package("sqlalchemy", "sql", purpose)
 
 

@@ -73,8 +73,8 @@ class WorkQueue:
         """Do nothing: there is nothing to close."""
 
     def handle(self, message: Any, *, retry: RetryPolicy | None = None) -> Callable[[Handler], Handler]:
-        """Decorate the handler, as `app.handle` does; `message` is a `Message` without a queue of its own, or another
-        type that pydantic reads."""
+        """Decorate the handler of the work queue's messages, as `app.handle` does; `message` is a `Message` without a
+        queue of its own, or another type that pydantic reads."""
         app = self._included()
 
         def register(function: Handler) -> Handler:

@@ -32,7 +32,7 @@ class TestEnvironment(Protocol):
     def clock(self) -> Clock: ...
 
     def now(self) -> float:
-        """Return the test's time, in seconds since 1970."""
+        """Return the test's current time, in seconds since 1970."""
         ...
 
     def open(self, probe: Probe) -> AbstractAsyncContextManager[str]:

@@ -97,7 +97,7 @@ class Warren:
 
     @property
     def clock(self) -> Clock:
-        """The test's clock, for stores and services that take one."""
+        """Clock that follows the test's time, for stores and services that take one."""
         return self._clock
 
     @property
@@ -201,7 +201,8 @@ class Warren:
         ]
 
     def published(self, kind: type[Sent]) -> list[Sent]:
-        """Return the messages of this class (or of a subclass) that the Apps published, in the order of their confirms.
+        """Return the messages of this class (or of a subclass) that the Apps published, in the order of the broker's
+        confirms.
 
         Messages that the test published are not included.
         """
@@ -240,7 +241,7 @@ class Warren:
         self._apps = ()
 
     def _pending_work(self) -> str:
-        """Return a description of the Apps' current work, empty if they are idle."""
+        """Return a description of the Apps' unfinished work, such as a running handler; empty if they are idle."""
         running, calls = Counter[str](), 0
         for app in (self._client(), *self._apps):
             if app.state is State.CLOSED:
@@ -263,7 +264,7 @@ class Warren:
 
 
 def _as_delivery(sent: Outgoing) -> Delivery:
-    """Return a published message as its consumer would receive it."""
+    """Return a published message as a delivery, as its consumer would receive it, so that it can be decoded."""
     return Delivery(
         sent.body, sent.exchange, sent.routing_key, "", False, headers=None, properties=sent.properties
     )

@@ -28,7 +28,7 @@ class RewritingProxy:
     """Proxy for a live broker: `async with RewritingProxy(url, rewriter) as proxy:`, then connect to `proxy.url`.
 
     :param target: URL of the broker; with `amqps`, its certificate is verified with the system's authorities.
-    :ivar last_frame_at: event loop time of the last frame that is no heartbeat, in seconds.
+    :ivar last_frame_at: time of the last frame that is no heartbeat, in seconds of the event loop's clock.
     """
 
     def __init__(self, target: str, rewriter: NameRewriter) -> None:

@@ -42,7 +42,7 @@ class BlobStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release connections. Idempotent; the next use opens them again."""
+        """Close the store's connections. Idempotent; the next use opens them again."""
         ...
 
 

@@ -50,13 +50,13 @@ class ClaimCheckStatistics:
     """Counters of one `ClaimCheck` in this process."""
 
     checked: int = 0
-    """Bodies that were stored."""
+    """Bodies that this process put into the blob store."""
     claimed: int = 0
-    """Bodies that were fetched."""
+    """Bodies that this process fetched from the blob store and found unchanged."""
     lost: int = 0
-    """Claims whose body was missing or had been changed."""
+    """Bodies that were missing in the blob store or had been changed; their messages became dead letters."""
     cleaned: int = 0
-    """Bodies that were deleted because of their age."""
+    """Bodies that this process deleted because they were older than `keep`."""
 
 
 class ClaimCheck:
@@ -156,7 +156,7 @@ class ClaimCheck:
         app.middleware(publish=self._store_body, handle=self._fetch_body)
 
     async def on_start(self) -> None:
-        """Start the periodic deletion of old bodies."""
+        """Start the periodic deletion of bodies that are older than `keep`."""
         if self._clean_every is not None:
             every = self._clean_every.total_seconds()
             # A separate context: the task belongs to no delivery.

@@ -18,7 +18,7 @@ PAGE: Final = 500
 ANSWER_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 1.0
 REQUEUE_SECONDS: Final = 2.0
-"""Seconds that a broker may take to requeue held messages after it has closed the channel."""
+"""Seconds to wait until the broker has requeued the unacknowledged messages of a closed channel."""
 POLL_SECONDS: Final = 0.05
 EMPTY_ANSWERS: Final = 4
 """Number of consecutive reports of 0 messages after which a queue counts as empty: RabbitMQ also reports 0 for a quorum
@@ -112,7 +112,7 @@ class ParkingLot:
             self._capacity += 1
 
     async def _next(self) -> tuple[int, Delivery] | None:
-        """Return the next message with its delivery tag, or None if there is none left."""
+        """Return the delivery tag and the next message of the queue, or None if the queue is empty."""
         while not self._received:
             self._usable()
             self._arrived.clear()

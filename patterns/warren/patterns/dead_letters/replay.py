@@ -33,11 +33,11 @@ Progress = Callable[[int], object]
 
 @dataclass(slots=True)
 class SelectionResult:
-    """Result of a replay or discard.
+    """Result of replaying or discarding the selected dead letters.
 
-    :ivar read: messages that were read.
-    :ivar matched: messages that matched the selection.
-    :ivar done: messages that were replayed or discarded; 0 in a dry run.
+    :ivar read: number of messages that were read.
+    :ivar matched: number of messages that matched the selection.
+    :ivar done: number of messages that were replayed or discarded; 0 in a dry run.
     :ivar failed: messages that could not be replayed, each with its error; they are still in the parking lot.
     """
 

@@ -59,7 +59,7 @@ class DeadlineStatistics:
     """Counters of one `Deadline` in this process; other processes count their own."""
 
     started: int = 0
-    """Calls of `start`, repeated ones included."""
+    """Calls of `start`, including those for a key whose deadline had been started before."""
     won: int = 0
     """Completions that were in time and the first for their key."""
     late: int = 0
@@ -78,21 +78,22 @@ class DeadlineStatistics:
 
 
 class Deadline:
-    """Deadline per key, which is either completed in time or signalled.
+    """Kind of deadline, with one instance for each key, such as an order's id. Each is either completed in time, or
+    expires and publishes its signal, a message.
 
     Call `app.include(deadline)` in every process that starts deadlines or handles due messages; a process that only
     completes deadlines needs no App.
 
     :param name: name of the kind of deadline; part of the names of its queues and of its keys in the store.
-    :param after: time until a deadline is due.
+    :param after: time from the start of a deadline until it is due.
     :param signal: returns the message to publish for a key; called again when the message is published again.
-    :param store: shared by all processes that take part: `RedisStore`, `PostgresStore`, or `SqliteStore` on one
-        machine.
+    :param store: store of the deadlines, shared by all processes that use them: `RedisStore`, `PostgresStore`, or
+        `SqliteStore` on one machine.
     :param keep: how long a settled deadline is remembered, from its due time or its decision, whichever is later.
         Default 7 days. A key that is started again within that time is not started again; afterwards it is a new
         deadline.
-    :param precision: how late, besides the broker's own delay, a deadline may be signalled that was extended or
-        started with `at`. Default a twentieth of `after`, at most 1 s.
+    :param precision: how late, besides the broker's own delay, a deadline may be signalled that was extended or started
+        with `at`. Default a twentieth of `after`, at most 1 s.
     :param retry_after: delay of a due message after the store or the signal failed. Default 5 s, at most `after`.
     :param patience: how long `start`, `complete` and `extend` retry while the store fails. Default one minute.
     :param concurrency: due messages handled at a time. Default 20.

@@ -44,7 +44,7 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 CANCEL_KEY: Final = "warren-cancel-key"
 DUE: Final = "warren-due"
-"""Header of messages that can be cancelled: the due time in milliseconds since the epoch."""
+"""Header with the due time of a message that can be cancelled, in milliseconds since the epoch."""
 PATIENCE: Final = 60.0
 RETRY_AFTER: Final = timedelta(seconds=5)
 NOW: Final = timedelta(0)
@@ -108,7 +108,7 @@ class Delay:
 
     @property
     def longest(self) -> timedelta:
-        """Longest delay of the strategy."""
+        """Longest delay that the strategy supports."""
         return self._strategy.longest
 
     def register(self, app: App) -> None:
@@ -307,7 +307,8 @@ class Delay:
     async def _resolve_target(
         self, app: App, message: object, exchange: str | None, key: str | None
     ) -> tuple[str, str]:
-        """Return the exchange and key of the message, and declare what its class needs on the broker."""
+        """Return the exchange and routing key to which the message goes when it is due, after declaring what its
+        message class needs on the broker."""
         if isinstance(message, Message) and key is None:
             kind = type(message)
             if kind.wire_key is not None:
@@ -341,7 +342,8 @@ class Delay:
                     self._ensured.add(what)
 
     async def _record(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
-        """Record the message in the store and return its due time in milliseconds."""
+        """Record the message in the store under its `cancel_key`, with its id as `token`, and return its due time in
+        milliseconds."""
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
         entry = DelayRecord(DelayState.WAITING, cancel_key, token, due_ms, *target)
         await self._decide(cancel_key, rules.schedule, entry)

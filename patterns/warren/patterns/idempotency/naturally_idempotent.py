@@ -21,7 +21,7 @@ class _NaturallyIdempotent:
         """Do nothing: the marker needs nothing from the App."""
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run the handler."""
+        """Run the handler without any protection."""
         return await handler()
 
     async def on_stop(self) -> None:

@@ -54,17 +54,18 @@ class OnceStatistics:
 
 
 class Once:
-    """Protection for a handler (`once=`): run it once for each key, and return its result to duplicates.
+    """Protection for a handler (`app.handle(..., once=Once(store))`): the handler runs once for each key, and later
+    deliveries with the same key get its stored result.
 
     :param store: `RedisStore` or `PostgresStore`, shared by processes, or `SqliteStore`, on one machine.
     :param key: returns the key of a decoded message (`lambda c: c.order_id`); by default the message id, which a
         republish and a redelivery keep. Keys of different queues are independent.
     :param keep: how long a result is stored, and a duplicate recognised. Default one day.
-    :param lease: how long a claim lasts without renewal; it is renewed each third of it while the handler runs. After
-        a crash the next delivery waits for at most this time. Default 30 s.
+    :param lease: how long a claim lasts without renewal; it is renewed each third of it while the handler runs. After a
+        crash the next delivery waits for at most this time. Default 30 s.
     :param on_store_failure: `fail_closed`, the default: no handler runs without the store; the delivery waits up to
-        `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`: the handler
-        runs unprotected, at least once.
+        `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`: the handler runs
+        unprotected, at least once.
     :param patience: how long a delivery waits, unacknowledged, for a store that fails. Default one minute.
     :param clock: clock of leases and results. Default the App's.
     :raises ConfigError: a duration is not positive.

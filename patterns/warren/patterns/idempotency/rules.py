@@ -79,7 +79,7 @@ def claim(
 
 
 def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> RuleResult[bool]:
-    """Extend the lease; answer False if the claim was lost."""
+    """Extend the lease of a claim; answer False if another worker has taken the claim over."""
     if not _holds(_read(record), claimed):
         return RuleResult(record, False)
     return RuleResult(

@@ -138,8 +138,8 @@ class Outbox:
     def publishes(
         self, function: Callable[Parameters, Awaitable[Message | Sequence[Message] | None]]
     ) -> Callable[Parameters, Coroutine[Any, Any, None]]:
-        """Decorate a handler under `TransactionalOnce` that returns a message or several, to add them to the outbox in
-        its transaction.
+        """Decorate a handler under `TransactionalOnce`, so that the message or messages that it returns are added to
+        the outbox in its transaction.
 
             @app.handle(PlaceOrder, once=TransactionalOnce(sessions))
             @outbox.publishes
@@ -178,7 +178,7 @@ class Outbox:
         return "the relay of an outbox" if self._relay is not None and self._relay.busy else ""
 
     async def on_start(self) -> None:
-        """Start the relay."""
+        """Start the relay, the task that publishes the outbox's messages."""
         if self._app is None:
             raise ConfigError("this Outbox belongs to no App: call app.include(outbox) first")
         self._loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ class Outbox:
         )
 
     async def on_stop(self) -> None:
-        """Stop the relay; another process, or the next start, relays the waiting messages."""
+        """Stop the relay. Messages that still wait are published by another process, or after the next start."""
         relay, self._relay = self._relay, None
         relay_task, self._relay_task = self._relay_task, None
         if relay is not None and relay_task is not None:

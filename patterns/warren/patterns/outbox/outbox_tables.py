@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 LEASE_ROW_ID = 1
-"""Id of the lease table's only row."""
+"""Id of the only row in the table of the relay's lease."""
 
 
 class OutboxRow(NamedTuple):
@@ -36,7 +36,7 @@ class OutboxTables:
         self._created = False
 
     async def create(self) -> None:
-        """Create the tables unless this process has done so."""
+        """Create the tables if they are missing, unless this object has already done so."""
         if not self._created:
             await create_tables(self.sessions, self.messages, self.lease)
             self._created = True
@@ -113,7 +113,7 @@ class OutboxTables:
             return [_row(row) for row in (await session.execute(wanted)).mappings()]
 
     async def delete(self, ids: Sequence[int]) -> None:
-        """Delete published messages."""
+        """Delete the messages with these ids, which the relay has published."""
         from sqlalchemy import delete
 
         async with self.sessions.begin() as session:
@@ -146,7 +146,7 @@ class OutboxTables:
             return (await session.execute(claim.returning(columns.id))).first() is not None
 
     async def release_lease(self, holder: str) -> None:
-        """Release the lease if it is held by `holder`."""
+        """Release the relay's lease if `holder` has it."""
         from sqlalchemy import update
 
         columns = self.lease.c

@@ -72,7 +72,7 @@ class Relay:
         """Highest id of the refused messages that have no retry time, because there are too many. The messages up to
         this id are read again after all later ones."""
         self._rescan_at = 0.0
-        """Earliest time at which the skipped messages are read again."""
+        """Earliest time at which refused messages without a retry time, up to `_skipped_up_to`, are read again."""
 
     @property
     def busy(self) -> bool:

@@ -37,7 +37,7 @@ class ProtectionStatistics:
 
 
 class ProtectionHeader(NamedTuple):
-    """Value of the header of a protected message: `algorithm;key id;milliseconds`."""
+    """Parsed header of an encrypted or signed message, on the wire `algorithm;key id;milliseconds`."""
 
     algorithm: str
     key_id: str
@@ -48,7 +48,7 @@ class ProtectionHeader(NamedTuple):
 
 
 def parse_header(text: object) -> ProtectionHeader | None:
-    """Return the parsed header; None if it is not in the form that Warren writes."""
+    """Parse a protection header; return None if it does not have the format that Warren writes."""
     parts = text.split(";") if isinstance(text, str) else []
     if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) < 20):
         return None

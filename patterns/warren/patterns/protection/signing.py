@@ -54,7 +54,7 @@ class Signing:
     Create it with `Signing.hmac` or `Signing.ed25519`. Include it before `Encryption` to sign the readable content.
 
     **Rotation**: give every process the new key beside the old one, then make it current everywhere, then remove the
-    old one.
+    old one when no message needs it any more.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Signing:
         max_age: timedelta | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
-        """Return a Signing with secrets that both sides share; needs no optional package.
+        """Return a Signing that uses HMAC-SHA-256 with secrets that publishers and consumers share; needs no optional
+        package.
 
         :param secrets: secrets of at least 32 random bytes (`secrets.token_bytes(32)`), by their ids; never logged.
         :param current: id of the secret that signs.
@@ -121,7 +122,8 @@ class Signing:
         max_age: timedelta | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
-        """Return a Signing with a private key that signs and public keys that check; further parameters as for `hmac`.
+        """Return a Signing that uses Ed25519: a private key signs and public keys check; further parameters as for
+        `hmac`.
 
         :param public: public keys, 32 raw bytes each, by their ids.
         :param private: private key, 32 raw bytes; None publishes without a signature and only checks. Never logged.

@@ -33,11 +33,11 @@ class RateLimitStatistics:
     waited: int = 0
     """Attempts, among those that `passed` counts, that first waited for their token."""
     delayed: int = 0
-    """Messages that would have waited too long and were delayed."""
+    """Messages that were delayed because they would have waited longer than `wait` for their token."""
     unlimited: int = 0
     """Attempts that began without a token, because the store failed and `on_store_failure="fail_open"`."""
     postponed: int = 0
-    """Messages that were delayed because the store failed."""
+    """Messages that were delayed because the limiter's store failed and `on_store_failure="fail_closed"`."""
 
 
 class RateLimit:
@@ -95,7 +95,7 @@ class RateLimit:
         """Do nothing: the limit applies to each message."""
 
     async def on_stop(self) -> None:
-        """Release the limiter's connections."""
+        """Close the limiter's connections."""
         await self._limiter.close()
 
     async def _limit(self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:

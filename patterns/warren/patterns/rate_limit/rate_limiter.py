@@ -43,7 +43,7 @@ class RateLimiter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release connections. Idempotent; the next use opens them again."""
+        """Close the limiter's connections. Idempotent; the next use opens them again."""
         ...
 
 

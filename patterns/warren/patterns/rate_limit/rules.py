@@ -40,7 +40,7 @@ class Rate:
 
     @property
     def interval_us(self) -> int:
-        """Microseconds from one token to the next."""
+        """Microseconds in which the bucket gains one token."""
         return self.per // MICROSECOND // self.count
 
     def check_cost(self, cost: int) -> None:

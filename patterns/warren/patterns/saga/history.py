@@ -31,7 +31,7 @@ class SagaHistory:
 
     @property
     def last_transition_at(self) -> datetime:
-        """Time of the last transition."""
+        """Time of the saga's last transition."""
         return datetime.fromtimestamp(self.instance.history[-1].at_ms / 1000, UTC)
 
     @property

@@ -81,7 +81,7 @@ class SagaStatistics:
     passed: int = 0
     """Messages that caused a transition, including timeouts and messages that started a saga."""
     repeated: int = 0
-    """Messages that had been handled before."""
+    """Messages that their saga had handled before, and that caused no transition."""
     delayed: int = 0
     """Messages that were delayed because their saga had no transition for them yet."""
     unexpected: int = 0
@@ -89,7 +89,7 @@ class SagaStatistics:
     stale: int = 0
     """Timeouts without effect, because the saga had left their state."""
     postponed: int = 0
-    """Messages that were delayed because the store failed."""
+    """Messages that were delayed because the store or the publishing of the saga's messages failed."""
     completed: int = 0
     compensated: int = 0
     sent: int = 0

@@ -11,9 +11,9 @@ from warren.sdk import Message
 Data = TypeVar("Data")
 
 COMPLETED: Final = "completed"
-"""State of a saga that has reached its end."""
+"""State of a saga that was completed with `CompleteSaga`."""
 COMPENSATING: Final = "compensating"
-"""State of a saga that compensates its steps, the last one first."""
+"""State of a saga that is compensating its steps, the last one first."""
 COMPENSATED: Final = "compensated"
 """State of a saga whose steps are all compensated."""
 ENDED: Final = frozenset({COMPLETED, COMPENSATED})
@@ -61,7 +61,8 @@ class StayInState(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class CompleteSaga(Generic[Data]):
-    """Transition to the end of the saga; its steps cannot be compensated any more."""
+    """Transition that ends the saga successfully, in the state `COMPLETED`; its steps cannot be compensated any
+    more."""
 
     data: Data | None = None
     send: Sequence[Message] = ()

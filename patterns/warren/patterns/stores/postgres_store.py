@@ -256,7 +256,7 @@ async def _connected(url: str, seconds: float) -> Connection:
 
 
 async def _create_table(connection: Connection, table: str) -> None:
-    """Create the table if it is missing."""
+    """Create the table of the records if it is missing."""
     from asyncpg import PostgresError
 
     exists_sql = "SELECT to_regclass($1) IS NOT NULL"

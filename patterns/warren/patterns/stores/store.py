@@ -20,7 +20,8 @@ Answer = TypeVar("Answer")
 
 
 class StoreUnavailable(WarrenError):
-    """The store did not answer in time, so the requested change may or may not have been made. Retryable."""
+    """The store did not answer in time, so the requested change may or may not have been made. The operation can be
+    retried."""
 
     retryable: bool = True
     outcome: Outcome = "unknown"
@@ -38,7 +39,8 @@ class SwapResult(NamedTuple):
 
 
 KEY_BYTES: Final = 256
-"""Longest key, in bytes of UTF-8, that is stored as it is; a longer one is stored by its SHA-256 digest."""
+"""Longest key, in bytes of UTF-8, that `record_key` returns as it is; a longer one is replaced by its SHA-256
+digest."""
 FIRST_RETRY_SECONDS: Final = 0.02
 """Seconds before the first retry of a failed store operation; each further wait is doubled, up to
 `MAX_RETRY_SECONDS`."""
@@ -70,7 +72,7 @@ class Store(Protocol):
 
 
 class ListingStore(Store, Protocol):
-    """Store that can list its records, as `RedisStore`, `SqliteStore` and `PostgresStore` can."""
+    """Store that can also list its records, as `RedisStore`, `SqliteStore` and `PostgresStore` can."""
 
     def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield all records whose key begins with `prefix`, in no order. Meant for tools and for start-up, not for each

@@ -96,7 +96,12 @@ def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
 
 
 def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
-    """Cancel the timer; answer False if there is none, or if its only time has come and is being published."""
+    """Cancel the timer; answer True if it was cancelled.
+
+    Answer False if there is no timer, or if it has a single time, for which its message is being published.
+
+    :param token: random token of this call, by which a repeated call recognises its own change.
+    """
     held = _read_any(record)
     if held is not None and held.token == token:
         return RuleResult(record, True)

@@ -126,9 +126,9 @@ def description(spec: dict[str, Any]) -> str:
 
 
 def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
-    """Return the times of a cron expression after `after_ms`.
+    """Return an iterator over the times of a cron expression after `after_ms`.
 
-    :raises ValueError: the expression or the time zone is wrong; the text is one line.
+    :raises ValueError: the expression or the time zone is wrong; the error's text has one line.
     """
     try:
         from cronsim import CronSim, CronSimError

@@ -50,7 +50,7 @@ class TimersStatistics:
     """Counters of one `Timers` in this process; other processes count their own."""
 
     fired: int = 0
-    """Publishes that the broker confirmed."""
+    """Messages of timers that this process published and the broker confirmed."""
     skipped: int = 0
     """Times for which this process published no message: missed by a timer with `skip`, or the timer was changed,
     cancelled or published by another process."""
