@@ -112,7 +112,7 @@ class MemoryBudget:
         self.timer = self.next_slice = self.unacked_timer = None
 
     def memory_bytes(self) -> i64:
-        """Return the approximate bytes that waiting messages take."""
+        """Return the approximate bytes of memory that the messages of all watched queues take."""
         total: i64 = 0
         for queue in self.rates:
             total += queue.ready.memory_bytes()

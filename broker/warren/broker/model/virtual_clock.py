@@ -15,7 +15,10 @@ Probe: TypeAlias = Callable[[], str]
 QUIET_TURNS: Final = 12
 """Iterations of the event loop without work in progress, in a row, after which all work counts as done."""
 SPINNING_TURNS: Final = 50
-"""Iterations with work in progress after which the loop polls every millisecond: a thread or a disk is at work."""
+"""Iterations of the event loop with work in progress, after which `settle` polls every millisecond instead of at once.
+
+A thread or a disk is then probably at work.
+"""
 
 
 class Unsettled(TimeoutError):

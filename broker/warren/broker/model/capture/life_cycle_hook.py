@@ -68,12 +68,15 @@ class LifeCycleHook(EventBatcher):
         self.basic_get_events: dict[tuple[bytes, str], ConsumerEvents] = {}
         """Encoded beginnings of the events of basic.get, by queue and connection."""
         self.streams_ending_in_batch: set[bytes] = set()
-        """Streams whose newest message holds a batch of events. The start and end of their consumers make no events."""
+        """Streams whose newest message holds a batch of life-cycle events.
+
+        Their consumers read events and make none.
+        """
 
     # -- publishing
 
     def publish_started(self, origin: str, message: Message, unrouted_reason: str) -> None:
-        """Begin to capture a publish. The calls for its queues follow, then `publish_finished`.
+        """Begin to record the events of a publish. Calls of `enqueued` for its queues follow, then `publish_finished`.
 
         :param origin: the name of the publisher's connection.
         :param unrouted_reason: why the message reaches no queue; empty if it reaches one.
@@ -223,7 +226,7 @@ class LifeCycleHook(EventBatcher):
     # -- consumers
 
     def consumer_started(self, consumer: Consumer) -> None:
-        """Record a new consumer."""
+        """Record the start of a consumer (basic.consume)."""
         if consumer.queue.name in self.streams_ending_in_batch:
             return
         prefix = event_prefix(
@@ -238,7 +241,7 @@ class LifeCycleHook(EventBatcher):
         self.add_event(prefix, "", -1)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Record the end of a consumer, for whatever reason."""
+        """Record the end of a consumer, by basic.cancel or for any other reason."""
         if consumer.queue.name in self.streams_ending_in_batch:
             return
         prefix = event_prefix(

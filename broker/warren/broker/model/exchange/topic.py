@@ -38,7 +38,7 @@ class TopicTrie:
         node.ends[destination] = node.ends.get(destination, 0) + 1
 
     def remove(self, pattern: bytes, destination: object) -> None:
-        """Remove a destination that was added under a pattern, once."""
+        """Undo one call of `add` with this pattern and destination."""
         path: list[tuple[TrieNode, bytes]] = []
         node = self.root
         for word in words_of(pattern):

@@ -22,13 +22,13 @@ from warren.broker.model.queue.delta import Delta
 from warren.broker.model.queue.paging import QueuePager
 
 ANY: Final = 255
-"""The highest priority of a message."""
+"""Highest priority that a message can have."""
 CHUNK: Final = 256
-"""Messages whose contents are read from disk in one step, when Q4 is refilled from Q3."""
+"""Messages whose contents are read from disk in one step, ahead of their consumption."""
 CHUNK_BYTES: Final = 512 * 1024
-"""Bytes of message bodies after which a step of reading ends before it has read `CHUNK` messages."""
+"""Bytes of message bodies after which a step of reading contents from disk ends early."""
 HEAD: Final = 1024
-"""Messages at the head of a queue that do not go to the delta: their entries stay in memory."""
+"""Messages at the head of a queue that keep an entry in memory, even if their content is on disk only."""
 MESSAGE_BYTES: Final = 240
 """Approximate bytes of memory that a message takes without its content."""
 CONTENT_BYTES: Final = 96
@@ -36,7 +36,10 @@ CONTENT_BYTES: Final = 96
 
 
 class BackingQueue:
-    """Ready messages of a queue in the order of their sequence: those with priorities from `lowest` to `highest`."""
+    """Ready messages of a queue in the order of their sequence: those with priorities from `lowest` to `highest`.
+
+    The docstring of the module explains the parts Q1 to Q4 and the delta, through which a message passes in this order.
+    """
 
     def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
         self.q1: deque[Message] = deque()
@@ -46,18 +49,18 @@ class BackingQueue:
         self.returned: list[tuple[int, Message]] = []
         """Requeued messages, which are taken before all others: a heap of (sequence, message)."""
         self.paging_out: deque[Message] = deque()
-        """Messages in Q2 and Q3 whose content is to leave memory as soon as the log has written it to disk."""
+        """Messages whose content is to leave memory as soon as the log has written it to disk."""
         self.delta = Delta(lowest, highest)
         self.read_chunk: i64 = CHUNK
         """Messages whose contents are read from disk in one step."""
         self.delta_keep: i64 = HEAD
-        """Messages at the head of the queue that do not go to the delta: their entries stay in memory."""
+        """Messages at the head of the queue that keep an entry in memory, even if their content is on disk only."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
         """Access to the messages on disk; None without a data folder, so that all messages stay in memory."""
         self.lazy = False
         """True in the queue mode lazy: contents are paged out to disk as soon as messages arrive."""
         self.appends_to_q4 = True
-        """True if published messages go to Q4, because Q3 is empty and the queue is not lazy."""
+        """True if published messages go straight to Q4, the part that is consumed next. The others are then empty."""
         self.count: i64 = 0
         self.bytes: i64 = 0
         """Bytes of the bodies of all messages. RabbitMQ counts the same for x-max-length-bytes."""
@@ -192,9 +195,9 @@ class BackingQueue:
         return True
 
     def _refill(self) -> bool:
-        """Fill the empty Q4 with the first messages of Q3, whose contents are read from disk.
+        """Fill the empty Q4, the part that is consumed next, from Q3. The contents are read from disk.
 
-        Return False if there are none or the disk cannot be read.
+        Return False if Q3 is empty or the disk cannot be read.
         """
         pager = self.pager
         q3 = self.q3
@@ -228,7 +231,10 @@ class BackingQueue:
         return len(self.q4) > 0
 
     def _promote(self) -> None:
-        """Fill the empty Q3 from the delta, segment by segment, then from Q2. If both are empty, Q1 becomes Q4."""
+        """Fill the empty Q3 from the delta, the messages that are on disk only. If there are none, Q1 becomes Q4.
+
+        Q1 to Q4 are the parts of the queue that the docstring of the module explains.
+        """
         while not self.q3 and self.delta.count:
             if not self._read_delta():
                 return
@@ -238,9 +244,9 @@ class BackingQueue:
             self.appends_to_q4 = not self.lazy
 
     def _read_delta(self) -> bool:
-        """Move the next messages of the delta to Q3, and Q2 behind them if they were the last.
+        """Read entries of the next messages in the delta, which are on disk only, and move them to Q3.
 
-        Return False if the disk cannot be read.
+        If the delta is empty then, the messages in Q2 follow. Return False if the disk cannot be read.
         """
         pager = self.pager
         delta = self.delta
@@ -289,7 +295,7 @@ class BackingQueue:
     # -- paging
 
     def memory_bytes(self) -> i64:
-        """Return the approximate bytes of memory that the messages take."""
+        """Return the approximate bytes of memory that the messages and their contents take."""
         held: i64 = len(self.q1) + len(self.q2) + len(self.q3) + len(self.q4) + len(self.returned)
         return held * MESSAGE_BYTES + self.resident * CONTENT_BYTES + self.resident_bytes
 
@@ -299,7 +305,7 @@ class BackingQueue:
         self.appends_to_q4 = not lazy and not self.q3
 
     def set_delta_keep(self, count: i64) -> None:
-        """Set the number of messages at the head of the queue that do not go to the delta."""
+        """Set the number of messages at the head of the queue that keep an entry in memory."""
         self.delta_keep = count
 
     def page_out(self, keep: i64, limit: i64) -> i64:
@@ -351,7 +357,7 @@ class BackingQueue:
             leaving.popleft()
 
     def _start_page_out(self, message: Message) -> None:
-        """Begin to page out the content of a message in Q2 or Q3.
+        """Begin to page out the content of a message.
 
         It is written to the log, unless the log has it, and leaves memory when it is on disk.
         """
@@ -375,7 +381,7 @@ class BackingQueue:
             self.resident_bytes -= message.body_size
 
     def _to_delta(self, pager: QueuePager, limit: i64) -> i64:
-        """Move messages whose content is on disk to the delta, so that they take no memory.
+        """Move messages whose content is on disk to the delta, where they take no memory at all.
 
         Those that are consumed last are moved first. Return the number of moved messages, at most `limit`.
         """

@@ -108,7 +108,7 @@ class Queue:
         self.window: Optional[DeduplicationWindow] = None  # noqa: UP045
         """Keys of recent messages, by which the queue drops duplicates; None if it does not deduplicate."""
         self.stored_window: Optional[DeduplicationWindow] = None  # noqa: UP045
-        """Deduplication window whose keys are the messages of this internal queue; None for other queues."""
+        """Deduplication window whose keys are stored as the messages of this internal queue; None for other queues."""
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Hook that records life-cycle events; None if event capture is off."""
         self.expiry = Expiry(self)

@@ -113,7 +113,10 @@ OTHER_TYPES = {
     False: (*QUORUM, *STREAM, "x-dead-letter-strategy"),
     True: (*CLASSIC, *STREAM),
 }
-"""Arguments that are refused because they belong to another type: those for quorum queues under True, others False."""
+"""Arguments that are refused because they belong to another queue type.
+
+The key is True for a quorum queue, False for a classic queue.
+"""
 
 QUEUE_EQUIVALENCE_ARGUMENTS = (
     "x-expires",

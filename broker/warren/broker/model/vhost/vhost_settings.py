@@ -18,7 +18,7 @@ class VirtualHostSettings:
     """Metadata and limits of a virtual host.
 
     :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
-    :param protected: protected from deletion.
+    :param protected: True if the virtual host must not be deleted.
     :param max_connections: limit of open connections; None is no limit, 0 allows none.
     :param max_queues: limit of queues; None is no limit, 0 allows none.
     """
