@@ -225,7 +225,7 @@ class App:
         `with app.override(open_ledger, fake_ledger):` ends the replacement with the block; without `with` it stays.
 
         :param other: the replacement, which may have dependencies of its own.
-        :raises ConfigError: if one of its parameters cannot be filled.
+        :raises ConfigError: if nothing supplies one of the parameters of the replacement.
         """
         return self._handlers.override(dependency, other)
 

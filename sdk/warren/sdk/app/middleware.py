@@ -83,7 +83,7 @@ class Middlewares:
 
 
 class OutgoingSender(Protocol):
-    """A sender of encoded messages; `Publisher` is one, and those that wrap it."""
+    """A sender of encoded messages: the `Publisher`, or a sender that wraps it."""
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
         """Send and await the confirm, within `timeout` seconds."""

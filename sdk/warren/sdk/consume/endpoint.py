@@ -26,8 +26,8 @@ class Endpoint:
     A delivery takes three steps: `Attempts` runs its handler, `Settler` turns the result or error into a settlement, and
     `HandlerReport` counts, logs and captures. A span surrounds the first two.
 
-    :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
-    :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
+    :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
+    :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
     :param retry: policy for handlers that have none of their own.
     :ivar telemetry: creates the spans, or None if the App has no telemetry; set for each run of the App.
     """

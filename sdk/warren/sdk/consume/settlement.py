@@ -61,8 +61,8 @@ class Settler:
     It publishes what has to be confirmed first: replies, delayed copies and dead letter copies.
 
     :param queue: returns the queue as it is declared now.
-    :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
-    :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
+    :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
+    :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
     :param retry: policy for handlers that have none of their own.
     :ivar circuit: circuit breaker of the queue's subscription, or None; set for each run of the App.
     :ivar redeclare: declares the App's topology again; set for each run of the App.

@@ -74,5 +74,5 @@ def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[st
 
 
 def predeclared(exchange: str) -> bool:
-    """Return whether every broker has the exchange."""
+    """Return whether the exchange exists on every broker without being declared."""
     return not exchange or exchange.startswith("amq.")

@@ -99,7 +99,8 @@ class Publisher:
         self._awaiting_republish: deque[PendingConfirm] = deque()
         """Unconfirmed messages of a lost channel, in their order."""
         self._one_at_a_time = False
-        """The broker closed the channel because of an unknown one of these messages: republish one at a time."""
+        """True if the broker closed the channel because of an unknown one of the unconfirmed messages;
+        they are then republished one at a time."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()

@@ -107,5 +107,5 @@ def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
 
 
 def name_of(member: type) -> str:
-    """Return the name of a union's member on the wire."""
+    """Return the value of the `type` property of replies that are this member of a union."""
     return member.wire_type if issubclass(member, Message) else snake_case(member.__name__)

@@ -29,7 +29,7 @@ class Telemetry:
     """OpenTelemetry options of an App: `App(telemetry=Telemetry(...))`.
 
     Without providers the global ones are used, if they are set before the App starts. Without any provider nothing is
-    recorded, at no cost; trace context of others still passes through.
+    recorded, at no cost; the trace context of other publishers is still passed on.
 
     :param create_spans: create a span for each message of a bulk publish, in addition to the span of the batch.
     :param sizes: record the opt-in attributes `messaging.message.body.size` and `.envelope.size`.

@@ -172,7 +172,7 @@ _batch: ContextVar[BatchSpan | None] = ContextVar("warren_batch", default=None)
 
 @contextmanager
 def batch_span(instruments: Instruments) -> Iterator[None]:
-    """Record all publishes inside as one batch."""
+    """Record all publishes within the block in one batch span."""
     span = BatchSpan(instruments)
     token = _batch.set(span)
     try:

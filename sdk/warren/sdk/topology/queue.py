@@ -24,7 +24,7 @@ DEAD_LETTER_EXCHANGE = "warren.dead"
 DELIVERY_LIMIT = 20
 UNLIMITED_DELIVERIES = 2**31 - 1
 """The delivery limit of a dead letter queue. Without one, RabbitMQ 4.0 and later use 20, and drop a message that was
-delivered more often, even only to look at it (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
+delivered more often, even if it was only inspected (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Strategy = Literal["at-most-once", "at-least-once"]

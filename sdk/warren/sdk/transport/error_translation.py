@@ -52,7 +52,7 @@ def translate_errors(what: str) -> Iterator[None]:
 def _cancellations() -> int:
     """Return how many cancellations of this task are pending.
 
-    There may be some from before, if the task cleans up now.
+    The number may be above 0 before an operation begins: if a cancelled task is cleaning up.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

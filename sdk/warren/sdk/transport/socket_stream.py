@@ -20,7 +20,7 @@ which would take the connection for dead."""
 
 
 class FrameWriter:
-    """Writer of frames; frames of one turn of the event loop leave in one call of the transport."""
+    """Writer of frames; all frames of one turn of the event loop are written with one call of the transport."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.transport: asyncio.WriteTransport = writer.transport

@@ -53,8 +53,8 @@ class HandlerRegistry:
     """The handlers of an App, as endpoints by the name of their queue.
 
     :param registry: topology registry of the App, to which the topology that the handlers need is added.
-    :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
-    :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
+    :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
+    :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
     :param retry: policy for handlers that have none of their own.
     :param context: objects that handlers and dependencies get by type.
     """
