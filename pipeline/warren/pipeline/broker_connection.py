@@ -73,7 +73,7 @@ class Address:
 
     @property
     def masked_url(self) -> str:
-        """The URL without its password and its query, for messages."""
+        """The URL without its password and its query, for error messages."""
         return parse_url(self.url).masked
 
     @property
@@ -82,7 +82,7 @@ class Address:
         return dict(parse_qsl(urlsplit(self.url).query))
 
     def open(self, product: str = "warren pipeline") -> BrokerConnection:
-        """Connect, and open a channel.
+        """Connect to the broker and open a channel.
 
         :param product: the client property `product`, which the broker shows for the connection
         :raises BrokerUnreachable: if the broker does not answer
@@ -276,7 +276,10 @@ class BrokerConnection:
 
 @contextmanager
 def pipeline_errors(action: str) -> Iterator[None]:
-    """Raise connection errors inside the block as `PipelineError` with the text "action: reason"."""
+    """Raise connection errors inside the block as `PipelineError` with the text "action: reason".
+
+    :param action: what the block cannot do then, such as `cannot read queue 'orders'`
+    """
     try:
         yield
     except (PipelineError, ClosedByBroker, OSError, AmqpError, TableError) as error:
@@ -347,7 +350,7 @@ def describe_connect_error(error: OSError) -> str:
 
 
 def parse_heartbeat(query: Mapping[str, str]) -> int:
-    """Return the heartbeat interval in seconds that the URL's query asks for."""
+    """Return the heartbeat interval in seconds from the query parameters of a broker's URL, or the default."""
     text = query.get("heartbeat", str(DEFAULT_HEARTBEAT))
     if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
         raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
@@ -355,7 +358,7 @@ def parse_heartbeat(query: Mapping[str, str]) -> int:
 
 
 def tls_context(query: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS settings that the URL's query asks for.
+    """Return the TLS settings from the query parameters of a broker's URL.
 
     :raises PipelineError: if a file cannot be used on this machine
     """

@@ -83,12 +83,12 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return target
 
     def _stream_options(self) -> StreamOptions | None:
-        """Return the options for reading streams; None if the source names a queue."""
+        """Return the options for reading streams; None if the options name a queue instead."""
         given = self._lower_case_options()
         return StreamOptions.from_options(given) if "stream" in given or "streams" in given else None
 
     def _spool_options(self) -> SpoolOptions | None:
-        """Return the options for reading a queue through a spool; None if no spool is named."""
+        """Return the options for reading a queue through a spool; None if the option `spoolDir` is not set."""
         given = self._lower_case_options()
         return SpoolOptions.from_options(given) if "spooldir" in given else None
 

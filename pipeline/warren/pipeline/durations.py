@@ -44,7 +44,7 @@ def two_units(seconds: int, large: int, large_name: str, small: int, small_name:
 
 
 def duration_argument(text: str, zero: bool = False) -> timedelta:
-    """Parse the duration of a command-line option.
+    """Parse the value of a command-line option that is a duration.
 
     :param zero: accept a duration of zero
     :raises argparse.ArgumentTypeError: if the text is not an accepted duration

@@ -13,7 +13,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DIGITS = 18
 """Number of decimal digits of which every number fits into 64 bits."""
 NAME_BYTES = 255
-"""Longest short string of AMQP in bytes."""
+"""Maximum length in bytes of a name in AMQP, which is a short string."""
 
 
 def parse_time(name: str, text: str) -> datetime:
@@ -62,7 +62,7 @@ def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "me
 
 
 def parse_natural(text: str) -> int | None:
-    """Return the number that decimal digits name; None for other text or a number beyond 64 bits."""
+    """Return the number that a text of decimal digits states; None for other text, or for a number beyond 64 bits."""
     return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
 

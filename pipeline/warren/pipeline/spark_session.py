@@ -1,4 +1,6 @@
-"""Spark session of a job: started quietly on loopback, active already, or on a Spark Connect server."""
+"""Spark session of a job: a new one in this process, the one that is active already, or one on a Spark Connect
+server.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,7 @@ def quiet_pandas() -> Iterator[None]:
 
 
 RESULT_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
-"""Settings that a job's results depend on."""
+"""Spark settings on which a job's results depend; they are set for the run."""
 
 QUIET_SETTINGS = {
     "spark.ui.enabled": "false",

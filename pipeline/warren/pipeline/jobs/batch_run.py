@@ -1,4 +1,4 @@
-"""Batch run of a job: read the source once, then write the tables, the summary and the page."""
+"""Batch run of a job: read the queue or streams once, then write the tables, the summary and the report page."""
 
 from __future__ import annotations
 

@@ -237,7 +237,9 @@ def source_backlog(batch: Any) -> int:
 
 
 def parse_offsets(value: Any) -> dict[str, int]:
-    """Return the integers of an offset as Spark reports it, by stream; an offset is a JSON text or its parsed form."""
+    """Return the offset in a query's progress as integers by stream; Spark reports it as JSON text or already
+    parsed.
+    """
     found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
 

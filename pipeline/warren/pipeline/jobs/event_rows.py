@@ -1,4 +1,6 @@
-"""Captured message events as rows: the content of the batches on a stream, each event once."""
+"""Conversion of captured message events to rows. Streams contain them as messages with batches of events; each event
+becomes one row.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class StreamingQueries:
         self.running[name] = start_query()
 
     def check(self) -> None:
-        """Restart queries that ended only because their Python worker was slow to start.
+        """Raise the error of a query that failed, but restart queries that failed only because their Python worker
+        started slowly.
 
         Spark waits ten seconds for the worker of a streaming source, which no setting changes (Spark 4,
         PythonWorkerFactory, createSimpleWorker), and the worker first loads pyspark: a busy machine may take longer.

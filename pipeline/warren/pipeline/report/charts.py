@@ -246,7 +246,7 @@ def ranking_svg(data: Ranking, width: int, name: str) -> str:
 
 
 def shorten_middle(name: str, room: int) -> str:
-    """Shorten a name to a number of characters; keep its end, because names of queues often differ there."""
+    """Shorten a queue's name to `room` characters in its middle, because queue names often differ at their ends."""
     if len(name) <= room:
         return name
     end = room // 3
@@ -254,7 +254,11 @@ def shorten_middle(name: str, room: int) -> str:
 
 
 def svg(title: str, description: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
-    """Return an SVG element with its title and description for screen readers."""
+    """Return an SVG element with its content, and a title and description for screen readers.
+
+    :param name: prefix for element ids, unique on the page
+    :param drawn: SVG elements of the content
+    """
     kind = "narrow" if width == NARROW else "wide"
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height:g}" role="img" aria-labelledby="{name}t {name}d">'

@@ -15,7 +15,7 @@ from html import escape
 WIDE, NARROW = 620, 330
 ROW = 34
 LETTER = 8.2
-"""Approximate width of the widest letter in SVG units, to calculate the width of labels."""
+"""Approximate width of a letter in SVG units, by which the room for labels is estimated; few letters are wider."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
 
 
 def table(figure_data: Table) -> str:
-    """Return an HTML table."""
+    """Return a table as an HTML element."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in figure_data.head)
     body = "".join(
         f"<tr{' class=strong' if at == figure_data.emphasised else ''}>"

@@ -1,1 +1,1 @@
-"""Sink side: rows of a DataFrame published as messages, each of them confirmed."""
+"""Write side of the data source `amqp`: rows of a DataFrame are published as messages, each of them confirmed."""

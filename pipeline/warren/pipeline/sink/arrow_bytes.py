@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 Cells: TypeAlias = "list[bytes | None]"
-"""Values of a column; a null is None."""
+"""Values of a column as bytes; None for null."""
 
 
 def cells(column: Any) -> Cells:

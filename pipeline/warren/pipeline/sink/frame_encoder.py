@@ -290,7 +290,7 @@ def encode_timestamps(column: Any) -> Cells:
 
 
 def body_frames(body: bytes, room: int) -> list[bytes]:
-    """Split a body into frames of at most `room` bytes each."""
+    """Encode a message body as body frames with a payload of at most `room` bytes each."""
     frames = []
     for begin in range(0, len(body), room):
         part = body[begin : begin + room]

@@ -19,7 +19,7 @@ from warren.pipeline.sink.write_options import WINDOW_BYTES, Target
 from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 SEND_CHUNK = 64 * 1024
-"""Bytes that are offered to the socket at a time."""
+"""Maximum bytes of frames that are passed to the socket at a time."""
 POLL_INTERVAL = 0.5
 """Longest wait in seconds for data from the broker, after which the timeout is checked."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -69,9 +69,9 @@ class Publisher:
             self._publish(chunk)
 
     def finish(self) -> None:
-        """Wait until every message is confirmed.
+        """Wait until every published message is confirmed.
 
-        :raises PipelineError: as `publish`
+        :raises PipelineError: if the broker refuses messages for too long, or returns one that no queue accepts
         """
         while len(self._confirms):
             self._wait_for_confirms()

@@ -11,7 +11,7 @@ from warren.pipeline.options import parse_bool, parse_count, parse_seconds
 
 OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""Options for Spark itself that Spark also passes to the sink of a streaming query."""
+"""Options that Spark itself uses and also passes to the writer of a streaming query; they are ignored."""
 WINDOW = 10_000
 """Default of the option `confirmWindow`: the maximum number of unconfirmed messages."""
 WINDOW_BYTES = 32 * 1024 * 1024
@@ -37,7 +37,7 @@ class Target:
 
     @staticmethod
     def from_options(given: Mapping[str, str]) -> Target:
-        """Parse the options of a write.
+        """Parse the options of the data source for a write.
 
         :param given: options with lower-case names
         :raises PipelineError: if an option is unknown, missing or not valid
@@ -60,6 +60,6 @@ class Target:
 
     @property
     def description(self) -> str:
-        """The target for error messages, without a password."""
+        """The destination and the broker's URL for error messages, without a password."""
         where = "the exchanges of its rows" if self.exchange is None else f"exchange {self.exchange!r}"
         return f"{where} at {self.address.masked_url}"

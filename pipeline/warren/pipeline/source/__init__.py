@@ -1,1 +1,1 @@
-"""Source side: reading of classic queues and streams into Spark rows."""
+"""Read side of the data source `amqp`: messages of classic queues and streams are read as Spark rows."""

@@ -17,7 +17,7 @@ Routing: TypeAlias = "tuple[bool, str, str]"
 MAX_CACHED_ROUTINGS = 1024
 """Number of decoded combinations of redelivered flag, exchange and routing key that are cached."""
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024
-"""Largest message in bytes: RabbitMQ's own upper bound."""
+"""Largest accepted message in bytes, which is RabbitMQ's own upper bound."""
 _DELIVER = struct.pack(">HH", BASIC, DELIVER)
 _frame = struct.Struct(">BHI").unpack_from
 _u64 = struct.Struct(">Q").unpack_from

@@ -32,7 +32,7 @@ class EndOffsetTracker:
         self._has_succeeded = False
 
     def end(self) -> int:
-        """Return the offset after the last message, 0 if the stream never had one.
+        """Return the stream's end offset: the offset after its last message, 0 if it never had one.
 
         If a broker that was reachable before is unreachable now, retry for the address's timeout.
 

@@ -46,7 +46,7 @@ COLUMNS = (
 MAX_CACHED_TABLES = 1024
 """Number of decoded header tables that are cached."""
 MAX_SECONDS = (2**63 - 1) // 1_000_000
-"""Latest time in seconds since 1970 whose microseconds fit into 64 bits."""
+"""Largest timestamp, in seconds since 1970, whose microseconds fit into 64 bits; a larger one is read as null."""
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
 _FIELD = b"\x0fx-stream-offset"
@@ -201,7 +201,7 @@ def as_json_value(value: Value) -> Any:
 
 
 def bytes_as_text(value: bytes) -> str:
-    """Decode UTF-8; encode other bytes as base64."""
+    """Decode bytes as UTF-8, or return them in base64 if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -35,7 +35,7 @@ EMPTY_ANSWERS = 3
 """Number of times that the broker must report no messages before the queue counts as empty. RabbitMQ also reports 0 for
 a quorum queue whose leader has not answered within 250 ms."""
 PREFETCH_LIMIT = 65_535
-"""Largest prefetch: basic.qos carries 16 bits. 0 is no limit."""
+"""Largest prefetch, because `basic.qos` carries 16 bits. For longer queues 0 is used, which is no limit."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class BrowseSession:
         self._expected = expected
 
     def next_batch(self) -> MessageColumns | None:
-        """Return the next batch; None after the counted messages have been read."""
+        """Return the next batch of messages; None after as many as were counted at the beginning have been read."""
         consumer = self._consumer
         deliveries, timeout = consumer.deliveries, consumer.connection.timeout
         last_progress_at, empty = time.monotonic(), False

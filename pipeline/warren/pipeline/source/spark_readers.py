@@ -176,7 +176,7 @@ def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> li
 
 
 def read(options: StreamOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of one partition as Arrow batches."""
+    """Yield the messages of a partition of a stream as Arrow batches."""
     assert isinstance(partition, StreamPartition)
     for messages in options.client(partition.stream).read_batches(
         partition.start, partition.stop, options.fail_on_data_loss

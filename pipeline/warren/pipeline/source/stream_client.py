@@ -46,7 +46,7 @@ YOUNG_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class StreamClient:
-    """Client for one stream of a broker.
+    """Client that finds offsets and reads messages of one stream of a broker. Each operation opens a connection.
 
     :raises PipelineError: if the stream name is empty
     """
@@ -214,9 +214,9 @@ class StreamClient:
 
 
 def first_gap(offsets: list[int], following: int, stop: int) -> int | None:
-    """Return the first missing offset before `stop`; None if there is none.
+    """Return the first missing offset before `stop` in a batch of a stream's messages; None if there is none.
 
-    :param offsets: ascending offsets, of which the first may be before `following`
+    :param offsets: ascending offsets of the batch, of which the first may be before `following`
     :param following: offset that should come next
     """
     if offsets[0] <= following and offsets[-1] - offsets[0] == len(offsets) - 1:

@@ -74,7 +74,7 @@ class StreamOptions:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> StreamOptions:
-        """Parse the data source's options.
+        """Parse the options of the data source for reading streams.
 
         :param given: options with lower-case names
         :raises PipelineError: if an option is unknown, missing or not valid
@@ -197,7 +197,7 @@ def parse_stream_names(given: Mapping[str, str]) -> list[str]:
 
 
 def parse_json_names(text: str) -> list[str]:
-    """Return the names in a JSON array."""
+    """Return the stream names in a JSON array."""
     try:
         names = json.loads(text)
     except (ValueError, RecursionError):

@@ -45,7 +45,7 @@ class SpoolFolder:
         os.close(self._lock)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file so that after a crash it has either the old or the new content."""
+        """Write a file of the folder so that after a crash it has either the old or the new content."""
         beside = self.path / f"{name}.new"
         with beside.open("wb") as file:
             file.write(data)
@@ -98,7 +98,7 @@ class SpoolFolder:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents so that they survive a crash."""
+    """Create a folder and its parents, and sync them to disk, so that they survive a crash."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ class KeySet:
         return len(self._first)
 
     def found(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those of the given keys that are in the set."""
+        """Return those of the given keys that the set contains."""
         if not len(self) or not keys:
             return set()
         asked = as_halves(b"".join(keys))

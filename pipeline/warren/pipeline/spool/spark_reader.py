@@ -29,7 +29,8 @@ from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError
 
 SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", BooleanType())])
-"""Columns of a continuous read of a queue. `offset` is the position in the spool."""
+"""Columns of a continuous read of a queue. `offset` is the position in the spool: the message's number since the spool
+was created."""
 _ARROW = ARROW.append(pa.field("possible_duplicate", pa.bool_()))
 BATCH_ROWS = 4096
 """Approximate number of rows of an Arrow batch."""

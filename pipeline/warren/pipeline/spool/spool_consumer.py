@@ -139,7 +139,7 @@ class SpoolConsumer:
             return self._reconnect(error)
 
     def _consume_until_stopped(self) -> None:
-        """Consume until the consumer is stopped, and reconnect when the connection is lost."""
+        """Move messages to the spool until `stop` is called, and reconnect when the connection is lost."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -219,7 +219,9 @@ class SpoolConsumer:
             other_frames = other_frames[end:]
 
     def _handle_frame(self, frame: bytes) -> None:
-        """Process a frame that is not part of a delivery."""
+        """Process a frame that is not part of a delivery: the reply with the queue's message count, or a frame that
+        closes the channel or connection, which raises an error.
+        """
         method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
         if method is None or method.name != "queue.declare-ok":
             self._connection.check_frame(frame)

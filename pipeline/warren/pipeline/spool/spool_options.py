@@ -55,7 +55,7 @@ class SpoolOptions:
 
     @staticmethod
     def from_options(given: Mapping[str, str]) -> SpoolOptions:
-        """Parse the data source's options.
+        """Parse the options of the data source for reading a queue through a spool.
 
         :param given: options with lower-case names
         :raises PipelineError: if an option is unknown, missing or not valid

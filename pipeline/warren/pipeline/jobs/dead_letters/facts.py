@@ -29,8 +29,8 @@ UUID7 = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12
 """Pattern of UUID version 7 (RFC 9562 section 5.7); the first twelve digits are Unix milliseconds."""
 
 MAX_CLOCK_DIFFERENCE = 2.0
-"""Seconds by which the time in an id may differ from the property `timestamp` and still be its more precise form; an id
-that differs by more was created for another purpose."""
+"""Maximum difference in seconds between the time in a UUID version 7 message id and the property `timestamp`. Within it
+the id's time is used, which is more precise; beyond it the id was created for another purpose than the publish."""
 
 WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
 
@@ -208,7 +208,7 @@ def with_age(letters: DataFrame) -> DataFrame:
 
 
 def parse_timestamp(text: Column) -> Column:
-    """Parse a time; null if it is malformed."""
+    """Return the column of texts converted to timestamps; null where a text is malformed."""
     return text.try_cast("timestamp")
 
 

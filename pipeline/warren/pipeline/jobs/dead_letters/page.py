@@ -33,7 +33,7 @@ REASONS = {
 
 
 def page(summary: Summary, run: Run) -> str:
-    """Return the whole page as HTML."""
+    """Return the report page of the job as HTML."""
     return html_page.page(
         title=headline(summary),
         lead=lead(summary, run),

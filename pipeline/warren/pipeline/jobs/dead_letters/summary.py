@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BurstRule:
-    """Definition of a burst: at least `least` deaths of one reason, none more than `gap` after the one before."""
+    """Definition of a burst: at least `least` deaths for one reason, each at most `gap` after the one before."""
 
     gap: timedelta = timedelta(seconds=10)
     least: int = 10

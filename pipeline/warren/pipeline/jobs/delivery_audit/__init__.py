@@ -1,6 +1,6 @@
 """The job `delivery-audit`: the outcome of every message, and which were lost, duplicated, reordered or late.
 
-It reads the message events that applications and brokers capture to a stream.
+It reads the streams to which applications and brokers publish captured message events.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
 
 
 def ordered_times(spans: DataFrame) -> DataFrame:
-    """Swap the two times of a row where clocks disagree, so that `since` is the earlier one; null stays null."""
+    """Swap `since` and `until` in rows where `since` is later because two clocks disagree; a null `since` stays
+    null.
+    """
     from pyspark.sql import functions as F
 
     known = F.col("since").isNotNull()

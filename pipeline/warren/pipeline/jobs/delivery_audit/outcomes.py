@@ -89,7 +89,7 @@ def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def purges_of(events: DataFrame) -> DataFrame:
-    """Return the time at which each queue was last purged or deleted."""
+    """Return one row for each queue that was purged or deleted, with the last time (`purged_at`)."""
     from pyspark.sql import functions as F
 
     purges = events.where((F.col("event") == event.PURGED) & F.col("queue").isNotNull())
@@ -111,7 +111,7 @@ def larger_count(name: str) -> Column:
 
 
 def is_stream() -> Column:
-    """Return whether the queue is a stream."""
+    """Return the column "the queue is a stream"; false if it is unknown."""
     from pyspark.sql import functions as F
 
     return F.coalesce("stream", F.lit(False))

@@ -39,7 +39,7 @@ SPEED = (("good", "50 % within"), ("plain", "90 % within"), ("off", "99 % within
 
 
 def page(summary: Summary, run: Run) -> str:
-    """Return the whole page as HTML."""
+    """Return the report page of the job as HTML."""
     numbers = summary.messages
     found = summary.findings
     return html_page.page(
@@ -235,7 +235,7 @@ def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> F
 
 
 def format_time(instant: str | None) -> str:
-    """Format a time; `never` if there is none."""
+    """Format an ISO 8601 time in UTC; `never` for None."""
     return "never" if instant is None else clock(instant)
 
 

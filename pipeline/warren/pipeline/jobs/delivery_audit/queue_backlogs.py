@@ -1,4 +1,6 @@
-"""Queues with a backlog, with the advice that the job `flow` derives from the same events."""
+"""Queues with a backlog at the end of the captured time, with the advice that the job `flow` derives from the same
+events.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DRAWN, LISTED = 4, 12
 
 
 def page(summary: Summary, run: Run) -> str:
-    """Return the whole page as HTML."""
+    """Return the report page of the job as HTML."""
     needy = [queue for queue in summary.queues if needs_help(queue)]
     published = sum(queue.published_a_second for queue in summary.queues)
     settled = sum(queue.settled_a_second for queue in summary.queues)
@@ -168,7 +168,7 @@ def forecasts(summary: Summary) -> Iterable[str]:
 
 
 def forecast_words(ahead: Forecast) -> str:
-    """Format a forecast as a sentence."""
+    """Format the forecast of a full queue as a clause of a sentence."""
     limit = f"{ahead.limit:,.0f} {ahead.unit}"
     if ahead.level >= ahead.limit:
         return f"it is full: {ahead.level:,.0f} of {limit}."

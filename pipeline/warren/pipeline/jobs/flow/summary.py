@@ -80,7 +80,7 @@ class Queue:
     by: str
     """Side whose events are used: `broker` if the broker captured any about this queue, else `sdk`."""
     stream: bool
-    """True for a stream, which has rates but no levels, growth, forecast or measures."""
+    """True for a stream. It has rates, but no levels, growth, forecast or measures, because it keeps all messages."""
     published: int
     delivered: int
     redelivered: int
@@ -100,12 +100,12 @@ class Queue:
     began_with: int | None
     """Minimum number of messages in the queue before the first event: at times more had left it than had arrived."""
     ready: int | None
-    """Ready messages at the end; None for a stream, like all levels."""
+    """Ready messages at the end of the period. This and all other levels are None for a stream."""
     unacked: int | None
     peak: int | None
-    """Highest number of ready messages at the end of a second."""
+    """Largest number of ready messages at the end of any second."""
     growth: Growth | None
-    """Growth of the ready messages; None if the period is too short, and for a stream."""
+    """Growth of the ready messages; None for a stream, or if the period is too short."""
     consumers: int
     """Number of consumers at the end of the period."""
     prefetch: int | None

@@ -17,7 +17,7 @@ from statistics import NormalDist, fmean, stdev
 LEVEL = 0.95
 """Confidence level of the intervals of the growth."""
 MIN_CHANGES = 4
-"""Number of changes between steps below which no growth is computed."""
+"""Minimum number of changes of the level, from one step to the next, from which growth is computed."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return `orders`: one row for each order, with its times and outcome."""
+    """Return the table `orders`: one row for each order, with its times and outcome."""
     from pyspark.sql import functions as F
 
     orders = merged_facts(facts_of(events)).withColumns(

@@ -19,7 +19,7 @@ LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "ca
 
 
 def page(summary: Summary, run: Run) -> str:
-    """Return the whole page as HTML."""
+    """Return the report page of the job as HTML."""
     timeout = format_duration(summary.timeout_seconds)
     share = percent(summary.paid_in_time, summary.orders)
     return html_page.page(

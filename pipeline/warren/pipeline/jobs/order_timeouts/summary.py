@@ -109,7 +109,7 @@ class Summary:
     decided_otherwise: int
     """Number of paid orders whose outcome differs from the one that their times imply under the timeout."""
     examples: dict[str, tuple[str, ...]]
-    """Some order ids for each contradiction, and for `decided_otherwise`."""
+    """Some order ids for each contradiction (key of `CONTRADICTIONS`), and for `decided_otherwise`."""
     delay: Delay
     recount: tuple[Recount, ...]
 
