@@ -246,7 +246,9 @@ def timeline_of(
 
 
 def step_for(seconds: float) -> int:
-    """Return the smallest width of a time step in seconds with which a period of `seconds` has at most `SLOTS` steps."""
+    """Return the smallest width of a time step in seconds with which a period of `seconds` has at most `SLOTS`
+    steps.
+    """
     for step in STEPS:
         if seconds / step < SLOTS - 1:
             return step

@@ -213,7 +213,9 @@ def parse_timestamp(text: Column) -> Column:
 
 
 def header_milliseconds(header: str) -> Column:
-    """Return the column with the time that a header of the SDK states in Unix milliseconds; null without a valid one."""
+    """Return the column with the time that a header of the SDK states in Unix milliseconds; null without a
+    valid one.
+    """
     from pyspark.sql import functions as F
 
     return F.timestamp_millis(F.col("headers")[header].try_cast("long"))

@@ -302,7 +302,9 @@ def often(bucket: Bucket) -> str:
 
 
 def grouped(summary: Summary) -> Iterable[str]:
-    """Yield the HTML of bar charts of the deaths by original exchange and routing key, by message type, and by error."""
+    """Yield the HTML of bar charts of the deaths by original exchange and routing key, by message type, and by
+    error.
+    """
     for title, description, found, name in (
         (
             "Original exchange and routing key",

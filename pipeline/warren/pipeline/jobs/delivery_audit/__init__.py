@@ -111,7 +111,9 @@ def made_of(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the numbers of lost, duplicated, reordered and late messages, and the backlogs and latencies of the queues."""
+    """Print the numbers of lost, duplicated, reordered and late messages, and the backlogs and latencies of the
+    queues.
+    """
     from rich.table import Table
 
     numbers = summary.messages

@@ -1,4 +1,6 @@
-"""Findings of the audit: messages that were lost, duplicated, reordered or late, or whose fate a gap in capture hides."""
+"""Findings of the audit: messages that were lost, duplicated, reordered or late, or whose fate a gap in capture
+hides.
+"""
 
 from __future__ import annotations
 

@@ -135,7 +135,9 @@ def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFram
 
 
 def in_order(rules: Rules) -> Column:
-    """Return the column "messages of this exchange and queue keep their order": neither is listed in `rules.unordered`."""
+    """Return the column "messages of this exchange and queue keep their order": neither is listed in
+    `rules.unordered`.
+    """
     from pyspark.sql import functions as F
 
     unordered = list(rules.unordered)

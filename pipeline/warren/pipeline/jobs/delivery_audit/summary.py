@@ -194,7 +194,9 @@ def summary_of(
 
 
 def last_of(rows: DataFrame) -> int:
-    """Return the latest `captured_at` in the table `capture`, in microseconds since 1970: the end of the captured time."""
+    """Return the latest `captured_at` in the table `capture`, in microseconds since 1970: the end of the
+    captured time.
+    """
     from pyspark.sql import functions as F
 
     return rows.agg(F.unix_micros(F.max("captured_at")).alias("last")).collect()[0]["last"] or 0

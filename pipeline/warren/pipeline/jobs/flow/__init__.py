@@ -88,7 +88,9 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the rates and backlogs of the queues, and the measures recommended against growing or persisting backlogs."""
+    """Print the rates and backlogs of the queues, and the measures recommended against growing or persisting
+    backlogs.
+    """
     from rich.table import Table
 
     table = Table(title=f"{summary.events:,} events in {summary.seconds:,.0f} s", title_justify="left")

@@ -31,7 +31,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of when a queue reaches its limit, if its growth continues; times are in seconds from the last level on."""
+    """Forecast of when a queue reaches its limit, if its growth continues; times are in seconds from the last
+    level on.
+    """
 
     limit: float
     unit: str

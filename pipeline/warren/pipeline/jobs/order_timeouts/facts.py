@@ -42,7 +42,9 @@ CONTRADICTIONS = {
 
 
 def events_of(messages: DataFrame) -> DataFrame:
-    """Return one row for each message, with the fact that it states about an order; null for messages of other types."""
+    """Return one row for each message, with the fact that it states about an order; null for messages of other
+    types.
+    """
     from pyspark.sql import functions as F
 
     body = F.from_json(F.col("body").cast("string"), FIELDS)
@@ -65,7 +67,9 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """Return one row for each message that states a fact, with the order's id, times, and a flag for each kind of fact."""
+    """Return one row for each message that states a fact, with the order's id, times, and a flag for each kind
+    of fact.
+    """
     from pyspark.sql import functions as F
 
     known = events.where(F.col("kind").isNotNull() & F.col("order_id").isNotNull())
