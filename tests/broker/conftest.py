@@ -1,4 +1,4 @@
-"""Connections to the broker under test, which end with the test, and a broker of the test's own with a clock in hand."""
+"""Connections to the broker under test, closed after the test, and an in-process broker with a clock that the test moves."""
 
 from __future__ import annotations
 

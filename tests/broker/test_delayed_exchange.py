@@ -239,7 +239,7 @@ def test_cc_and_bcc_of_a_delayed_message(timed: Channel, inprocess: InProcessBro
     assert all(message is not None and "BCC" not in message.headers for message in found)
 
 
-# -- who is told
+# -- mandatory and unroutable messages
 
 
 def test_mandatory_is_decided_at_publish_time(timed: Channel, inprocess: InProcessBroker) -> None:

@@ -292,9 +292,9 @@ def test_a_new_binding_gets_the_recent_history(channel: Channel, make: Declare) 
     assert channel.drain(late) == [b"3", b"4"]
 
 
-@pytest.mark.parametrize(("value", "told"), [(0, "0"), ("a", '<<"a">>')])
+@pytest.mark.parametrize(("value", "shown"), [(0, "0"), ("a", '<<"a">>')])
 def test_the_recent_history_has_a_length(
-    peer: RawClient, make: Declare, name: str, value: object, told: str
+    peer: RawClient, make: Declare, name: str, value: object, shown: str
 ) -> None:
     make(HISTORY)
     command = made(
@@ -306,5 +306,5 @@ def test_the_recent_history_has_a_length(
     found = peer.refused(command)
     assert (found.code, found.text) == (
         406,
-        f"PRECONDITION_FAILED - Invalid argument {told}, 'x-recent-history-length' must be a positive integer",
+        f"PRECONDITION_FAILED - Invalid argument {shown}, 'x-recent-history-length' must be a positive integer",
     )

@@ -254,8 +254,8 @@ def test_a_frame_may_be_as_large_as_negotiated(raw_connect: RawConnect, name: st
         peer.send_bytes(raw_frame(2, 1, struct.pack(">HHQH", 60, 0, size, 0)) + raw_frame(3, 1, b"x" * size))
     assert peer.purge(name) == 2
     found = peer.cut_off(raw_frame(3, 1, b"x" * (frame_max + 1)))
-    told = f"{{frame_too_large,{frame_max + 1},{frame_max - 8}}}"
-    assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {told}", (0, 0))
+    reason = f"{{frame_too_large,{frame_max + 1},{frame_max - 8}}}"
+    assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {reason}", (0, 0))
 
 
 def test_deliveries_are_split_into_frames_of_the_negotiated_size(raw_connect: RawConnect, name: str) -> None:

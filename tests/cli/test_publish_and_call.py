@@ -127,8 +127,8 @@ def test_an_unroutable_message_is_a_failure(warren: Command, amqp_url: str, name
     done = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url)
     assert (done.status, done.out) == (1, "confirmed: 0\n")
     assert "1 not confirmed: no queue takes routing key" in done.err
-    told = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url, "--json")
-    assert (told.status, told.json["confirmed"], len(told.json["failed"])) == (1, 0, 1)
+    outcome = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url, "--json")
+    assert (outcome.status, outcome.json["confirmed"], len(outcome.json["failed"])) == (1, 0, 1)
 
 
 def test_a_request_prints_its_reply_and_an_error_is_one_line(

@@ -1,4 +1,4 @@
-"""The catch-all: what no binding matches is kept, and somebody is told."""
+"""Catch-all: messages that match no binding are stored, and an alert is raised."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from warren.sdk import Delivery, Event
 async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
     new_app: NewApp, amqp_url: str, name: str
 ) -> None:
-    told: list[str] = []
+    alerted_keys: list[str] = []
 
-    async def tell(delivery: Delivery) -> None:
-        told.append(delivery.routing_key)
+    async def on_alert(delivery: Delivery) -> None:
+        alerted_keys.append(delivery.routing_key)
 
-    app, orders = new_app(), CatchAll(f"{name}.orders", alert=tell)
+    app, orders = new_app(), CatchAll(f"{name}.orders", alert=on_alert)
     app.include(orders)
 
     class Placed(Event, exchange=orders.exchange, key="order.placed"):
@@ -35,7 +35,7 @@ async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
     async with app:
         await app.publish(Paid(number=1))
         await app.publish(Placed(number=2), message_id="m2")
-        await eventually(lambda: told == ["order.placed"], "somebody is told")
+        await eventually(lambda: alerted_keys == ["order.placed"], "the alert was called")
         await eventually(lambda: paid == [1], "what is routed is handled")
         assert orders.unrouted == 1
         # Somebody binds a queue at last, and what was kept goes where it should have gone.

@@ -1,4 +1,4 @@
-"""Claims on every store: one worker at a time, one result, and no word from those who were overtaken."""
+"""Claims on every store: one worker at a time, one result, and none from workers whose lease has expired."""
 
 from __future__ import annotations
 

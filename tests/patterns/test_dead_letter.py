@@ -1,4 +1,4 @@
-"""Dead letters are read without being disturbed, replayed to where they came from, and discarded."""
+"""Dead letters: browsed without a change, replayed to their original queue, and discarded."""
 
 from __future__ import annotations
 

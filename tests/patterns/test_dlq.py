@@ -1,4 +1,4 @@
-"""`warren dlq` as a person and as a program use it."""
+"""`warren dlq`: output for people, and JSON for programs."""
 
 from __future__ import annotations
 

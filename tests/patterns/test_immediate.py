@@ -1,4 +1,4 @@
-"""Immediate: handled now, or its publisher hears that nobody could."""
+"""Immediate: a message is handled now, or its publisher gets an error."""
 
 from __future__ import annotations
 

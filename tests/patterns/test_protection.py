@@ -1,4 +1,4 @@
-"""Encryption and signing on a broker: what arrives, what is refused and why, and what nobody can read on the way."""
+"""Encryption and signing on a broker: accepted and refused messages, and the content that an observer can read."""
 
 from __future__ import annotations
 

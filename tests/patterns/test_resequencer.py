@@ -1,4 +1,4 @@
-"""Messages in the order of their numbers: whatever comes first, is missing, comes twice, or is too much to keep."""
+"""Resequencer: messages in the order of their numbers, with gaps, duplicates and full buffers."""
 
 from __future__ import annotations
 
@@ -193,11 +193,11 @@ async def test_numbers_count_for_each_key_over_processes(
         text: str
 
     resequencer = Resequencer(f"{name}.told", store=open_store())
-    told: list[tuple[str, int]] = []
+    handled: list[tuple[str, int]] = []
 
     @resequencer.handle(Told)
     async def tell(message: Told, delivery: Delivery) -> None:
-        told.append((message.text, int(delivery.headers["warren-sequence"])))
+        handled.append((message.text, int(delivery.headers["warren-sequence"])))
 
     app = new_app()
     app.include(resequencer)
@@ -205,8 +205,8 @@ async def test_numbers_count_for_each_key_over_processes(
     async with app:
         for turn in range(6):
             await app.publish(Told(text=f"{turn}"), headers=await numbers[turn % 2].next("k"))
-        await eventually(lambda: len(told) == 6, "all are told")
-        assert told == [(f"{turn}", turn + 1) for turn in range(6)]
+        await eventually(lambda: len(handled) == 6, "all are told")
+        assert handled == [(f"{turn}", turn + 1) for turn in range(6)]
         await app.publish(Told(text="without a number"))
         dead = await take_one(app.url or "", f"{name}.told.dead")
     assert "the message has no number" in str(dead.headers["warren-dead-error"])

@@ -1,4 +1,4 @@
-"""Routing slips: along the itinerary, and back when a step fails."""
+"""Routing slips: steps in order, and compensation when one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sagas on a broker and each store: to the end, back again, and through what goes wrong meanwhile."""
+"""Sagas on a broker and each store: completion, compensation, and errors during both."""
 
 from __future__ import annotations
 

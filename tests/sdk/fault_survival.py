@@ -1,4 +1,4 @@
-"""One App through one fault at one step of the protocol, and what must hold afterwards."""
+"""Run one App through one fault at one step of the protocol, and check its guarantees afterwards."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def _take(app: App, queue: str) -> None:
 
 
 async def _at_last(attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """Again after what says that the connection was in the way, as a user would; nothing else is passed over."""
+    """Repeat `attempt` after errors of a lost connection, as a user would; other errors are raised."""
     while True:
         try:
             return await attempt()

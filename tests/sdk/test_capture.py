@@ -51,7 +51,7 @@ def statistics(app: App) -> CaptureStatistics:
 
 
 async def read(reading: list[CaptureReader], url: str, stream: str) -> CaptureReader:
-    """All that the App, now stopped, has told."""
+    """Return all events that the App, now stopped, has captured."""
     opened = CaptureReader(url, stream)
     reading.append(opened)
     return await asyncio.to_thread(opened.stopped)
@@ -158,13 +158,13 @@ async def test_events_of_a_stream_consumer_are_marked(
             await app.publish(message)
             await asyncio.wait_for(done.get(), 30)
 
-    told = (await read(reading, amqp_url, stream)).events
+    captured = (await read(reading, amqp_url, stream)).events
     with Connection(amqp_url) as connection:
         connection.channel().delete(f"{name}.log")
     steps = ["consuming", "delivered", "acked", "cancelled"]
-    assert [event["event"] for event in told if event.get("stream")] == steps
-    assert names(told, queue=f"{name}.log", stream=True) == steps
-    assert set(names(told, queue=name, stream=None)) >= set(steps)
+    assert [event["event"] for event in captured if event.get("stream")] == steps
+    assert names(captured, queue=f"{name}.log", stream=True) == steps
+    assert set(names(captured, queue=name, stream=None)) >= set(steps)
 
 
 async def test_a_transaction_is_captured_at_its_commit(

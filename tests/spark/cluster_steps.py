@@ -56,8 +56,8 @@ def order_timeouts(spark: SparkSession) -> dict[str, Any]:
 
 
 def job(name: str, *words: str) -> dict[str, Any]:
-    told = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), *words]
-    summary, _ = run(parse(told))
+    arguments = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), *words]
+    summary, _ = run(parse(arguments))
     assert (FOLDER / name / "report.html").stat().st_size > 1000
     return dict(summary.as_dict())
 

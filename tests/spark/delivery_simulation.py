@@ -1,5 +1,7 @@
-"""A shop of messages with accidents of every kind, told by publishers, consumers and perhaps the broker; and what an
-audit must say of it, by going through the told events one against the other."""
+"""Simulated deliveries with accidents of every kind, captured by publishers, consumers and optionally the broker.
+
+The expected findings of an audit are computed by comparing the captured events with each other, in plain Python.
+"""
 
 from __future__ import annotations
 
@@ -157,9 +159,9 @@ class Shop:
         consumer: Source,
         **known: Any,
     ) -> None:
-        told = {**here, "exchange": way["exchange"], "routing_key": way["routing_key"], **known}
-        self.add(at - 300, self.broker, "delivered", message_id, **told)
-        self.add(at, consumer, "delivered", message_id, **told)
+        fields = {**here, "exchange": way["exchange"], "routing_key": way["routing_key"], **known}
+        self.add(at - 300, self.broker, "delivered", message_id, **fields)
+        self.add(at, consumer, "delivered", message_id, **fields)
 
     def settle(self, at: int, message_id: str, here: dict[str, Any], consumer: Source) -> None:
         self.add(at, consumer, "acked", message_id, **here)

@@ -45,7 +45,7 @@ class Queue:
 
 
 @dataclass
-class Told:
+class EventLog:
     """Events in the order of time: plain dictionaries with `at` in microseconds."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Told:
 
 def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
     """Return the events of the broker and of the consumers' SDK."""
-    draw, told, order = random.Random(queue.seed), Told(), count()
+    draw, event_log, order = random.Random(queue.seed), EventLog(), count()
     agenda: list[tuple[float, int, str, Any]] = []
     ready: deque[tuple[int, bool]] = deque((-number - 1, False) for number in range(queue.waiting))
     held = [0] * queue.consumers
@@ -84,7 +84,7 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
             while ready and (queue.no_ack or held[turn] < queue.prefetch):
                 message, again = ready.popleft()
                 known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-                told.record("broker", "delivered", at, **who(turn), exchange=queue.exchange, **known)
+                event_log.record("broker", "delivered", at, **who(turn), exchange=queue.exchange, **known)
                 held[turn] += not queue.no_ack
                 plan(at + queue.way, "arrive", (turn, message, again))
             turn = (turn + 1) % queue.consumers
@@ -93,7 +93,7 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
     published = 0
     for number in range(queue.consumers):
         for by in ("broker", "sdk"):
-            told.record(by, "consuming", 0, **who(number), prefetch=queue.prefetch, no_ack=queue.no_ack)
+            event_log.record(by, "consuming", 0, **who(number), prefetch=queue.prefetch, no_ack=queue.no_ack)
     while at < seconds:
         plan(at, "publish", published)
         published += 1
@@ -104,8 +104,8 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
         at, _, what, given = heapq.heappop(agenda)
         if what == "publish":
             size = {"bytes": 100 + given % 50}
-            told.record("sdk", "published", at, exchange=queue.exchange, routing_key=queue.name, **size)
-            told.record(
+            event_log.record("sdk", "published", at, exchange=queue.exchange, routing_key=queue.name, **size)
+            event_log.record(
                 "broker",
                 "published",
                 at,
@@ -119,29 +119,29 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
                 deliver(at)
             if queue.most is not None and len(ready) > queue.most:
                 ready.popleft()
-                told.record("broker", "dead_lettered", at, queue=queue.name, reason="maxlen")
+                event_log.record("broker", "dead_lettered", at, queue=queue.name, reason="maxlen")
         elif what == "arrive":
             number, message, again = given
             known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-            told.record("sdk", "delivered", at, **who(number), exchange=queue.exchange, **known)
+            event_log.record("sdk", "delivered", at, **who(number), exchange=queue.exchange, **known)
             if queue.no_ack:
                 continue
             free[number] = max(at, free[number]) + queue.handling * draw.uniform(0.5, 1.5)
             plan(free[number], "handled", (number, message, draw.random()))
         elif what == "handled":
             number, message, luck = given
-            told.record("sdk", outcome(queue, luck), at, **who(number))
+            event_log.record("sdk", outcome(queue, luck), at, **who(number))
             plan(at + queue.way, "settle", given)
         else:
             number, message, luck = given
-            told.record("broker", outcome(queue, luck), at, **who(number))
+            event_log.record("broker", outcome(queue, luck), at, **who(number))
             held[number] -= 1
             if outcome(queue, luck) == "requeued":
                 ready.appendleft((message, True))
             if outcome(queue, luck) == "rejected":
-                told.record("broker", "dead_lettered", at, queue=queue.name, reason="rejected")
+                event_log.record("broker", "dead_lettered", at, queue=queue.name, reason="rejected")
             deliver(at)
-    return told.until(seconds)
+    return event_log.until(seconds)
 
 
 def outcome(queue: Queue, luck: float) -> str:

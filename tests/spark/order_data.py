@@ -73,13 +73,13 @@ def fact(kind: str, order_id: str, message_id: str | None = None, **times: datet
 
 def story(order: Order, timeout: timedelta = TIMEOUT) -> list[Message]:
     """Return the messages of the workflow about an order, in the order of time."""
-    told = [fact("order_placed", order.order_id, placed_at=order.placed_at)]
+    facts = [fact("order_placed", order.order_id, placed_at=order.placed_at)]
     if order.paid_at is None:
-        return [*told, fact("cancel_order", order.order_id)]
+        return [*facts, fact("cancel_order", order.order_id)]
     paid = fact("order_paid", order.order_id, paid_at=order.paid_at)
     if order.paid_at - order.placed_at <= timeout:
-        return [*told, paid]
-    return [*told, fact("order_cancelled", order.order_id), paid, fact("order_refunded", order.order_id)]
+        return [*facts, paid]
+    return [*facts, fact("order_cancelled", order.order_id), paid, fact("order_refunded", order.order_id)]
 
 
 def expected(orders: Iterable[Order], timeouts: Sequence[int]) -> dict[str, Any]:

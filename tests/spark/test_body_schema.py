@@ -97,10 +97,10 @@ def test_a_body_comes_back_as_its_model(spark: SparkSession, audit: Audit) -> No
     )
     frame = spark.read.format("amqp").options(url=audit.url, queue=audit.name).load()
     rows = frame.orderBy("offset").select(body_as(OrderPlaced).alias("order")).select("order.*").collect()
-    told = rows[0].asDict(recursive=True)
-    assert told.pop("placed_at").astimezone(UTC) == order.placed_at
-    assert json.loads(told.pop("anything")) == {"deep": [1]}
-    assert told == {
+    columns = rows[0].asDict(recursive=True)
+    assert columns.pop("placed_at").astimezone(UTC) == order.placed_at
+    assert json.loads(columns.pop("anything")) == {"deep": [1]}
+    assert columns == {
         "order_id": str(UUID(int=1)),
         "day": date(2026, 1, 31),
         "lines": [{"sku": "x", "count": 2, "price": Decimal("9.95")}],

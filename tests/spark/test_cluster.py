@@ -110,8 +110,8 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
     ) as child:
         assert child.wait(PATIENCE) == 0, child.errors[-4000:]
         assert SECRET not in child.errors
-        told = [json.loads(line) for line in child.lines if line.startswith("{")]
-    return {result["step"]: result.get("result", result.get("error")) for result in told}
+        printed = [json.loads(line) for line in child.lines if line.startswith("{")]
+    return {result["step"]: result.get("result", result.get("error")) for result in printed}
 
 
 @pytest.fixture(scope="module")

@@ -117,13 +117,13 @@ def test_every_property_and_header_comes_back_typed(spark: SparkSession, audit: 
     audit.publish([Message(b"\x00\xff{}", properties)])
     row = load(spark, audit).first()
     assert row is not None
-    told = row.asDict()
-    headers = told.pop("headers")
+    columns = row.asDict()
+    headers = columns.pop("headers")
     # As it came, with each field's type: a decimal is one still.
-    assert decode(bytes(told.pop("headers_raw")))["price"] == Decimal("9.95")
+    assert decode(bytes(columns.pop("headers_raw")))["price"] == Decimal("9.95")
     # Spark's naive datetimes are in the driver's own zone.
-    assert told.pop("timestamp").astimezone(UTC) == sent_at
-    assert told == {
+    assert columns.pop("timestamp").astimezone(UTC) == sent_at
+    assert columns == {
         "queue": audit.name,
         "offset": 0,
         "exchange": "",

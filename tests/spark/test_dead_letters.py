@@ -148,14 +148,14 @@ def read_by_hand(dead_letter_queue: Audit) -> list[Death]:
             latest, earlier = history[0], history[1:]
             stamp = properties.timestamp
             by_id = properties.message_id is not None and len(properties.message_id) == 36
-            published, told = None, None
+            published, known_from = None, None
             if by_id:
                 millis = int(properties.message_id.replace("-", "")[:12], 16)
-                published, told = datetime.fromtimestamp(millis / 1000, UTC), "message_id"
+                published, known_from = datetime.fromtimestamp(millis / 1000, UTC), "message_id"
             elif stamp is not None:
-                published, told = datetime.fromtimestamp(stamp, UTC), "timestamp"
+                published, known_from = datetime.fromtimestamp(stamp, UTC), "timestamp"
             elif earlier and min(each["time"] for each in earlier) < latest["time"]:
-                published, told = min(each["time"] for each in earlier), "first_death"
+                published, known_from = min(each["time"] for each in earlier), "first_death"
             found.append(
                 Death(
                     latest["queue"],
@@ -163,7 +163,7 @@ def read_by_hand(dead_letter_queue: Audit) -> list[Death]:
                     latest["time"],
                     properties.message_id,
                     published,
-                    told,
+                    known_from,
                     int(latest["count"]),
                     tuple((e["queue"], e["reason"], int(e["count"]), e["time"]) for e in earlier),
                     type=properties.type,

@@ -58,14 +58,14 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
     assert summary.capture.events == len(expected.events)
     assert min(summary.messages.expired, summary.messages.rejected) > 0
     assert STREAM not in {backlog.queue for backlog in summary.backlogs}
-    told = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
-    assert f"{summary.messages.expired} expired" in told
+    report = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
+    assert f"{summary.messages.expired} expired" in report
     assert (
         ", ".join(
             f"{summary.findings[kind]} {'messages were ' if kind == 'lost' else ''}{kind}"
             for kind in ("lost", "duplicated", "reordered", "late")
         )
-        in told
+        in report
     )
 
 
@@ -365,14 +365,14 @@ def test_each_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     assert summary.messages.under_way == 1
     helps = {backlog.queue: backlog.measures[0].kind for backlog in summary.backlogs}
     assert (helps["plain"], helps["held"]) == ("add_consumers", "add_consumers")
-    told = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
+    report = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
     for words in (
         "10 messages were lost, 2 duplicated, 1 reordered; events are missing",
         "silent-4",
         "consumer-silent: 1 missing",
         "consumers like these",
     ):
-        assert words in told
+        assert words in report
     assert summary.messages.redelivered == 3
     assert (summary.stays["handed_over"], summary.stays["dropped"], summary.stays["purged"]) == (6, 2, 2)
 

@@ -80,11 +80,11 @@ def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, 
         queue: len(ids) for queue, ids in of_queue.items()
     }
     for queue in summary.queues:
-        for told, seconds in zip(
+        for found, seconds in zip(
             (queue.to_delivery, queue.to_acknowledgement), took(events, queue.queue), strict=True
         ):
-            assert (told.count, told.maximum) == (len(seconds), pytest.approx(seconds[-1]))
-            for level, value in told.quantiles.items():
+            assert (found.count, found.maximum) == (len(seconds), pytest.approx(seconds[-1]))
+            for level, value in found.quantiles.items():
                 assert value == pytest.approx(quantile(seconds, float(level)))
 
 
@@ -131,7 +131,7 @@ def raw(url: str, stream: str) -> list[dict[str, Any]]:
     """Read the events of both applications without the pipeline, then add an event that advances the captured time."""
     reading = CaptureReader(url, stream)
     try:
-        told = reading.stopped(2).events
+        found = reading.stopped(2).events
     finally:
         reading.close()
     later = Source(app="later")
@@ -140,7 +140,7 @@ def raw(url: str, stream: str) -> list[dict[str, Any]]:
         telling.confirm_delivery()
         for batch in batches([later]):
             telling.basic_publish("", stream, *published(batch))
-    return told
+    return found
 
 
 def fates(spark: SparkSession, folder: Path) -> dict[tuple[str, str], str]:

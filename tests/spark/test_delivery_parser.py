@@ -16,12 +16,12 @@ from warren.wire.reply_codes import AmqpError
 FRAME_MAX = 4096
 
 
-def delivered(number: int, told: dict[str, properties.Property], body: bytes, key: bytes = b"k") -> bytes:
+def delivered(number: int, values: dict[str, properties.Property], body: bytes, key: bytes = b"k") -> bytes:
     """Return a delivery as a broker sends it; its stream offset is its number."""
-    headers = told.get("headers")
+    headers = values.get("headers")
     table = headers if isinstance(headers, bytes) else b""
     offset = b"\x0fx-stream-offset" + field_tables.long_field(number).raw
-    content = join_content(1, properties.encode({**told, "headers": table + offset}, len(body)), body)
+    content = join_content(1, properties.encode({**values, "headers": table + offset}, len(body)), body)
     deliver = methods.frame(1, "basic.deliver", b"tag", number + 1, False, b"x", key)
     return deliver + content_frames(content, 1, FRAME_MAX)
 
@@ -54,13 +54,13 @@ TOLD: list[dict[str, properties.Property]] = [
 def test_the_division_of_bytes_does_not_matter(
     sent: list[tuple[dict[str, properties.Property], int]], cuts: list[int]
 ) -> None:
-    data = b"".join(delivered(number, told, bytes(size)) for number, (told, size) in enumerate(sent))
+    data = b"".join(delivered(number, values, bytes(size)) for number, (values, size) in enumerate(sent))
     messages = taken(data, *(min(cut, len(data)) for cut in cuts))
     assert messages.offsets == list(range(len(sent)))
     assert [len(body) for body in messages.bodies] == [size for _, size in sent]
     assert messages.routings == [(False, "x", "k")] * len(sent)
     # Each row is what it would be by itself: nothing of another message's is left in it.
-    alone = [taken(delivered(0, told, b"")).rows[0] for told, _ in sent]
+    alone = [taken(delivered(0, values, b"")).rows[0] for values, _ in sent]
     assert messages.rows == alone
 
 

@@ -118,5 +118,5 @@ def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession,
     dropped += arrive(behind.batches[1], old.batches[1])
     dropped += arrive(old.batches[0], old.batches[1], source.batches[0])
     assert dropped == 0
-    told = numbers(spark.read.parquet(str(tmp_path / "events")))
-    assert told == [(f"shop-{name}", sequence) for name in (1, 2, 3) for sequence in (1, 2, 3, 4)]
+    stored = numbers(spark.read.parquet(str(tmp_path / "events")))
+    assert stored == [(f"shop-{name}", sequence) for name in (1, 2, 3) for sequence in (1, 2, 3, 4)]

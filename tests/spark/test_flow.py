@@ -55,9 +55,9 @@ def options_of(*words: str) -> Namespace:
     return parse(["flow", "--source", "amqp://localhost", "--stream", "s", "--out", "o", *words])
 
 
-def summarised(told: DataFrame, *words: str) -> Summary:
+def summarised(captured: DataFrame, *words: str) -> Summary:
     options = options_of(*words)
-    return flow.summarise({EVENTS: told, **flow.tables(told, options)}, options)
+    return flow.summarise({EVENTS: captured, **flow.tables(captured, options)}, options)
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +167,13 @@ def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
 
 
 def test_lost_events_are_reported(spark: SparkSession, summary: Summary) -> None:
-    told = sources(simulated(QUEUES[0], 8), every=100)
-    for source in told:
+    captured = sources(simulated(QUEUES[0], 8), every=100)
+    for source in captured:
         source.flush()
         del source.batches[1]
-    kept = sum(batch.count for source in told for batch in source.batches)
-    everything = sum(source.batches[-1].sequence + source.batches[-1].count - 1 for source in told)
-    found = captured_of(flow.events(messages_of(spark, batches(told)), options_of()))
+    kept = sum(batch.count for source in captured for batch in source.batches)
+    everything = sum(source.batches[-1].sequence + source.batches[-1].count - 1 for source in captured)
+    found = captured_of(flow.events(messages_of(spark, batches(captured)), options_of()))
     assert found == {"sources": 2, "events": kept, "missing": everything - kept, "cut_off": 0}
     assert found["missing"] > 0
     assert f"Capture lost {found['missing']:,} events" in flow.page(
@@ -280,13 +280,13 @@ def send(url: str, file: list[Order]) -> None:
         for name in PAID:
             using.queue_declare(name, durable=True)
         using.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
-        told = [message for order in file for message in story(order)]
-        for message in told:
+        captured = [message for order in file for message in story(order)]
+        for message in captured:
             assert message.properties is not None
             using.basic_publish("", message.properties.type, message.body, message.properties)
         for _ in range(8):
             using.basic_publish("", "log", b"x" * 10)
-        sent = {name: sum(m.properties.type == name for m in told if m.properties) for name in PAID}
+        sent = {name: sum(m.properties.type == name for m in captured if m.properties) for name in PAID}
         using.basic_qos(prefetch_count=50)
         counts = {**sent, "order_placed": HANDLED, "log": 8}
         for name, count in [*counts.items(), ("log", 8)]:

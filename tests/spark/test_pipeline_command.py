@@ -52,8 +52,8 @@ def test_without_java_it_says_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert warren_main(["pipeline", *FINE, "--out", str(tmp_path)]) == ExitStatus.USAGE
-    told = capsys.readouterr().err
-    assert told == (
+    errors = capsys.readouterr().err
+    assert errors == (
         "warren pipeline: Spark needs Java and there is none: install Java 17 or newer "
         "(Debian: apt install openjdk-17-jre-headless)\n"
     )
@@ -99,8 +99,8 @@ def test_a_failure_of_spark_is_one_line(
         out /= "x" * 150
     words = ["order-timeouts", "--source", audit.url, "--queue", audit.name, "--out", str(out), *mode]
     assert main(words) == ExitStatus.IO
-    *_, told = capsys.readouterr().err.splitlines()
-    assert told.startswith("warren pipeline: Spark failed: ")
+    *_, errors = capsys.readouterr().err.splitlines()
+    assert errors.startswith("warren pipeline: Spark failed: ")
 
 
 def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -
         frame.write.format("amqp").options(url=audit.url, exchange="").mode("append").save()
     (batch_is_full, body), (bare, nothing) = taken(audit)
     assert body == b"\x00\xff{}"
-    told = {name: value for name, value in vars(batch_is_full).items() if value is not None}
-    assert told == {
+    limits = {name: value for name, value in vars(batch_is_full).items() if value is not None}
+    assert limits == {
         "content_type": "application/json",
         "content_encoding": "utf-8",
         "headers": headers,

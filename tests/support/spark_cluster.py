@@ -86,8 +86,8 @@ class SparkCluster:
 
             def complete() -> bool:
                 try:
-                    with urlopen(f"http://127.0.0.1:{page}/json/", timeout=10) as told:
-                        return bool(json.load(told)["aliveworkers"] == WORKERS)
+                    with urlopen(f"http://127.0.0.1:{page}/json/", timeout=10) as response:
+                        return bool(json.load(response)["aliveworkers"] == WORKERS)
                 except (OSError, ValueError):  # It answers before it has its pages.
                     return False
 

@@ -333,12 +333,12 @@ def test_settings_that_rabbitmq_lacks_are_logged_or_refused(
             assert operator("list_vhosts") == ["name", "/"]
         else:
             operator("import_definitions", str(file))
-    told = [
+    warnings = [
         line
         for line in caplog.messages
         if line.startswith("event=portability.feature_used operation='set_policy")
     ]
-    assert len(told) == 2
+    assert len(warnings) == 2
 
 
 def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcessBroker) -> None:

@@ -39,7 +39,7 @@ def charge_in(queue_name: str) -> type[Charge]:
 
 
 class Till:
-    """An App whose handler fails as often as it is told to, and writes down each attempt."""
+    """App whose handler fails a given number of times and records each attempt."""
 
     def __init__(
         self, app: App, queue: str, fails: int = 1, *, steps: int = 2, step: timedelta = STEP
