@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 NONE: Final = -2
-"""No sequence. The number that follows it is no sequence either."""
+"""Stands for "no sequence". It is -2, so that the number after it is no valid sequence either."""
 
 
 def merge_ranges(ranges: list[int]) -> list[int]:

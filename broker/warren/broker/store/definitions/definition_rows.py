@@ -20,7 +20,7 @@ class ExchangeRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A durable queue that is not exclusive; `incarnation` is the number that names it in the log."""
+    """A durable queue that is not exclusive; `incarnation` is the unique number by which the log refers to it."""
 
     vhost: bytes
     name: bytes
@@ -108,7 +108,7 @@ class GlobalParameterRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All definitions at one time, each kind in the order of its keys."""
+    """All definitions that are stored at one time, as one list for each kind of row, ordered by key."""
 
     exchanges: tuple[ExchangeRow, ...] = ()
     queues: tuple[QueueRow, ...] = ()

@@ -36,16 +36,18 @@ from warren.broker.store.errors import StoreError, disk_error
 from warren.core.errors import ExitStatus
 
 _RESERVE_SIZE: Final = 1_000_000
-"""Incarnations that are reserved at a time. Those that a process has not used are never used."""
+"""Incarnations (unique numbers of queues) that are reserved on disk at a time. Unused ones are skipped after a
+restart."""
 _RETRY: Final = 1.0
 """Seconds between attempts to commit to a full disk."""
 
 
 class Definitions:
-    """The definitions of one data folder.
+    """The definitions of one data folder: durable exchanges, queues, bindings, users and parameters.
 
-    Changes are numbered as they are submitted. One thread commits them in that order, as many in one transaction as wait.
-    A change is on disk once `committed` has reached its number.
+    Changes are numbered as they are submitted. One thread commits them in that order; all that are waiting go into one
+    transaction. Methods that submit a change return its number at once. The change is on disk when the attribute
+    `committed` has reached this number; a caller replies to its client then.
     """
 
     def __init__(self, database: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -124,25 +126,37 @@ class Definitions:
         return incarnation
 
     def put(self, row: Row) -> int:
-        """Store a row and replace the one with the same key; return the change's number."""
+        """Store a row, replacing the one with the same key.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(put_statement(row))
 
     def remove(self, kind: type[Row], *key: object) -> int:
-        """Remove the rows whose key begins with these fields; return the change's number."""
+        """Remove the rows whose first key fields are `key`.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(remove_statement(kind, *key))
 
     def seed(self) -> int:
-        """Record that the first users and virtual host were created; return the change's number."""
+        """Record that the first users and virtual host were created, so that no later start creates them again.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(("UPDATE meta SET value = 1 WHERE name = 'seeded'", ()))
 
     @property
     def seeded(self) -> bool:
-        """True once the first users were created; later ones come by command only. To be read before the first change."""
+        """True once the first start has created the default users. To be read before the first change."""
         (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
         return bool(value)
 
     def delete_virtual_host(self, name: str) -> int:
-        """Remove a virtual host and all that is in it; return the change's number."""
+        """Remove a virtual host and all that is in it.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         inside = name.encode()
         return self._submit(
             remove_statement(VirtualHostRow, name),
@@ -152,13 +166,19 @@ class Definitions:
         )
 
     def delete_user(self, name: str) -> int:
-        """Remove a user and its permissions; return the change's number."""
+        """Remove a user and its permissions.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(
             *(remove_statement(kind, name) for kind in (UserRow, PermissionRow, TopicPermissionRow))
         )
 
     def delete_exchange(self, vhost: bytes, name: bytes) -> int:
-        """Remove an exchange and the bindings from and to it; return the change's number."""
+        """Remove an exchange and the bindings from and to it.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(
             remove_statement(ExchangeRow, vhost, name),
             remove_statement(BindingRow, vhost, name),
@@ -166,14 +186,20 @@ class Definitions:
         )
 
     def delete_queue(self, vhost: bytes, name: bytes) -> int:
-        """Remove a queue and the bindings to it; return the change's number."""
+        """Remove a queue and the bindings to it.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(
             remove_statement(QueueRow, vhost, name),
             ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 0", (vhost, name)),
         )
 
     def delete_binding(self, row: BindingRow) -> int:
-        """Remove a binding; return the change's number."""
+        """Remove a binding.
+
+        :return: the number of the change: it is on disk once `committed` has reached this number.
+        """
         return self._submit(remove_statement(BindingRow, *astuple(row)))
 
     def watch(self, callback: Callable[[], None]) -> None:
@@ -193,9 +219,9 @@ class Definitions:
             await future
 
     async def close(self) -> None:
-        """Commit what was submitted, end the thread, and close the database.
+        """Commit all submitted changes, end the thread, and close the database.
 
-        :raises StoreError: not all of it could be committed, and `on_failed` was not called before.
+        :raises StoreError: some changes could not be committed, and `on_failed` was not called before.
         """
         if self._closing is None:
             failed_before = self._failed

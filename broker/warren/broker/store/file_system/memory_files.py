@@ -7,7 +7,7 @@ import os
 
 
 class MemoryFiles:
-    """The `Files` of a broker that keeps its streams in memory; `sync` does nothing."""
+    """In-memory `Files` of a broker without a data folder, for its streams; `sync` does nothing."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytearray] = {}

@@ -9,7 +9,7 @@ _sync = getattr(os, "fdatasync", os.fsync)
 
 
 class OsFiles:
-    """The `Files` of a broker in production."""
+    """`Files` that calls the operating system; the one of a broker in production."""
 
     def names(self, folder: str) -> list[str]:
         return os.listdir(folder)

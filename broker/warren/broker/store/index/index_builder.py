@@ -33,7 +33,7 @@ from warren.broker.store.sequence_ranges import merge_ranges
 
 
 class _RowBuilder:
-    """A row under construction, and its entries."""
+    """Collects the entries of one queue, priority and kind; they become one row of the index."""
 
     def __init__(self, row: IndexRow) -> None:
         self.row = row

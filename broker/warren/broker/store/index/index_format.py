@@ -1,13 +1,14 @@
 """Format of a segment's index: the positions of each queue's messages, and the acknowledgements in the segment.
 
 An index is built from the segment's records once the segment is closed, and kept in a file beside it. Queues page
-messages out to it: a message that is only in the index costs no memory. A start of the broker reads the indexes in place of
-the records. An index can be rebuilt from its segment at any time, so it is not synced; one that does not fit its segment is
-not used.
+messages out to it: a message that is only in the index costs no memory. A start of the broker reads the indexes in
+place of the records. An index can be rebuilt from its segment at any time, so it is not synced; an index that does not
+fit its segment is ignored and rebuilt.
 
     header      magic, version, segment, its size, number of rows, entries, ranges, marks; CRC of header and directory
-    directory   rows: one a queue, priority and kind; acknowledged ranges; marks (delivery counts); a CRC for each page
-    of entries entries     of each row, in order of their sequence
+    directory   rows: one for each queue, priority and kind (persistent or spilled); acknowledged ranges;
+                marks (delivery counts); a CRC for each page of entries
+    entries     of each row, in order of their sequence
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ a bundle: of the message)."""
 
 
 def describe_opaque(payload: bytes) -> tuple[int, int, int]:
-    """Describe a payload that the store's user cannot decode either."""
+    """Treat a payload of unknown format as one body without priority and expiry; the default `Describe`."""
     return 0, 0, len(payload)
 
 
 VERSION: Final = 1
 TRANSIENT: Final = 1
-"""Flag of a row and its entries: spilled messages, which do not outlive the process."""
+"""Flag of a row and its entries: the messages were spilled (paged out of memory) and do not outlive the process."""
 EXPIRES: Final = 2
 """Flag of a row: some of its messages expire."""
 
@@ -60,19 +61,19 @@ class IndexRow:
         self.incarnation = incarnation
         self.priority = priority
         self.flags = flags
-        """TRANSIENT, EXPIRES."""
+        """Combination of TRANSIENT and EXPIRES."""
         self.first: i64 = 0
-        """Lowest sequence."""
+        """Lowest sequence of these messages."""
         self.last: i64 = 0
-        """Highest sequence."""
+        """Highest sequence of these messages."""
         self.bodies: i64 = 0
         """Bytes of the message bodies."""
         self.bytes: i64 = 0
-        """Bytes of the records."""
+        """Bytes of the log records of these messages."""
         self.start: i64 = 0
-        """Number of the first of its entries among the entries of the segment."""
+        """Number of the row's first entry, counted over all entries of the segment."""
         self.count: i64 = 0
-        """Number of entries."""
+        """Number of entries of the row, one for each message."""
 
     @property
     def is_transient(self) -> bool:
@@ -99,11 +100,11 @@ class SegmentIndex:
         self.size = size
         """Size of the segment in bytes."""
         self.rows = rows
-        """Rows by incarnation."""
+        """Rows of each queue, by the queue's incarnation (the number that names the queue in the log)."""
         self.acks = acks
-        """By incarnation, the ranges (first, last, first, last, ...) that records in this segment acknowledge."""
+        """Acknowledged sequences in this segment's records: by incarnation, ranges as first, last, first, last, ..."""
         self.marks = marks
-        """Delivery counts in this segment: incarnation, sequence, count."""
+        """Delivery counts that this segment's records set, as (incarnation, sequence, count)."""
         self.checks = checks
         """CRC of each page of entries."""
         self.entries = entries
@@ -164,7 +165,10 @@ def index_path(folder: str, number: int) -> str:
 
 
 def load_index(files: Files, folder: str, number: int, size: int, seed: int) -> SegmentIndex | None:
-    """Return the index of a segment of that size from its file; None if there is none, or none that can be used."""
+    """Load the index of a segment of `size` bytes from its file.
+
+    :return: None if the file is missing, damaged, or not of the segment as it is now; the index is then built again.
+    """
     path = index_path(folder, number)
     try:
         length = files.size(path)

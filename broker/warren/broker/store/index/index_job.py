@@ -1,4 +1,4 @@
-"""Job of the writer thread that indexes a segment in slices, so that batches do not wait long in between."""
+"""Job of the writer thread that indexes a segment in slices, so that writes of batches need not wait for all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IndexJob:
         self.index = index
         """The index, once the segment has been read."""
         self.finished = False
-        """The index was written, or the job failed."""
+        """True once the index was written or the job failed."""
         self.error = ""
         """Reason why the job failed; empty if it did not."""
         self.damage: list[Damage] = []

@@ -27,10 +27,10 @@ _SEQUENCE: Final = struct.Struct("<Q")
 
 
 class IndexReader:
-    """Reads entries of indexes, from memory or from their files, and keeps the pages that it read last.
+    """Reads entries of indexes, from memory or from their files, and caches the pages that it read last.
 
-    :param rebuild: builds the index of a segment from the segment, where its file is damaged.
-    :param limit: number of pages that are kept in memory.
+    :param rebuild: called if an index file is damaged; builds the index again from the segment.
+    :param limit: number of pages in the cache.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class IndexReader:
         return found
 
     def _find(self, index: SegmentIndex, row: IndexRow, sequence: i64) -> i64:
-        """Return the number of a row's first entry with that sequence or a higher one."""
+        """Return the number of the row's first entry whose sequence is `sequence` or higher."""
         if sequence <= row.first:
             return row.start
         if sequence > row.last:

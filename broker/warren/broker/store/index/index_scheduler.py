@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 class IndexScheduler:
-    """Has the oldest closed segment without an index indexed, one at a time."""
+    """Starts index jobs: the oldest closed segment without an index comes next, one segment at a time."""
 
     def __init__(self, segments: SegmentList, store: IndexStore) -> None:
         self.urgent = False
-        """A queue waits for the index of each segment that is closed."""
+        """True if each segment is indexed as soon as it is closed, because a queue waits to page its messages out."""
         self._segments = segments
         self._store = store
         self._is_busy = False
@@ -49,7 +49,10 @@ class IndexScheduler:
         return None
 
     def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
-        """Take the result of a job that has ended: an index that could be built and not written stays in memory."""
+        """Take the result of a job that has ended.
+
+        If the index was built but could not be written to its file, it stays in memory.
+        """
         self._is_busy = False
         if job.error:
             logger.error("event=index.build_failed segment=%d reason=%r", job.number, job.error)
@@ -73,7 +76,10 @@ class IndexScheduler:
 
 
 def forget_copies(number: i64, queues: Mapping[int, QueueLog]) -> None:
-    """Forget the positions of copies in a segment, which has an index now or is deleted."""
+    """Forget the log positions of messages that compaction has copied into a segment.
+
+    They are not needed any more: the segment has an index now, or it is deleted.
+    """
     for queue in queues.values():
         if queue.copies:
             queue.copies = {

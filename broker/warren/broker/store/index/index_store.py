@@ -15,7 +15,7 @@ class IndexStore:
     :param folder: the folder of the segments and their indexes.
     :param identity: the data folder's random number, which seeds the checksums.
     :param block: size of a block of the segments in bytes.
-    :param describe: returns the properties of a message that its entry holds.
+    :param describe: returns priority, expiry and body size of an encoded message, for its index entry.
     """
 
     def __init__(self, folder: str, files: Files, identity: int, block: int, describe: Describe) -> None:
@@ -35,7 +35,10 @@ class IndexStore:
         return IndexBuilder(number, self.describe)
 
     def load(self, number: int, size: int) -> SegmentIndex | None:
-        """Return the index from its file; None if there is none of the segment as it is now, `size` bytes long."""
+        """Load the index of a segment of `size` bytes from its file.
+
+        :return: None if the file is missing, damaged, or not of the segment as it is now.
+        """
         return load_index(self.files, self.folder, number, size, segment_seed(self.identity, number))
 
     def build(self, number: int, damage: list[Damage]) -> tuple[SegmentIndex, int]:
@@ -50,7 +53,7 @@ class IndexStore:
         return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
 
     def rebuild(self, number: int) -> SegmentIndex:
-        """Build the index of a segment again; its damage has been reported before."""
+        """Build the index of a segment again. Damage of the segment is not reported: the first build has done so."""
         return self.build(number, [])[0]
 
     def store(self, index: SegmentIndex) -> None:

@@ -32,7 +32,9 @@ def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
 
 
 def read_clean_stop(files: Files, folder: str) -> CleanEnd:
-    """Return what the mark holds; a damaged mark counts as one of segment 0 with size 0.
+    """Read the mark of a clean stop.
+
+    A damaged mark is returned as one of segment 0 with size 0, which fits no log.
 
     :raises OSError: the disk cannot be read.
     """

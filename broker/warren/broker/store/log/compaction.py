@@ -27,19 +27,20 @@ from warren.broker.store.log.queue_log import QueueLog
 logger = logging.getLogger(__name__)
 
 SLICE: Final = 256 * 1024
-"""Bytes that are read at a time: confirms wait no longer than that takes."""
+"""Bytes of a segment that are read at a time. The writer thread reads them, so confirms wait that long."""
 MIN_SEGMENTS: Final = 8
-"""Segments that the log may have however little they hold."""
+"""Compaction begins above this number of segments, plus four for each segment size of live bytes, even if the log's
+bytes are within their limit."""
 
 
 class Compactor:
-    """Compacts one segment at a time, the oldest one, while that pays.
+    """Copies the live messages of the oldest segment to the end of the log, segment by segment, while that pays.
 
-    A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original leaves
-    two records of one message, and recovery takes the newer one. The copy is made on the event loop while the message is
-    live and no record of its end is written: the record that ends a message always follows its copies.
+    A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original
+    leaves two records of one message, and recovery takes the newer one. The copy is made on the event loop while the
+    message is live and no record of its end is written: the record that ends a message always follows its copies.
 
-    :param slack: bytes that the log may use beyond twice its live ones.
+    :param slack: bytes that the log may use beyond twice the bytes of its live messages.
     """
 
     def __init__(self, segments: SegmentList, recovery: Recovery, slack: int) -> None:
@@ -56,9 +57,9 @@ class Compactor:
         """Number of damaged places of the segment that were logged."""
         self._is_reading = False
         self._copied_batch = 0
-        """The last batch with copies."""
+        """Number of the last batch that holds copies."""
         self._unreadable = False
-        """A segment could not be read; compaction has ended for good."""
+        """True if a segment could not be read; there is no further compaction then."""
 
     def next_read(self, synced: int) -> CompactionRead | None:
         """Return the job that reads the next slice, if there is one and the copies of the last one are on disk."""
@@ -160,7 +161,10 @@ def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int
 
 
 def _abandon_unread(segment: Segment, queues: Mapping[int, QueueLog]) -> None:
-    """Log the messages that should be in a segment and could not be read, and remove them: on disk they are lost."""
+    """Treat the live messages that could not be read from a segment as lost.
+
+    Their number is logged, and they are no longer counted as live, so that the segment can be deleted.
+    """
     for queue in queues.values():
         for extent in [extent for extent in queue.live.extents if extent.segment is segment]:
             lost = extent.sequences()

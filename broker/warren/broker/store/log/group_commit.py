@@ -1,7 +1,7 @@
-"""Group commit: batches on their way to the disk, one at a time, and their release once they count.
+"""Group commit: many records are written and synced as one batch, one batch at a time.
 
-While the writer thread writes one batch, the next one collects. A written batch is released, in order, once the changes of
-the definitions that came before it are committed too.
+While the writer thread writes one batch, the next one collects. A written batch is released, which sends its confirms,
+in order, once all changes of the definitions that were submitted before it are committed too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Sync(enum.Enum):
     """Policy of syncing the log. A publisher confirm waits for the sync that covers its message, except with OFF."""
 
     BATCH = "batch"
-    """Sync once a batch. Acknowledgements wait up to `ack_delay` for a message that takes them along."""
+    """Sync once for each batch. Acknowledgements wait up to `ack_delay` for a message to be written in the same
+    batch."""
     ALWAYS = "always"
     """Like BATCH, but acknowledgements are written at once."""
     OFF = "off"
@@ -27,26 +28,30 @@ class Sync(enum.Enum):
 
 
 class Gate(Protocol):
-    """The definitions, as far as confirms depend on them: a batch counts only with the changes that came before it."""
+    """View of the definitions database by which confirms wait for it.
+
+    A batch of messages is confirmed only once all changes of the definitions submitted before it are on disk: otherwise
+    a confirmed message could lose its queue in a crash.
+    """
 
     @property
     def submitted(self) -> int:
-        """Number of the last change that was submitted."""
+        """Number of the last change of the definitions that was submitted."""
 
     @property
     def committed(self) -> int:
-        """Number of the last change that is on disk."""
+        """Number of the last change of the definitions that is on disk."""
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the event loop whenever `committed` has grown."""
 
 
 class GroupCommit:
-    """Hands batches to the writer thread and releases them.
+    """Hands batches to the writer thread and releases them once they are durable, so that confirms are sent.
 
-    :param gate: the definitions that batches depend on, if any.
-    :param close_batch: closes the batch that collects and passes it to `add`, if it holds anything.
-    :param on_released: called for each batch that counts, in order.
+    :param gate: the definitions that must be on disk before a batch is released, if any.
+    :param close_batch: closes the current batch and passes it to `add`, if it holds anything.
+    :param on_released: called for each released batch, in order.
     """
 
     def __init__(
@@ -88,12 +93,12 @@ class GroupCommit:
         return self._gate.committed if self._gate is not None else 0
 
     def schedule(self) -> None:
-        """Write the batch that collects at the end of this turn of the event loop."""
+        """Close the current batch at the end of this turn of the event loop, and write it."""
         self.idle = False
         self._loop.call_soon(self.write_next)
 
     def write_next(self) -> None:
-        """Hand the next batch to the writer thread, unless it has one."""
+        """Hand the next batch to the writer thread, unless the thread is still writing one."""
         self.idle = False
         if self._in_flight is not None or self._halted:
             return
@@ -110,13 +115,13 @@ class GroupCommit:
         self._ready.append(batch)
 
     def written(self, batch: Batch) -> None:
-        """Note that the batch in flight is on disk, and release what counts now."""
+        """Note that the batch given to the writer thread is on disk, and release all batches that are durable now."""
         self._in_flight = None
         self._written.append(batch)
         self.release()
 
     def release(self) -> None:
-        """Release the written batches whose definitions are committed, in order."""
+        """Release, in order, the written batches whose preceding changes of the definitions are committed."""
         while self._written:
             batch = self._written[0]
             if self._gate is not None and batch.change > self._gate.committed:

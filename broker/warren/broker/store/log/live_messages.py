@@ -7,8 +7,8 @@ from mypy_extensions import i64
 from warren.broker.store.log.segment import Segment
 
 _GAP = 1 << 16
-"""Distance from an extent's last message from which a new extent is begun: a bitmap costs a bit for each sequence that it
-leaves out."""
+"""Distance from an extent's last message beyond which a new extent is begun, because a bitmap takes a bit for each
+sequence in between, too."""
 
 
 class Extent:
@@ -132,7 +132,8 @@ class LiveMessages:
     def remove(self, ranges: list[int], batch: i64) -> None:
         """Remove the messages of `ranges`.
 
-        :param batch: their segments stay until this batch is on disk; 0 if they need not wait.
+        :param batch: number of the batch with their acknowledgements; their segments are not deleted before it is on
+            disk. 0 if they need not wait.
         """
         if not ranges:
             return
@@ -156,7 +157,11 @@ class LiveMessages:
             self.extents = [extent for extent in self.extents if extent.live]
 
     def clear(self, change: i64) -> None:
-        """Remove all messages; their segments stay until this change of the definitions is committed."""
+        """Remove all messages of a deleted queue.
+
+        :param change: number of the change of the definitions that deletes the queue; the segments are not deleted
+            before it is on disk.
+        """
         for extent in self.extents:
             segment = extent.segment
             segment.live -= extent.live

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from warren.broker.store.stream.stream_store import StreamStore
 
 SLACK: Final = 4 * SEGMENT_SIZE
-"""Default of the bytes that the log may use beyond twice its live ones."""
+"""Default of the bytes that the log may use beyond twice the bytes of its live messages, before compaction begins."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
 """Bytes after which a batch is closed, so that the confirms of its first messages do not wait for ever more."""
 ACK_DELAY: Final = 0.2
-"""Seconds after which acknowledgements are written, if no message takes them along before."""
+"""Default of the seconds that acknowledgements wait for a message that is written in the same batch."""
 FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
 """First incarnation of queues that do not outlive the process. The definitions never give out such numbers."""
 MIN_ROLLED_SIZE: Final = SEGMENT_SIZE // 4
@@ -78,18 +78,20 @@ class LogState(enum.Enum):
 class Log:
     """The log of one data folder. Created from the result of `recover`; starts its writer thread at once.
 
-    What is appended belongs to the batch `batch` and is on disk once `synced >= batch`. Read `batch` after appending: a
-    batch that has become too large is closed before the next record. Sequences of a queue are at least 1 and grow.
+    Appended records are collected in a batch, which is written and synced as a whole; `batch` is its number. The
+    records are on disk once `synced >= batch`. Read `batch` after appending: a batch that has become too large is
+    closed before the next record. Sequences of a queue are at least 1 and grow.
 
-    Methods that append a message take it in two parts, and recovery returns `head + content`: `head` is what the messages
-    of one publisher usually share (one object then, so that they can share a record), `content` is the rest. They return
-    the log position of the message, from which `lookup` reads it back.
+    Methods that append a message take it in two parts, and recovery returns `head + content`. `head` holds what
+    successive messages of a queue usually have in common, such as exchange and routing key. The queue passes the same
+    bytes object for it again and again: a comparison by identity then shows that the messages can share a record.
+    `content` is the rest. The methods return the log position of the message, from which `lookup` reads it back.
 
     :param gate: the definitions that confirms depend on.
     :param segment_size: bytes after which a new segment is begun.
-    :param slack: bytes that the log may use beyond twice its live ones, at least a segment.
+    :param slack: bytes that the log may use beyond twice the bytes of its live messages, at least a segment.
     :param batch_size: bytes after which a batch is closed.
-    :param ack_delay: seconds that acknowledgements wait for a message that takes them along.
+    :param ack_delay: seconds that acknowledgements wait for a message that is written in the same batch.
     :param retry: seconds between attempts to write to a full disk.
     :param preallocate: bytes by which a segment's file is made longer at a time, so that syncs are quick.
     """
@@ -109,9 +111,9 @@ class Log:
         preallocate: int = PREALLOCATION,
     ) -> None:
         self.batch: i64 = 1
-        """Number of the batch that collects."""
+        """Number of the batch that collects what is appended now."""
         self.synced: i64 = 0
-        """Number of the last batch that counts: it is on disk, and so are the definitions that came before it."""
+        """Number of the last batch that is on disk together with all changes of the definitions submitted before it."""
         self.unwritten_bytes: i64 = 0
         """Bytes that were appended to the log and to streams and are not on disk yet."""
         self.written_position: i64 = 0
@@ -123,13 +125,15 @@ class Log:
         self.streams: Optional[StreamStore] = None  # noqa: UP045
         """The streams that are written with the log's batches."""
         self.on_synced: Callable[[int], None] = _ignore
-        """Called with the number of each batch that counts."""
+        """Called with the number of each batch that is on disk with the definitions before it; confirms are sent
+        then."""
         self.on_full: Callable[[bool], None] = _ignore
         """Called with `disk_full` when it changes."""
         self.on_failed: Callable[[str], None] = _ignore
         """Called once with the reason when the disk fails."""
         self.delivered_up_to: dict[int, int] = {}
-        """By incarnation, the last sequence that may have been delivered before an earlier crash. A clean stop keeps it."""
+        """By incarnation, the last sequence that may have been delivered before an earlier crash. `close` stores it for
+        the next start, which marks these messages as redelivered."""
 
         self._loop = loop
         self._folder = recovery.folder
@@ -191,7 +195,7 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        """True if everything that was appended is on disk and counts."""
+        """True if everything that was appended is on disk, with all changes of the definitions before it."""
         changes = self._changes
         return (
             self.synced == self.batch - 1
@@ -202,15 +206,16 @@ class Log:
 
     @property
     def in_group(self) -> bool:
-        """True between `begin_group` and `end_group`."""
+        """True between `begin_group` and `end_group`, while appended records are collected for one atomic record."""
         return self._group is not None
 
     # Appending records
 
     def append_message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
-        """Append a persistent message and return its log position, or 0 in a group.
+        """Append a persistent message and return its log position; return 0 while a group is open.
 
-        Successive messages of a queue whose `head` is the same object share a record.
+        Between `begin_group` and `end_group` records are only collected, so the message has no position yet. Successive
+        messages of a queue share one record if the same bytes object is passed as their `head`.
         """
         if self._group is not None:
             self._group.add_message(queue, sequence, head + content)
@@ -236,7 +241,10 @@ class Log:
         return buffer.bundle_position
 
     def spill(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
-        """Append a message that leaves memory and need not outlive the process; return its log position."""
+        """Append a message that is paged out of memory, and return its log position.
+
+        The message need not outlive the process: recovery ignores it.
+        """
         payload = head + content
         size: i64 = HEADER + len(payload)
         self._make_room(size)
@@ -250,9 +258,10 @@ class Log:
         return position
 
     def fan_out(self, targets: list[tuple[QueueLog, int]], head: bytes, content: bytes) -> i64:
-        """Append one message for several queues and return its log position, or 0 in a group.
+        """Append one message for several queues and return its log position; return 0 while a group is open.
 
-        The content is written once. After a crash all queues have the message or none has it.
+        The content is written once. After a crash all queues have the message or none has it. Between `begin_group` and
+        `end_group` records are only collected, so the message has no position yet.
 
         :param targets: the queues, each with the sequence of the message there.
         """
@@ -276,7 +285,10 @@ class Log:
         return position
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
-        """Record that a message is acknowledged, expired, dropped or purged; written after `ack_delay` at the latest."""
+        """Record that a message has left its queue: acknowledged, expired, dropped or purged.
+
+        The record is written with the next message, after `ack_delay` at the latest.
+        """
         if self._group is not None:
             self._group.acknowledge(queue, sequence)
         elif sequence == queue.ended_last + 1:
@@ -306,15 +318,16 @@ class Log:
             self._changes.add_delayed(queue)
 
     def begin_group(self) -> None:
-        """Begin a group: what is appended up to `end_group` counts after a crash whole or not at all.
+        """Begin a group: after a crash, all records appended up to `end_group` are recovered, or none of them.
 
-        Groups do not nest, and the caller awaits nothing before the end.
+        Transactions and other changes of several queues need it. Groups do not nest, and the caller awaits nothing
+        before `end_group`.
         """
         assert self._group is None, "groups of the log do not nest"
         self._group = RecordGroup()
 
     def end_group(self) -> None:
-        """End the group and append it as one record."""
+        """End the group and append its collected records as one record, so that they are written all or none."""
         group = self._group
         assert group is not None, "no group of the log has begun"
         self._group = None
@@ -335,7 +348,11 @@ class Log:
             self._commit.schedule()
 
     def drop_queue(self, queue: QueueLog) -> None:
-        """Forget all messages of a deleted queue. Its deletion has been submitted to the definitions before."""
+        """Forget all messages of a deleted queue.
+
+        The caller has submitted the deletion to the definitions before. The segments of the messages are not deleted
+        until that deletion is on disk.
+        """
         if queue.dropped:
             return
         self._add_live(queue)
@@ -346,9 +363,9 @@ class Log:
     # Streams
 
     def add_pending_stream(self, stream: StreamLog, urgent: bool) -> None:
-        """Note that a stream has something for the next batch.
+        """Note that a stream has messages or stored offsets for the next batch.
 
-        :param urgent: it has messages; otherwise only stored offsets, which may wait for `ack_delay`.
+        :param urgent: True if it has messages; False if it has only stored offsets, which may wait for `ack_delay`.
         """
         self._changes.add_stream(stream)
         if not urgent:
@@ -359,18 +376,24 @@ class Log:
             self._commit.schedule()
 
     def delete_stream_segments(self, paths: list[str]) -> None:
-        """Delete files of streams, once the batches that were closed before are written."""
+        """Delete segment files of streams after all batches that are closed by now have been written."""
         if self._state is not LogState.STOPPING:
             self._writer.jobs.put(DeleteStreamSegments(paths))
 
     # Reading messages back
 
     def indexed_up_to(self) -> i64:
-        """Return the log position before which every segment with live messages has an index."""
+        """Return the log position before which every segment with live messages has an index.
+
+        Messages below it can be found by sequence, so a queue may drop their positions from memory.
+        """
         return self._indexes.indexed_up_to()
 
     def roll_segment(self) -> None:
-        """Close the segment that is written to, if it is not too small, so that it gets an index."""
+        """Close the current segment so that it gets an index and its messages can leave memory.
+
+        A segment smaller than `MIN_ROLLED_SIZE` stays open.
+        """
         self._indexes.urgent = True
         if (
             self._buffer.offset > MIN_ROLLED_SIZE
@@ -381,7 +404,7 @@ class Log:
             self._begin_segment()
 
     def request_indexes(self) -> None:
-        """Index each segment as soon as it is closed."""
+        """Index each segment as soon as it is closed, because a queue waits to page its messages out."""
         self._indexes.urgent = True
 
     def record_copy(self, queue: QueueLog, sequence: i64, position: i64, payload: bytes) -> None:
@@ -470,7 +493,7 @@ class Log:
     # Batches
 
     def close_batch(self) -> None:
-        """Close the batch that collects: its acknowledgements become records, and it waits for the writer thread."""
+        """Close the current batch: write its acknowledgements as records and queue it for the writer thread."""
         # The list stays whole in between: the segment may change, and then the messages of all of them are in the old one.
         for queue in self._changes.queues:
             if not queue.dropped:
@@ -515,7 +538,7 @@ class Log:
             self._changes.delay_is_over = True
 
     def _release(self, batch: Batch) -> None:
-        """Report a batch that counts."""
+        """Report a batch that is on disk together with the definitions before it, so that its confirms are sent."""
         self.synced = batch.number
         for part in batch.streams:
             part.stream.commit(part)

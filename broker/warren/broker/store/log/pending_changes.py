@@ -1,4 +1,4 @@
-"""Changes that wait for the next batch: the queues and streams that have them, and the delay of acknowledgements."""
+"""Queues and streams that have changes for the next batch, and the delay of acknowledgements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from warren.broker.store.stream.stream_log import StreamBatch, StreamLog
 
 
 class PendingChanges:
-    """Queues and streams with changes for the batch that collects.
+    """Queues and streams with changes for the current batch.
 
-    A message is written at once; an acknowledgement, a delivery count or a stored offset waits up to `ack_delay` seconds
-    for a message that takes it along.
+    A message is written at once. An acknowledgement, a delivery count or a stored offset waits for a message to be
+    written in the same batch, for `ack_delay` seconds at most.
 
     :param on_delay_over: called when something has waited for `ack_delay`.
     """
@@ -28,7 +28,7 @@ class PendingChanges:
         self.has_stream_messages = False
         """Some of the streams have messages, not only stored offsets."""
         self.delay_is_over = False
-        """An acknowledgement has waited for `ack_delay` while a batch was being written."""
+        """True if `ack_delay` ended while a batch was being written: the next batch is closed right after it."""
         self._loop = loop
         self._ack_delay = ack_delay
         self._on_delay_over = on_delay_over
@@ -52,7 +52,7 @@ class PendingChanges:
             self.streams.append(stream)
 
     def clear_queues(self) -> None:
-        """Begin the next batch without queues."""
+        """Forget the queues, because the batch with their changes is closed."""
         self.queues = []
         self.delay_is_over = False
 

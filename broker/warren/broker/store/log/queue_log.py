@@ -9,7 +9,7 @@ from warren.broker.store.sequence_ranges import NONE, merge_ranges
 
 
 class QueueLog:
-    """A durable queue's handle in the log. Only `incarnation` is for others to read.
+    """Handle of a durable queue in the log, with the changes of the queue. Others may read only `incarnation`.
 
     :param incarnation: the number that names the queue in the log's records. No other queue of the data folder has it,
         not even one of the same name that is declared later.
@@ -21,21 +21,21 @@ class QueueLog:
         self.dropped = False
         """The queue is deleted."""
         self.has_changes = False
-        """The queue is among those with changes for the next batch."""
+        """True if the queue is in `PendingChanges`, for the next batch."""
         self.added_first: i64 = 0
         self.added_last: i64 = NONE
-        """The range of appended sequences that the next one may extend; NONE if there is none."""
+        """Last sequence of the range of appended messages that is still growing; NONE if there is no such range."""
         self.added_bytes: i64 = 0
         """Bytes that the appended messages take, for `live`."""
         self.added: list[int] = []
-        """Appended ranges before that one."""
+        """Ranges of appended messages before that one: first, last, first, last, ..."""
         self.written: i64 = 0
         """Number of messages written since the start of the process."""
         self.ended_first: i64 = 0
         self.ended_last: i64 = NONE
-        """The range of acknowledged sequences that the next one may extend; NONE if there is none."""
+        """Last sequence of the range of acknowledged messages that is still growing; NONE if there is no such range."""
         self.ended: list[int] = []
-        """Acknowledged ranges before that one."""
+        """Ranges of acknowledged messages before that one: first, last, first, last, ..."""
         self.unwritten_counts: dict[int, int] = {}
         """Delivery counts that have yet to be written, by sequence."""
         self.counts: dict[int, int] = {}
@@ -95,7 +95,8 @@ class QueueLog:
     def end_messages(self, ranges: list[int], batch: i64) -> None:
         """Note that the messages of `ranges` are no longer live.
 
-        :param batch: their segments stay until this batch is on disk; 0 if they need not wait.
+        :param batch: number of the batch with their acknowledgements; their segments are not deleted before it is on
+            disk. 0 if they need not wait.
         """
         self.live.remove(ranges, batch)
         if self.counts:

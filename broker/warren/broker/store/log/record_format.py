@@ -1,21 +1,24 @@
 """On-disk format of the log's records and blocks: encoding, checksums, and the search for the next record after damage.
 
-A segment is a sequence of blocks. A block begins with a header (`_BLOCK`): the offset in the block at which the first
-record begins that starts there (0: none does), and a CRC. The rest of the blocks is one stream of records; a record may run
-over any number of blocks. A record is a header (`_HEADER`, then the CRC of its bytes) and a payload, whose CRC stands in
-the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that were
-written for this place in this log can pass for a header.
+A segment is a sequence of blocks. A block begins with a header (`_BLOCK`): the offset of the first record that begins
+in the block (0 if none does), and a CRC. Without their headers, the blocks form one stream of records; a record may run
+over any number of blocks. A record is a header (`_HEADER`, then the CRC of its bytes) and a payload, whose CRC stands
+in the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that
+were written for this place in this log can pass for a header.
 
-A queue is named by its incarnation, a number that no other queue of the data folder has had or will have; a message by the
-incarnation and its sequence in the queue.
+A queue is named by its incarnation, a number that no other queue of the data folder has had or will have; a message by
+the incarnation and its sequence in the queue.
 
-    MESSAGE         incarnation, sequence; payload: the message, opaque FAN_OUT         incarnation and sequence of the
-    first target; payload: number of targets, (incarnation, sequence) of each, the message ACK             incarnation,
-    first sequence; payload: ranges (first, last) DELIVERY_COUNT  incarnation, first sequence; payload: pairs (sequence,
-    count) GROUP           0, number of entries; payload: entries that count together: header without CRCs (`_ENTRY`),
-    then its payload SPILL           as MESSAGE, of a message that left memory and does not outlive the process BUNDLE
-    incarnation, first sequence; payload: messages of one queue with successive sequences and the same head: their
-    number, the size of the head, the head, the size of each content, the contents
+    MESSAGE         incarnation, sequence; payload: the message, opaque
+    FAN_OUT         incarnation and sequence of the first target; payload: number of targets, (incarnation, sequence) of
+                    each, the message
+    ACK             incarnation, first sequence; payload: ranges (first, last)
+    DELIVERY_COUNT  incarnation, first sequence; payload: pairs (sequence, count)
+    GROUP           0, number of entries; payload: entries that are recovered all or none: header without CRCs
+                    (`_ENTRY`), then its payload
+    SPILL           as MESSAGE, of a message that left memory and does not outlive the process
+    BUNDLE          incarnation, first sequence; payload: messages of one queue with successive sequences and the same
+                    head: their number, the size of the head, the head, the size of each content, the contents
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ BLOCK_HEADER: Final = 8
 HEADER: Final = 29
 """Size of a record's header in bytes, its CRC included."""
 BUNDLE_HEADER: Final = 8
-"""Bytes of a bundle's payload before the head."""
+"""Bytes of a BUNDLE record's payload before the head that its messages share."""
 BUNDLE_ENTRY: Final = 4
-"""Bytes that a bundle takes for each of its messages, besides the content."""
+"""Bytes that a BUNDLE record takes for each of its messages, besides the content."""
 POSITION_SHIFT: Final = 32
 """A log position is the number of a segment, shifted left by this many bits, plus an offset in the segment."""
 
@@ -73,7 +76,7 @@ class Record:
 
 
 def segment_seed(identity: int, segment: int) -> int:
-    """Return the seed of a segment's header CRCs."""
+    """Return the seed of a segment's header CRCs, from the data folder's random number and the segment's number."""
     return zlib.crc32(_PAIR.pack(identity, segment))
 
 
@@ -124,12 +127,12 @@ def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
 
 
 def encode_group_entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
-    """Return a record as an entry of a group."""
+    """Encode one record of a GROUP: several records in one, which are recovered all or none."""
     return _ENTRY.pack(kind, len(payload), incarnation, sequence) + payload
 
 
 def expand_record(record: Record) -> list[Record]:
-    """Return the records that a record stands for: those of a group, the messages of a bundle, or only itself."""
+    """Return the single records that a record combines: entries of a GROUP, messages of a BUNDLE, or only itself."""
     if record.kind == BUNDLE:
         return _expand_bundle(record)
     if record.kind != GROUP:
@@ -187,7 +190,7 @@ def locate_messages(
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Return start and stop of each message in the payload of a group, fan-out or bundle, by incarnation and sequence.
 
-    Of a bundle's messages, those of the contents, without the shared head.
+    For a bundle, start and stop of each message's content are returned; the head that its messages share is left out.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     if kind == BUNDLE:

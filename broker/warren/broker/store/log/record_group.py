@@ -1,4 +1,4 @@
-"""A group of records under construction: one record in the log, which counts after a crash whole or not at all."""
+"""A group of records under construction: they become one record, so that a crash leaves all or none of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RecordGroup:
         self.added.append((queue, sequence, HEADER + len(payload)))
 
     def add_fan_out(self, targets: list[tuple[QueueLog, int]], payload: bytes, share: i64) -> None:
-        """Add a message of several queues; `share` is how many of its bytes count for each."""
+        """Add one message for several queues; `share` is the number of its bytes that are counted for each queue."""
         queue, sequence = targets[0]
         self.entries.append(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))
         for queue, sequence in targets:

@@ -33,7 +33,7 @@ _SUFFIX: Final = ".log"
 
 
 class RecoveredLevel:
-    """The live messages of a queue with one priority."""
+    """The live messages that one queue has with one priority."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -54,9 +54,9 @@ class RecoveredQueue:
 
     def __init__(self, recovery: Recovery, incarnation: int) -> None:
         self.last_sequence: i64 = 0
-        """Highest sequence in any record. It and lower ones must not be used again."""
+        """Highest sequence in any record of the queue. New messages must get higher ones."""
         self.delivered: i64 = 0
-        """Last sequence that may have been delivered before a crash."""
+        """Last sequence that may have been delivered before a crash: messages up to it are marked as redelivered."""
         self.levels: dict[int, RecoveredLevel] = {}
         """The live messages by priority."""
         self.counts: dict[int, int] = {}
@@ -130,7 +130,7 @@ def recover(
 
 
 class _QueueScan:
-    """The state of a queue after the segments that have been read so far."""
+    """State of one queue while segments are read, from the newest to the oldest."""
 
     def __init__(self) -> None:
         self.ended: list[int] = []
@@ -211,8 +211,8 @@ class _LogScan:
     def _cut(self, path: str, size: int) -> None:
         """Cut off a torn tail and sync.
 
-        Sync even without a torn tail: what was read may have been in the page cache only, and a segment that gets a
-        successor must be whole.
+        Sync even without a torn tail: what was read may have been in the page cache only, and a segment must be whole
+        on disk before the next one is begun.
         """
         handle = self._files.open(path)
         try:
@@ -223,7 +223,7 @@ class _LogScan:
             self._files.close(handle)
 
     def _add_segment(self, segment: Segment, index: SegmentIndex) -> None:
-        """Add the live messages of a segment, given all that is newer."""
+        """Add the live messages of a segment: those that no newer segment acknowledges or holds a copy of."""
         for incarnation, ranges in index.acks.items():
             queue = self._queues.get(incarnation)
             if queue is not None:
@@ -246,7 +246,7 @@ class _LogScan:
             queue.seen = merge_ranges(queue.seen + found)
 
     def _note_sequence(self, incarnation: int, sequence: i64) -> None:
-        """Note a sequence that a record of a queue names."""
+        """Raise the highest known sequence of a queue to one that was found in a record."""
         queue = self._result.queues[incarnation]
         if sequence > queue.last_sequence:
             queue.last_sequence = sequence
@@ -294,7 +294,11 @@ class _LogScan:
                 files.unlink(f"{folder}/{name}")
 
     def _collect(self, delivered: Optional[dict[int, int]]) -> None:  # noqa: UP045
-        """Complete the result; `delivered` is what a clean stop noted."""
+        """Complete the result with the delivery state of each queue.
+
+        :param delivered: by incarnation, the last sequence that may have been delivered, as noted by a clean stop; None
+            after a crash.
+        """
         for incarnation, queue in self._queues.items():
             result = self._result.queues[incarnation]
             result.counts = {
@@ -309,7 +313,7 @@ class _LogScan:
 
 
 def _ranges_of(sequences: list[int]) -> list[int]:
-    """Return ordered sequences as ranges."""
+    """Return ordered sequences as ranges: first, last, first, last, ..."""
     ranges: list[int] = []
     end: i64 = NONE
     for sequence in sequences:

@@ -19,12 +19,13 @@ class Segment:
         self.live: i64 = 0
         """Number of live messages."""
         self.live_bytes: i64 = 0
-        """About how many bytes their records take."""
+        """Approximate number of bytes that the records of the live messages take."""
         self.batch: i64 = 0
-        """Batch that must be on disk before the file may be deleted: the last one that writes to it, or that holds the
-        acknowledgement of one of its messages."""
+        """Number of the batch that must be on disk before the file may be deleted: the last one that writes to it, or
+        that holds the acknowledgement of one of its messages."""
         self.change: i64 = 0
-        """Change of the definitions that must be committed before the file may be deleted: the deletion of a queue."""
+        """Number of the change of the definitions that must be on disk before the file may be deleted: the deletion of
+        a queue with messages in it."""
         self.index: Optional[SegmentIndex] = None  # noqa: UP045
         """The segment's index, once the segment is closed and has been indexed."""
 
@@ -47,7 +48,7 @@ class SegmentList:
         return total
 
     def live_bytes(self) -> i64:
-        """Return about how many of these bytes belong to live messages."""
+        """Return approximately how many bytes of the segments belong to live messages."""
         total: i64 = 0
         for segment in self.segments:
             total += segment.live_bytes

@@ -27,8 +27,8 @@ class SegmentDeletion:
     def run(self, synced: i64, committed: i64, queues: Mapping[int, QueueLog]) -> None:
         """Have the writer thread delete the segments that are no longer needed.
 
-        :param synced: the last batch that is on disk.
-        :param committed: the last committed change of the definitions.
+        :param synced: number of the last batch that is on disk.
+        :param committed: number of the last change of the definitions that is on disk.
         :param queues: all queues of the log, by incarnation.
         """
         removed = self._take_deletable(synced, committed)

@@ -39,7 +39,7 @@ class SegmentReader:
 
     def __init__(self, files: Files, path: str, number: int, seed: int, block: int) -> None:
         self.damage: list[Damage] = []
-        """Places that were skipped so far."""
+        """Places that could not be read and were skipped so far."""
         self.end = 0
         """Offset behind the last intact record."""
         self._files = files
@@ -116,8 +116,8 @@ class SegmentReader:
     def _find_next_record(self) -> bool:
         """Go to the next intact record after a damaged header; return whether there is one.
 
-        The rest of this block is searched. From the next block on its header leads to a record; a block whose header is
-        damaged too is searched.
+        The rest of this block is searched byte by byte. The header of each later block holds the offset of the first
+        record in it; a block whose header is damaged too is searched like the first.
         """
         begin = self._base + self._at
         position = begin + 1
@@ -148,9 +148,9 @@ class SegmentReader:
         return False
 
     def _seek(self, start: int, stop: int) -> bool:
-        """Fill the buffer with the stream from `start` to `stop` and a header's length more.
+        """Fill the buffer with the stream of records from `start` to `stop`, and with the bytes of one more header.
 
-        :return: whether the stream goes so far.
+        :return: False if the stream ends before.
         """
         while start > self._base + len(self._buffer):
             self._at = len(self._buffer)

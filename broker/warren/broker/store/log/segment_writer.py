@@ -10,20 +10,20 @@ from warren.broker.store.log.segment_reader import segment_path
 PREALLOCATION: Final = 256 * 1024
 """Default of the bytes that are preallocated at a time."""
 SMALL_BATCH: Final = 32 * 1024
-"""Largest batch in bytes that preallocates. Larger ones are appended: writing their room twice costs more than the change
-of the file's size."""
+"""Largest batch in bytes after which room is preallocated. For a larger one, writing the room twice costs more than the
+change of the file's size."""
 
 
 class SegmentWriter:
     """Writes the segments of a log, one file after the other.
 
-    When a file has grown, a sync writes its size and its block map as well as the data, and takes one and a half times to
-    twice as long as when both are unchanged. So a small durable batch that reaches beyond the end of the file writes zeros
-    behind itself, and the next batches overwrite them. `finish` cuts the rest off again. Only the last segment of a process
-    that was killed ends in zeros, and recovery looks for a torn tail there anyway.
+    When a file has grown, a sync writes its size and its block map as well as the data, and takes one and a half times
+    to twice as long as when both are unchanged. So a small durable batch that reaches beyond the end of the file
+    appends zeros, and the next batches overwrite them. `finish` cuts the rest of the zeros off. Only the last segment
+    of a process that was killed ends in zeros, and recovery looks for a torn tail there anyway.
 
-    :param preallocate: how many zeros, in bytes; 0 turns it off.
-    :param sync: whether anything is synced at all.
+    :param preallocate: number of zeros, in bytes; 0 turns it off.
+    :param sync: False if nothing is ever synced.
     """
 
     def __init__(self, folder: str, files: Files, preallocate: int, sync: bool) -> None:
@@ -79,7 +79,7 @@ class SegmentWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file and keep its preallocated zeros."""
         if self._handle >= 0:
             handle, self._handle, self.number = self._handle, -1, 0
             self._end = self._length = 0

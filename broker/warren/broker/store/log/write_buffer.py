@@ -34,11 +34,11 @@ crc32: Final = zlib.crc32
 
 
 class WriteBuffer:
-    """Lays out records behind the last one.
+    """Encodes appended records into the blocks of a segment, behind the last record.
 
-    Successive messages of one queue with the same head are bundled: one record, with one header and two checksums for all
-    of them. A bundle is laid out when it is finished, before anything else is appended, so that its position is known from
-    the start.
+    Successive messages of one queue with the same head are bundled: one record, with one header and two checksums for
+    all of them. A bundle is encoded when it is finished, before anything else is appended, so that its position is
+    known from the start.
     """
 
     def __init__(self, identity: int, block: i64, segment_size: i64, segment: Segment, offset: i64) -> None:
@@ -47,17 +47,17 @@ class WriteBuffer:
         self.base: i64 = 0
         """Log position at which the segment begins."""
         self.bundle_position: i64 = 0
-        """Log position of the bundle that collects."""
+        """Log position of the bundle that is open for further messages."""
         self.seed = 0
         """Seed of the segment's header checksums."""
         self.offset: i64 = 0
-        """Offset in the segment behind the last record, without the bundle that collects."""
+        """Offset in the segment behind the last record; the open bundle is not counted."""
         self.stop: i64 = 0
         """Offset up to which a record fits without a block header in between."""
         self.size: i64 = 0
-        """Bytes that the batch has collected so far, the bundle included."""
+        """Bytes appended to the current batch, the open bundle included."""
         self.spilled: i64 = 0
-        """Bytes of these that need not be durable."""
+        """Those bytes of `size` that need not be synced: messages that were paged out of memory."""
         self._identity = identity
         self._block: i64 = block
         self._segment_size: i64 = segment_size
@@ -72,12 +72,12 @@ class WriteBuffer:
         self._first: i64 = 0
         self._next: i64 = 0
         self._bundled: i64 = 0
-        """Bytes that the bundle takes, or that its only message takes as a record of its own."""
+        """Bytes that the open bundle takes; with only one message, the bytes of that as a record of its own."""
         self._room: i64 = 0
         self.enter(segment, offset)
 
     def enter(self, segment: Segment, offset: i64) -> None:
-        """Continue at an offset of a segment."""
+        """Append the next records at this offset of a segment."""
         self.segment = segment
         self.base = segment.number << POSITION_SHIFT
         self.seed = segment_seed(self._identity, segment.number)
@@ -90,7 +90,7 @@ class WriteBuffer:
         return self.offset > 0 and self.offset + size > self._segment_size
 
     def extend_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> i64:
-        """Add a message to the bundle that collects, so that it stands at `bundle_position` too.
+        """Add a message to the open bundle, so that its log position is `bundle_position`.
 
         :return: the bytes that it adds to the batch; 0 if it does not fit in the bundle and was not added.
         """
@@ -130,7 +130,7 @@ class WriteBuffer:
         self.size += size
 
     def finish_bundle(self) -> None:
-        """Lay out the bundle that collects, if there is one."""
+        """Encode the open bundle as a record, if there is one."""
         contents = self._contents
         if not contents:
             return
@@ -169,7 +169,7 @@ class WriteBuffer:
             self.offset += size
 
     def _lay_out_over_blocks(self, data: bytes) -> None:
-        """Lay out a record that begins at the end of a block or runs over it, with block headers in between."""
+        """Write a record that crosses the end of a block, with block headers in between."""
         at: i64 = 0
         size: i64 = len(data)
         while at < size:
@@ -189,7 +189,7 @@ class WriteBuffer:
         self._set_stop()
 
     def close_write(self, batch: i64) -> None:
-        """Make what was appended to this segment a part of a batch."""
+        """Pass what was appended to this segment to a batch, with the number of the batch."""
         self.finish_bundle()
         if self._pieces:
             self._writes.append(SegmentWrite(self.segment.number, self._start, self._pieces))

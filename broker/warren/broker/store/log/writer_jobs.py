@@ -20,15 +20,15 @@ class SegmentWrite:
 
 
 class Batch:
-    """Records that one sync makes durable (group commit).
+    """Records that are written and synced together (group commit).
 
     :param number: number of the batch, from 1.
-    :param writes: its parts, by segment.
+    :param writes: the bytes to write, one item for each segment.
     :param size: bytes of its records, for the count of unwritten bytes.
-    :param change: the batch counts only once this change of the definitions is committed too.
+    :param change: number of the change of the definitions that must be on disk before the batch is confirmed.
     :param end: log position behind its last byte.
     :param durable: False if it holds only spilled messages: it is written and not synced.
-    :param streams: what it writes to streams.
+    :param streams: the parts that it writes to streams.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DeleteStreamSegments:
 
 
 class CompactionRead:
-    """Reading of the next `size` bytes or so of the segment that is being compacted."""
+    """Reading of about `size` bytes, the next slice of the segment that is being compacted."""
 
     def __init__(self, reader: SegmentReader, size: int) -> None:
         self.reader = reader
@@ -92,7 +92,7 @@ class CleanEnd:
 
 
 class StopWriter:
-    """End of the writer thread; with `end` given, the stop is marked as clean."""
+    """Job that ends the writer thread. If `end` is given, the stop is first marked as clean."""
 
     def __init__(self, end: CleanEnd | None) -> None:
         self.end = end

@@ -44,7 +44,7 @@ class WriterListener(Protocol):
         """Handle a slice of an index job that was done, or failed."""
 
     def on_disk_space(self, enough: bool) -> None:
-        """Handle a disk that is full (again, after each attempt), or has room again."""
+        """Handle a full disk (called again after each failed attempt), or a disk that has room again."""
 
     def on_write_failure(self, text: str) -> None:
         """Handle a disk failure; nothing more is written."""
@@ -54,7 +54,7 @@ class WriterListener(Protocol):
 
 
 class CallSoon(Protocol):
-    """`loop.call_soon_threadsafe`."""
+    """Type of `loop.call_soon_threadsafe`."""
 
     def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
 
@@ -169,7 +169,10 @@ class WriterThread:
         return None
 
     def _wait_for_space(self) -> StopWriter | None:
-        """Do one other job, or wait `retry` seconds: deleted segments free the space that is waited for."""
+        """Wait for room on a full disk: do another job if there is one, else wait `retry` seconds.
+
+        Other jobs are done because the deletion of segments frees space.
+        """
         try:
             return self._do(self.jobs.get(timeout=self._retry))
         except queue.Empty:

@@ -23,7 +23,7 @@ from warren.broker.store.log.record_format import (
 from warren.broker.store.log.segment_reader import segment_path
 
 _READ_AHEAD: Final = 4
-"""Most blocks that are read at once, where the requested messages reach so far."""
+"""Largest number of successive blocks that are read at once."""
 _EVERYTHING: Final = 1 << 62
 """A position behind every other: nothing is being written."""
 _CACHED_BLOCKS: Final = 64
@@ -45,7 +45,7 @@ class RecordReader:
         self._identity = identity
         self._block: i64 = block
         self.end: i64 = _EVERYTHING
-        """Log position up to which the log is written. The file may be longer."""
+        """Log position up to which the log is written. The file may be longer, with preallocated zeros."""
         self._blocks: dict[int, bytes] = {}
         # The group, fan-out or bundle that was read last.
         self._shared_at: i64 = -1

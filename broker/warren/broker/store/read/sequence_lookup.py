@@ -20,15 +20,16 @@ StoredMessage = tuple[int, int, int, int, int, int]
 """Sequence, expiry in milliseconds since 1970 (0: none), log position, bytes of the body, priority, flags (TRANSIENT)."""
 
 WINDOW: Final = 2048
-"""Sequences that are searched at a time."""
+"""Number of a queue's sequences that `find` searches at a time."""
 
 
 class SequenceLookup:
     """Finds and reads messages of one log by sequence.
 
-    If the disk cannot be read, `on_failure` is called with the reason, and nothing is found.
+    If the disk cannot be read, `on_failure` is called with the reason, and no message is returned.
 
-    :param add_live: counts the messages that were appended for a queue as live, so that they can be found.
+    :param add_live: called before a search; counts the messages just appended for a queue as live, so that they are
+        found.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class SequenceLookup:
         self._add_live = add_live
         self._on_failure = on_failure
         self.unwritten_copies: dict[int, bytes] = {}
-        """Payloads of messages that compaction has copied and that are not written yet, by position, in order."""
+        """Payloads of messages that compaction has copied to the end of the log and that are not on disk yet, by log
+        position, in order."""
 
     def set_written_position(self, position: i64) -> None:
         """Set the log position up to which the log is written."""
@@ -68,9 +70,10 @@ class SequenceLookup:
     def find(
         self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
     ) -> tuple[list[StoredMessage], int]:
-        """Return some of a queue's live messages in segments with an index, in order, and the sequence to continue with.
+        """Return the next part of a queue's live messages, and the sequence at which the next call has to continue.
 
-        Empty if there are none left. Copies made by compaction are found without an index.
+        Only messages in segments with an index are found, and copies made by compaction. The list is empty if there are
+        none left.
 
         :param lowest: lowest priority.
         :param highest: highest priority.

@@ -91,7 +91,10 @@ class SparseIndex:
         return self._position(self.offsets, offset, True)
 
     def before_time(self, timestamp: i64) -> i64:
-        """Return the last indexed position before which all chunks are older than a time; 0 if there is none."""
+        """Return the last indexed position before which all chunks are older than a time; 0 if there is none.
+
+        A reader that wants the messages since that time begins there.
+        """
         return self._position(self.times, timestamp, False)
 
     def _position(self, values: list[int], value: i64, inclusive: bool) -> i64:
@@ -191,7 +194,7 @@ def find_chunk(data: bytes, start: i64, seed: int) -> i64:
 
 
 def encode_sparse_index(index: SparseIndex) -> bytes:
-    """Return the places of an INDEX chunk's payload."""
+    """Return a sparse index as the payload of an INDEX chunk, without the trailer that follows it."""
     return b"".join(
         [
             _INDEX_ENTRY.pack(index.offsets[at], index.times[at], index.positions[at])

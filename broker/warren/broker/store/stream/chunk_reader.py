@@ -32,10 +32,10 @@ BY_TIME: Final = 2
 
 
 class StreamRead:
-    """One read of about a block from a segment, and its result.
+    """One read of about `READ_SIZE` bytes from a segment, and its result.
 
-    :param start_by: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index, and
-        leave out chunks before `target`.
+    :param start_by: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index,
+        and leave out chunks before `target`.
     :param target: an offset, or a time in milliseconds since 1970.
     """
 
@@ -114,7 +114,7 @@ class ChunkScanner:
         self.damage: list[tuple[int, str]] = []
         """Damaged places: file position and description."""
         self.torn: i64 = -1
-        """File position from which on nothing intact has come yet; -1 if the last chunk is intact."""
+        """File position after which no intact chunk has been found; -1 if the last chunk is intact."""
         self.index: i64 = -1
         """File position of the segment's index, once it was read; else -1."""
         self.following: i64 = -1

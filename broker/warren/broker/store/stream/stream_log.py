@@ -53,7 +53,7 @@ class StreamBatch:
         self.stream = stream
         self.writes: list[StreamWrite] = []
         self.ends: list[tuple[StreamSegment, int]] = []
-        """File position up to which each segment may be read once this is on disk."""
+        """File position up to which each segment may be read once this batch is on disk."""
         self.chunks: list[Chunk] = []
         """The chunks of messages."""
         self.size: i64 = 0
@@ -97,11 +97,12 @@ class StreamLog:
         """Consumers' stored offsets: by name, the next one to be consumed."""
         self.deleted = False
         self.has_changes = False
-        """The stream is among those with changes for the next batch."""
+        """True if the stream is among those with messages or stored offsets for the next batch."""
         self.has_messages = False
         """True if it has messages for the next batch."""
         self.keep_chunks = False
-        """A consumer is at the end of the stream: `on_committed` gets the chunks with their payloads."""
+        """True if a consumer has read up to the end of the stream: `on_committed` gets new chunks with their payloads,
+        so that it need not read them from disk."""
         self.on_committed: Callable[[list[Chunk]], None] = _ignore
         """Called with chunks that are on disk now."""
         self.on_removed: Callable[[list[str]], None] = _ignore

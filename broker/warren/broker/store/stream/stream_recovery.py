@@ -24,7 +24,7 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 
 @dataclass
 class RecoveredStream:
-    """The content of the disk for one stream."""
+    """Segments, offsets and time of one stream, as found on disk."""
 
     segments: list[StreamSegment] = field(default_factory=list)
     """The segments, oldest first."""
@@ -159,7 +159,10 @@ class _StreamScan:
         segment.end = segment.position = segment.size
 
     def _cut(self, segment: StreamSegment, size: int) -> None:
-        """Cut a segment to `size` and sync it. Sync in any case: what was read may have been in the page cache only."""
+        """Cut a segment to `size` and sync it.
+
+        Sync even if nothing is cut: what was read may have been in the page cache only.
+        """
         files = self._files
         handle = files.open(segment.path)
         try:

@@ -23,7 +23,7 @@ from warren.broker.store.stream.chunk_format import (
 )
 
 SPACING: Final = 65536
-"""Bytes between the chunks that a segment's sparse index holds, about."""
+"""Approximate number of bytes between two chunks that a segment's sparse index lists."""
 
 
 class StreamSegment:

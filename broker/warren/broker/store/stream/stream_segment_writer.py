@@ -9,7 +9,8 @@ from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, Fil
 from warren.broker.store.stream.stream_log import StreamWrite
 
 _OPEN: Final = 32
-"""Files that are kept open. With more streams that are written to in turn, each write opens its file."""
+"""Largest number of files that are kept open. If more streams are written to in turn, each write opens its file
+again."""
 
 
 class StreamSegmentWriter:

@@ -49,7 +49,8 @@ class StreamStore:
         self._gate = gate
         self._recovered = recovery.streams if recovery is not None else {}
         self._dropped: list[tuple[int, list[str]]] = []
-        """Files of deleted streams, each with the change of the definitions that must be committed before."""
+        """Files of deleted streams, each list with the number of the change of the definitions that deletes the stream:
+        the files are removed once that change is on disk."""
         self._memory_writer = StreamSegmentWriter(self._files, sync=False)
         self._executor: ThreadPoolExecutor | None = None
         if log is not None:
@@ -59,7 +60,7 @@ class StreamStore:
                 log.delete_stream_segments(recovery.unknown)
 
     def log(self, incarnation: int, now_ms: Callable[[], int]) -> StreamLog:
-        """Return the log of a stream, new or recovered.
+        """Return the log of a stream: the recovered one, or a new one.
 
         :param now_ms: returns the time in milliseconds since 1970.
         """
@@ -94,7 +95,11 @@ class StreamStore:
         executor.submit(self._run, read, done)
 
     def drop(self, log: StreamLog) -> None:
-        """Remove the files of a deleted stream once its deletion, submitted to the definitions before, is committed."""
+        """Remove the files of a deleted stream as soon as its deletion is on disk in the definitions database.
+
+        The caller has submitted the deletion before. Removed earlier, the stream would be back without messages after a
+        crash.
+        """
         paths = log.drop()
         if self._log is None:
             self._memory_writer.remove(paths)
