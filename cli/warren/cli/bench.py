@@ -22,7 +22,7 @@ DESCRIPTION = """Measure an AMQP 0-9-1 broker with publisher and consumer proces
 one queue or many. Verify that every message is delivered once and in order."""
 
 MAX_QUEUES = 100_000
-"""Largest number of queues of a run."""
+"""Largest number of queues that one run of `warren bench` may use."""
 MAX_MESSAGES = 200_000
 """Largest number of different messages that are encoded in advance."""
 MAX_MESSAGE_BYTES = 1 << 30
@@ -242,7 +242,7 @@ def _check_layout(options: Namespace) -> None:
 
 
 def _exchange(options: Namespace) -> str:
-    """Return the exchange type; empty for the default exchange."""
+    """Return the type of the exchange that the options ask for; empty for the default exchange."""
     if options.exchange is None and options.fan_out > 1:
         return "fanout" if options.queues == 1 else "direct"
     return "" if options.exchange in (None, "default") else str(options.exchange)

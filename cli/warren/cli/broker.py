@@ -83,7 +83,10 @@ async def run(config: BrokerConfig) -> int:
 
 
 async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """Ignore further signals while the process exits: a closing loop would restore their default action, termination."""
+    """Ignore further signals while the process exits.
+
+    A closing event loop restores the default action of SIGTERM and SIGINT, and a second signal would kill the process.
+    """
     # The signal mask below does not apply to other threads, so end them first.
     await loop.shutdown_default_executor()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)

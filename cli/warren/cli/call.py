@@ -68,7 +68,7 @@ def call(
 
 
 class _Scattered(dict[str, Any]):
-    """Output for a Scatter."""
+    """Output of `warren call` for a Scatter: the replies that came, and the queues that sent none."""
 
 
 def _gathered(gathered: GatherResult[Any]) -> _Scattered:

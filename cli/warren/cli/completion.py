@@ -61,7 +61,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def words(typed: Sequence[str]) -> list[str]:
-    """Return the candidates for the last word; none where only a file name is possible."""
+    """Return the completions of the last word of a command line.
+
+    The list is empty if only a file name is possible there: the shell completes that itself.
+    """
     points = {point.name: point for point in entry_points(group=GROUP)}
     *before, last = typed
     if not before:

@@ -57,9 +57,9 @@ Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would be done, and change nothing")]
 
 LISTED = 100
-"""Letters that `ls` prints by default."""
+"""Largest number of letters that `warren dlq ls` prints without `--limit`."""
 ERROR_CHARACTERS = 60
-"""Characters of an error that `ls` prints."""
+"""Number of characters to which `warren dlq ls` cuts the text of an error."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,8 +16,8 @@ Wanted = TypeVar("Wanted")
 def load_object(target: str, kind: type[Wanted], what: str) -> Wanted:
     """Import the object that `module:name` names.
 
-    With `module` alone, it is the only object of this type in the module. A function without parameters is called, and its
-    result is the object.
+    If only `module` is given, it must contain exactly one object of this type. If the name is a function without
+    parameters, it is called, and its result is the object.
 
     :param kind: required type of the object
     :param what: name of the type in error texts, with its article: `an App`

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warren.sdk.extend import StopRequest
 
 STATE_SECONDS = 0.5
-"""Seconds between two checks of a worker whether its App is ready."""
+"""Seconds between two checks by which a worker process finds out if its App is ready."""
 
 service = command_group("Run an App until SIGTERM or SIGINT, then stop it gracefully.")
 
@@ -174,7 +174,7 @@ async def _reload(supervisor: Supervisor, watched: Sequence[Path]) -> None:
 
 
 async def _report_state(app: App, pipe: int) -> None:
-    """Write each change of readiness of the App to the supervisor's pipe."""
+    """Write `READY` or `NOT_READY` to the supervisor's pipe, each time that the App's readiness changes."""
     reported = NOT_READY
     with contextlib.suppress(OSError):
         while True:
@@ -186,7 +186,10 @@ async def _report_state(app: App, pipe: int) -> None:
 
 
 async def _stop_with_parent(stop: StopRequest) -> None:
-    """Stop gracefully when the supervisor has ended: standard input is a pipe that ends with it."""
+    """Stop gracefully when the supervisor process has ended.
+
+    Standard input is a pipe from the supervisor, which is closed when that ends.
+    """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0)

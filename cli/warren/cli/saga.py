@@ -33,7 +33,7 @@ StoreAt = Annotated[
 Prefix = Annotated[str, typer.Option(metavar="TEXT", help="prefix of the keys in Redis")]
 
 LISTED = 100
-"""Sagas that `ls` prints by default."""
+"""Largest number of sagas that `warren saga ls` prints without `--limit`."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -208,7 +208,10 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
-    """Return the subjects of risks with the same text and advice: a pattern may have dozens of exchanges."""
+    """Group risks by text and advice, and return the affected subjects (exchanges or queues) of each group.
+
+    A risk may concern dozens of exchanges of one pattern, which are then printed as one.
+    """
     found: dict[tuple[str, str], list[str]] = {}
     for each in risks:
         found.setdefault((each.text, each.advice), []).append(each.subject)

@@ -20,16 +20,18 @@ READY: Final = b"+"
 NOT_READY: Final = b"-"
 """State of a worker whose App is not ready."""
 FIRST_WAIT_SECONDS: Final = 0.5
-"""Bound of the wait before the first restart; it doubles with each restart, up to `LONGEST_WAIT_SECONDS`."""
+"""Longest wait before the first restart of a worker; it doubles with each restart, up to `LONGEST_WAIT_SECONDS`."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 30.0
-"""A worker that ran for this long did not fail at its start; the backoff begins anew."""
+"""Seconds after which a worker counts as well started: when it ends later, the waits before restarts begin small
+again."""
 
 
 class Worker:
-    """A worker: one process, and its replacement after it ended.
+    """A worker process of `warren run`, which is started again when it ends.
 
-    The standard input of the process is a pipe that ends with the supervisor, so that no worker outlives the supervisor.
+    The standard input of the process is a pipe that ends with the supervisor, so that no worker outlives the
+    supervisor.
     """
 
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -55,7 +57,8 @@ class Worker:
         """Start a process and wait for its end. Return the exit status, negative for a signal.
 
         :param changed: called when the worker becomes ready, or is not ready any more
-        :param obsolete: returns True if the worker should stop already: a signal during the start would be lost
+        :param obsolete: returns True if the worker was told to stop while it was being started: a signal sent then
+            would be lost
         """
         reading, writing = os.pipe()
         try:
@@ -96,7 +99,10 @@ class Worker:
                 changed()
 
     def wait_seconds(self) -> float:
-        """Return the wait before the next start: random, below a bound that doubles after each early end."""
+        """Return the seconds to wait before the next start.
+
+        They are random, below a bound that doubles each time that the worker ends early.
+        """
         bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(self._failures, 10))
         return random.uniform(bound / 2, bound)
 
@@ -115,10 +121,10 @@ async def _read_states(reading: int) -> AsyncIterator[bytes]:
 
 
 class Supervisor:
-    """Supervisor that keeps workers running until it is stopped.
+    """Keeps worker processes running until it is stopped.
 
-    :param restart_on_usage: how to treat a worker that ends with 2 (wrong use, which a restart does not cure): if true, wait
-        for `restart`, as `--reload` needs it; if false, stop all workers and return 2
+    :param restart_on_usage: how to treat a worker that ends with 2 (wrong use, which a restart does not cure): if true,
+        wait for `restart`, as `--reload` needs it; if false, stop all workers and return 2
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Stop all workers gracefully and start them again, as their modules have changed."""
+        """Stop all workers gracefully and start them again; `--reload` calls it after a Python file has changed."""
         self._restart_requested.set()
         self._restart_requested = asyncio.Event()
         for worker in self.workers:

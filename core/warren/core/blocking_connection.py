@@ -113,7 +113,7 @@ class BlockingConnection:
         return self.expect(f"{name}-ok")
 
     def expect(self, name: str) -> methods.Arguments:
-        """Wait for a method of this name and return its arguments. Drop all other frames before it.
+        """Receive frames until a method of this name arrives, and return its arguments. Other frames are dropped.
 
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         """

@@ -34,9 +34,10 @@ PURGED: Final = "purged"
 CONSUMING: Final = "consuming"
 CANCELLED: Final = "cancelled"
 STARTED: Final = "started"
-"""First event of a source. Where it is absent, the beginning is missing."""
+"""First event of a source (see `EventBatch`). If it is absent, the source's first events are missing."""
 STOPPED: Final = "stopped"
-"""Last event of a source that stopped gracefully. Where it is absent, the source still runs, or its end is missing."""
+"""Last event of a source that stopped gracefully. If it is absent, the source still runs or crashed, or its last events
+are missing."""
 
 EVENTS: Final = (
     PUBLISHED,
@@ -125,7 +126,10 @@ def event_prefix(
 
 
 class EventBatch:
-    """Message that carries consecutive events of one source. It keeps its identity when it is published again.
+    """Message that carries consecutive events of one source.
+
+    A source is one run of an application's process, or of one virtual host in a broker. If the batch is published
+    again, source and sequence stay the same, so that a reader recognizes the duplicate.
 
     :param source: identity of the source, unique for each run of a process
     :param by: component that recorded the events
@@ -172,7 +176,7 @@ class EventBatch:
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
-    """Return the body of a batch: a JSON array of objects. Unknown values have no key."""
+    """Return the body of a batch: a JSON array with one object for each event. A field that is unknown is left out."""
     objects = []
     for beginning, at, message_id, size in events:
         identity = f',"message_id":{_text(message_id)}' if message_id else ""

@@ -49,8 +49,9 @@ def socket_path(socket: str | None, data_dir: str | None) -> Path:
 
 
 def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any:
-    """Let the broker perform a verb, and return the result.
+    """Send a request to the broker's control socket, wait until it is done, and return its result.
 
+    :param verb: name of the operation, such as `list_queues`
     :param timeout: seconds for each step (connect, send, receive); 0 is no limit
     :raises ControlError: with the broker's reason if it refuses, or if it cannot be reached
     """

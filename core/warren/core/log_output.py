@@ -80,7 +80,7 @@ def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | No
 
 
 def _trace() -> dict[str, str]:
-    """Return the identity of the current span. Empty where the program has not loaded OpenTelemetry."""
+    """Return trace id and span id of OpenTelemetry's current span; empty if OpenTelemetry is not loaded."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return {}

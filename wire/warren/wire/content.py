@@ -31,7 +31,8 @@ MORE_FLAGS: Final = 0x0001
 PER_MESSAGE: Final = (
     HEADERS | CORRELATION_ID | REPLY_TO | EXPIRATION | MESSAGE_ID | TIMESTAMP | USER_ID | MORE_FLAGS
 )
-"""Flags of the properties that usually differ between two messages of a publisher, or must be checked in each."""
+"""Flags of the properties that usually differ between two messages of a publisher, or that a broker must check in each
+message. Without them, the parsed properties of an equal header can be used again."""
 
 HEADER_FIXED: Final = 14
 """Bytes of a content header before its properties: class, weight, body size, flags."""
@@ -52,7 +53,7 @@ class MalformedProperties(ValueError):
 
 
 class RoutingProperties:
-    """Properties of a message that decide its routing and storage. One object is reused: `parse` overwrites all of them."""
+    """Reusable parser of the message properties that decide routing and storage; `parse` overwrites all of them."""
 
     def __init__(self) -> None:
         self.delivery_mode: i64 = 0
@@ -219,7 +220,7 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
 
 
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
-    """Encode a content header and a body as two frames of `channel`. An empty body has no frame."""
+    """Encode a content header and a body as two frames of `channel`. An empty body gets no frame."""
     head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"
     if not body:
         return head

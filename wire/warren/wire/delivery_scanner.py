@@ -29,7 +29,7 @@ OVERHEAD: Final = 8
 SMALLEST_LIMIT: Final = 4096
 """Largest frame in bytes before the frame size is negotiated (`frame-min-size`, AMQP 0-9-1 section 1.2)."""
 LARGEST_BODY: Final = 512 * 1024 * 1024
-"""RabbitMQ's upper bound of a message, in bytes. A header that announces more is not AMQP."""
+"""Largest size of a message in bytes that RabbitMQ allows. A header that announces more is an error of the peer."""
 
 _frame = struct.Struct(">BHI").unpack_from
 _u16 = struct.Struct(">H").unpack_from
@@ -40,7 +40,7 @@ PropertyValue: TypeAlias = "str | int"
 
 
 class StreamError(ValueError):
-    """The bytes are not frames, or the frames are in an invalid order."""
+    """Received bytes that are not AMQP frames, or frames in an order that AMQP does not allow."""
 
 
 class ChannelListener(Protocol):
@@ -73,7 +73,7 @@ class ConnectionListener(Protocol):
 
 
 class IncompleteMessage:
-    """A message whose content has not been received completely."""
+    """A message of which some frames have been received and others are missing."""
 
     __slots__ = ("body", "header", "method", "size")
 
@@ -85,7 +85,7 @@ class IncompleteMessage:
 
 
 class DeliveryScanner:
-    """Frames of one connection, as they are received.
+    """Splits a connection's received bytes into frames, and passes messages and confirms to the listeners of channels.
 
     :ivar limit: the largest frame that the peer may send, in bytes; the negotiated one, once it is known.
     """

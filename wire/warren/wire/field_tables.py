@@ -27,7 +27,7 @@ class Field(NamedTuple):
     """Letter of the type in the encoding."""
     value: Value
     raw: bytes
-    """Type letter and encoded value."""
+    """Encoding of the field: type letter and value."""
 
     @property
     def type_name(self) -> str:
@@ -91,7 +91,7 @@ class TableError(ValueError):
 def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
     """Decode a table (without its length prefix) into its fields, in order.
 
-    :param opaque: name of an array that is not decoded: the value of the field is None, its `raw` is complete
+    :param opaque: name of a field that is left encoded if it is an array: its value is None, its `raw` holds the bytes
     :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH`
     """
     try:

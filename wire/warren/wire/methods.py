@@ -94,7 +94,7 @@ NACK: Final = 120
 
 
 class Method(NamedTuple):
-    """A method: name, ids and the (kind, name) of each field."""
+    """A method of AMQP: its name, its ids, and type and name of each argument (`short`, `table`, ...)."""
 
     name: str
     class_id: int
@@ -179,7 +179,7 @@ def decode(method: Method, payload: bytes) -> Arguments:
 
 
 def decode_error(payload: bytes) -> AmqpError:
-    """Return RabbitMQ's error for a method frame that is shorter or longer than its fields."""
+    """Return RabbitMQ's error for a method frame whose payload is shorter or longer than its arguments."""
     class_id, method_id = _IDS.unpack_from(payload)
     return AmqpError(
         Reply.FRAME_ERROR, f"cannot decode {erlang_octets(payload[4 : 4 + TEXT_LIMIT])}", class_id, method_id

@@ -38,7 +38,7 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
 
 
 def perform(words: CommandLine) -> None:
-    """Announce the verb, perform it and print its result.
+    """Run one verb: print its announcement, send the request to the broker, and print the result.
 
     :raises ControlError: if the broker refuses the request or cannot be reached
     """
@@ -88,7 +88,10 @@ def print_line(text: str) -> None:
 
 
 def announcement(words: CommandLine) -> str:
-    """Return the announcement of a verb; empty where standard output contains the definitions."""
+    """Return the line that is printed before a verb is performed, such as `Listing queues ...`.
+
+    It is empty if the verb writes definitions to standard output, which have to stay valid JSON.
+    """
     if "file?" in VERBS[words.verb].takes and words.arguments.get("file", "-") == "-":
         return ""
     values: dict[str, Any] = {**DEFAULTS, **words.arguments, "timeout": words.timeout}

@@ -28,7 +28,7 @@ FORMATTERS: Final = ("table", "json", "csv", "pretty_table")
 
 @dataclass
 class CommandLine:
-    """A parsed command line."""
+    """Parsed command line of `warren ctl`: the verb, its arguments, and the general options."""
 
     verb: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def parse_command_line(line: Sequence[str]) -> CommandLine:
 
 
 def _words_without_option_values(line: list[str]) -> list[str]:
-    """Return the words that are not the value of a general option."""
+    """Return the words of a command line, without general options' values, to find the verb in them."""
     known = _options_by_name(GENERAL_OPTIONS)
     left: list[str] = []
     skip = False

@@ -23,9 +23,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb.
+    """Operation of `warren ctl`, such as `list_queues`: its arguments, options and output.
 
-    :param takes: names of the arguments, in order: `name` is required, `name?` optional, `name...` takes all that remain
+    :param takes: names of the arguments, in order: `name` is required, `name?` optional, `name...` takes all that
+        remain
     :param announce: line that is printed before; `{name}` is an argument
     :param vhost: True if it works on one virtual host: `/`, or that of `-p`
     """
@@ -360,4 +361,4 @@ VERBS: Final[dict[str, Verb]] = {
 }
 
 DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}
-"""Values in announcements for arguments that were not given."""
+"""Values that the printed announcement of a verb shows for arguments that were not given."""
