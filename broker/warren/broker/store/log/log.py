@@ -54,13 +54,14 @@ if TYPE_CHECKING:
 SLACK: Final = 4 * SEGMENT_SIZE
 """Default of the bytes that the log may use beyond twice the bytes of its live messages, before compaction begins."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
-"""Bytes after which a batch is closed, so that the confirms of its first messages do not wait for ever more."""
+"""Default of the bytes after which a batch is closed, so that the confirms of its first messages are not delayed by
+later messages."""
 ACK_DELAY: Final = 0.2
 """Default of the seconds that acknowledgements wait for a message that is written in the same batch."""
 FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
 """First incarnation of queues that do not outlive the process. The definitions never give out such numbers."""
 MIN_ROLLED_SIZE: Final = SEGMENT_SIZE // 4
-"""Least size in bytes of a segment that is closed before it is full; smaller ones would soon be compacted together."""
+"""Smallest size in bytes at which `roll_segment` closes a segment: smaller ones would soon be compacted together."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
 
@@ -160,7 +161,7 @@ class Log:
         self._state = LogState.OPEN
         self._closed: asyncio.Future[None] | None = None
         self._full_reports = 0
-        """Number of times that the disk was reported full since `close` was called."""
+        """Number of reports of a full disk since `close` was called; at the second one, `close` gives up."""
         self._writer = WriterThread(
             recovery.folder,
             recovery.files,
@@ -408,7 +409,10 @@ class Log:
         self._indexes.urgent = True
 
     def record_copy(self, queue: QueueLog, sequence: i64, position: i64, payload: bytes) -> None:
-        """Note the position of a message that compaction has appended again."""
+        """Note the new log position of a message that compaction has appended again.
+
+        Until the copy is on disk, it is read back from the payload given here.
+        """
         queue.copies[int(sequence)] = int(position)
         self.lookup.unwritten_copies[int(position)] = payload
 
@@ -442,7 +446,10 @@ class Log:
         self._changes.add_queue(queue)
 
     def _make_room(self, size: i64) -> None:
-        """Make room for a record that does not fit in this block: close a batch or a segment that is large enough."""
+        """Prepare the append of a record: finish the open bundle, and begin a new batch or segment where one is full.
+
+        :param size: size of the record in bytes.
+        """
         self._buffer.finish_bundle()
         if self._buffer.size > self._batch_size:
             self.close_batch()

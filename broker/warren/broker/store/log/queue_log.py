@@ -26,7 +26,7 @@ class QueueLog:
         self.added_last: i64 = NONE
         """Last sequence of the range of appended messages that is still growing; NONE if there is no such range."""
         self.added_bytes: i64 = 0
-        """Bytes that the appended messages take, for `live`."""
+        """Bytes that the appended messages take in the log, until they are added to `live`."""
         self.added: list[int] = []
         """Ranges of appended messages before that one: first, last, first, last, ..."""
         self.written: i64 = 0

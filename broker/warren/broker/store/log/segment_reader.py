@@ -52,7 +52,7 @@ class SegmentReader:
         self._next_block = 0
         self._buffer = b""
         self._base = 0
-        """Position of the buffer in the stream of records, which leaves out the headers of blocks."""
+        """Position of the buffer in the stream of records: offset in the file without the headers of blocks."""
         self._at = 0
 
     def next(self) -> Record | None:

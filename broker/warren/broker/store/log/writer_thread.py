@@ -179,7 +179,10 @@ class WriterThread:
             return None
 
     def _write(self, write: SegmentWrite | StreamWrite, data: bytes, durable: bool) -> bool:
-        """Write, and sync if the data has to be durable; return whether there was room."""
+        """Write, and sync if the data has to be durable.
+
+        :return: False if the disk is full; the file is then as it was before.
+        """
         if isinstance(write, StreamWrite):
             return self._streams.write(write, data)
         return self._segment.write(write.segment, write.start, data, durable)

@@ -25,7 +25,7 @@ from warren.broker.store.log.segment_reader import segment_path
 _READ_AHEAD: Final = 4
 """Largest number of successive blocks that are read at once."""
 _EVERYTHING: Final = 1 << 62
-"""A position behind every other: nothing is being written."""
+"""Log position behind every other; the value of `end` while the log is not being written."""
 _CACHED_BLOCKS: Final = 64
 """Blocks that are kept in memory: 4 MiB."""
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes after which a chunk is closed."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
-"""Bytes of one stream after which a batch is closed, so that the confirms of its first messages do not wait for more."""
+"""Bytes of one stream after which a batch is closed, so that the confirms of its first messages are not delayed by
+later messages."""
 SEGMENT_SIZE: Final = 64 * 1024 * 1024
 """Default size of a segment in bytes."""
 MIN_SEGMENT_SIZE: Final = 4096
@@ -191,7 +192,7 @@ class StreamLog:
             self.log.add_pending_stream(self, False)
 
     def take_batch(self) -> Optional[StreamBatch]:  # noqa: UP045
-        """Return what was appended since the last call, as a part of the batch that is being closed; None if nothing."""
+        """Return what was appended since the last call, for the batch that is being closed; None if nothing was."""
         self.has_changes = False
         self.has_messages = False
         if self.deleted:
@@ -206,7 +207,7 @@ class StreamLog:
         return part
 
     def commit(self, part: StreamBatch) -> None:
-        """Note that a part of a batch is on disk."""
+        """Note that a part of a batch is on disk, so that consumers may read its messages."""
         if self.deleted:
             return
         for segment, end in part.ends:
@@ -297,10 +298,11 @@ class StreamLog:
     def apply_retention(self, not_before: i64) -> bool:
         """Remove the oldest segments that exceed `max_bytes`, or whose messages are all older than a time.
 
-        A read of a removed segment continues no further.
+        A consumer that is reading a removed segment gets nothing more of it.
 
         :param not_before: time in milliseconds since 1970.
-        :return: whether one more segment may be removed, once what follows it is on disk.
+        :return: True if another segment may be removed once the messages after it are on disk: the caller tries again
+            then.
         """
         removed, held_back = count_expired_segments(self.segments, self.max_bytes, not_before, self.committed)
         if removed:

@@ -10,10 +10,12 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 def count_expired_segments(
     segments: list[StreamSegment], max_bytes: i64, not_before: i64, committed: i64
 ) -> tuple[int, bool]:
-    """Return how many of the oldest segments may be removed, and whether one more may be once its successor is on disk.
+    """Return how many of the oldest segments may be removed, and whether one more may be removed later.
 
-    A segment expires while the stream is larger than `max_bytes`, or when all its messages are too old. The last segment
-    stays, whatever its age and size.
+    That one has expired too, but the segment after it is not on disk yet.
+
+    A segment expires while the stream is larger than `max_bytes`, or when all its messages are too old. The last
+    segment stays, whatever its age and size.
 
     :param segments: the stream's segments, oldest first.
     :param max_bytes: greatest size of the stream in bytes; negative for no limit.

@@ -22,12 +22,12 @@ READERS: Final = 2
 
 
 class StreamStore:
-    """The streams of one broker.
+    """The streams of one broker: their logs, the threads that read them, and the files of deleted streams.
 
     :param loop: the event loop on which the streams are used.
     :param folder: the data folder; None keeps the streams in memory.
     :param log: the log whose batches write the streams.
-    :param gate: the definitions: the files of a deleted stream stay until its deletion is committed.
+    :param gate: the definitions: the files of a deleted stream stay until its deletion is on disk there.
     :param recovery: the streams that were found in the data folder.
     """
 
