@@ -110,7 +110,7 @@ class FolderBlobStore:
             raise BlobStoreUnavailable(f"the blob store {self._path} failed: {error}") from error
 
     def __repr__(self) -> str:
-        return f"FolderBlobs({str(self._path)!r})"
+        return f"FolderBlobStore({str(self._path)!r})"
 
 
 def _sync(folder: Path) -> None:
