@@ -1,4 +1,5 @@
-"""The job `dead-letters`: which messages died, where, why, how often, how long after publishing, and in which bursts.
+"""The job `dead-letters`: statistics of dead-lettered messages by queue and reason, with the number of times that a
+message was dead-lettered (its deaths), the delay since publishing, and bursts.
 
 It reads a dead-letter queue, or streams to which dead letters are routed.
 """

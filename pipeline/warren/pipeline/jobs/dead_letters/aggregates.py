@@ -1,4 +1,5 @@
-"""Aggregation of dead letters: by queue and reason, number of deaths, delay, time, and burst.
+"""Aggregation of dead letters by queue, reason, number of deaths, delay, time, and burst. A death is one dead-lettering
+of a message.
 
 Two dead letters with the same message id, queue, reason, count and time report the same death, and count as one. They
 exist if two streams received a copy, or if a dead letter was sent again.
@@ -30,12 +31,13 @@ QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
 EDGES = (0.1, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 """Upper edges of the histogram of delays, in seconds; the last bucket is unbounded."""
 TIMES = (1, 2, 3, 5, 10)
-"""Upper edges of the histogram of deaths per message; the last bucket is unbounded."""
+"""Upper edges of the histogram of deaths per message (how many times it was dead-lettered); the last bucket is
+unbounded."""
 PLACES, GROUPS, BURSTS = 50, 20, 20
 """Maximum numbers in the summary, each taking those with the most deaths: places (pairs of queue and reason), groups
 (such as message types), and bursts."""
 SLOTS = 60
-"""Maximum number of time steps in the chart of deaths over time."""
+"""Maximum number of time steps in the chart of deaths (dead-letterings) over time."""
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 """Possible widths of a time step in seconds; beyond them multiples of the last one."""
 REASONS = 5
@@ -45,7 +47,7 @@ REASONS = 5
 def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
     """Compute the summary of the dead letters.
 
-    :param letters: result of `facts.letters_of`
+    :param letters: one row for each dead letter with queue, reason and times of its death, from `facts.letters_of`
     :param bursts: definition of a burst
     """
     from pyspark.sql import functions as F
@@ -107,7 +109,9 @@ def message_identity() -> Column:
 
 
 def totals(deaths: DataFrame) -> dict[str, Any]:
-    """Compute the numbers that need no grouping, in one pass over the deaths: counts, delays and their quantiles."""
+    """Compute the numbers over all deaths (dead-letterings of a message) in one pass: counts, first and last time, and
+    the delays from publishing with their quantiles.
+    """
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -135,7 +139,10 @@ def totals(deaths: DataFrame) -> dict[str, Any]:
 
 
 def after_of(total: dict[str, Any]) -> DeathDelay:
-    """Convert the result of `totals` to the distribution of delays from publishing to death."""
+    """Return the distribution of delays from publishing to death (dead-lettering).
+
+    :param total: numbers over all deaths, from `totals`
+    """
     levels = zip(QUANTILES, total["quantiles"] or (), strict=False)
     return DeathDelay(
         known=total["known"],
@@ -207,7 +214,8 @@ def exception_type() -> Column:
 
 
 def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
-    """Return a histogram: how many messages died once, twice, three times, four to five times, and so on.
+    """Return a histogram of deaths per message: how many messages were dead-lettered once, twice, three times, four to
+    five times, and so on.
 
     The number of deaths is the one that the latest dead letter of a message records.
     """
@@ -223,10 +231,10 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
 def timeline_of(
     deaths: DataFrame, total: dict[str, Any], reasons: Sequence[str]
 ) -> tuple[int, tuple[TimelineStep, ...]]:
-    """Return the width of a time step in seconds, and the deaths by reason in each step; steps without deaths are left
-    out.
+    """Return the width of a time step in seconds, and the number of deaths by reason in each step; steps without deaths
+    are left out.
 
-    :param total: result of `totals`
+    :param total: numbers over all deaths, from `totals`, of which the first and last time are used
     :param reasons: reasons that are counted separately; the others are combined
     """
     from pyspark.sql import functions as F
@@ -256,11 +264,13 @@ def step_for(seconds: float) -> int:
 
 
 def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple[Burst, ...]]:
-    """Find bursts of deaths; return their totals, and the largest ones.
+    """Find bursts: many deaths (dead-letterings) at short intervals. Return their total numbers, and the largest ones.
 
     A broker keeps only the time of a message's first death in a queue for a reason. A message therefore counts once for
     each queue and reason, at that time. A message without an id counts only if it died there once, because its deaths
     cannot be told apart from those of other messages.
+
+    :param what: definition of a burst
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

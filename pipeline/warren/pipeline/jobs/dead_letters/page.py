@@ -294,7 +294,9 @@ def times(summary: Summary) -> str:
 
 
 def often(bucket: Bucket) -> str:
-    """Format a range of numbers of deaths: `1`, `4 to 5`, `over 10`."""
+    """Format a bucket of the histogram of deaths per message, the number of times that a message was dead-lettered:
+    `1`, `4 to 5`, `over 10`.
+    """
     if bucket.up_to is None:
         return f"over {bucket.above:g}"
     first = 1 if bucket.above is None else bucket.above + 1

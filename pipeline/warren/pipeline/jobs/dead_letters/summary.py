@@ -20,7 +20,9 @@ class BurstRule:
 
 @dataclass(frozen=True)
 class Place:
-    """Pair of queue and reason, with the numbers and times of the deaths there."""
+    """Pair of queue and reason (such as `expired`) for which messages were dead-lettered, with the numbers and times of
+    these deaths.
+    """
 
     queue: str
     reason: str
@@ -103,7 +105,9 @@ class TimelineStep:
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of dead letters by queue and reason, number of deaths, delay, time and burst."""
+    """Numbers of dead letters by queue and reason, number of deaths (times that a message was dead-lettered), delay,
+    time and burst.
+    """
 
     letters: int
     repeated: int
@@ -137,7 +141,7 @@ class Summary:
     bursts: int
     deaths_in_bursts: int
     deaths_beside_bursts: int
-    """Number of deaths that were examined for bursts and belong to none."""
+    """Number of deaths (dead-letterings) whose own time is known and that belong to no burst."""
     deaths_left_out: int
     """Number of deaths that were not examined for bursts because their own time is unknown: a broker keeps only the
     time of a message's first death in a queue for a reason."""

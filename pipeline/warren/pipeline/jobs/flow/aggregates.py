@@ -99,8 +99,8 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
 def captured_of(events: DataFrame) -> dict[str, int]:
     """Return the numbers of sources and events, and how many events are missing, as fields of the summary.
 
-    A source numbers its events from 1 on. Missing numbers between its events are lost events (`missing`), those before
-    its first one were not read (`cut_off`).
+    A source (an application or broker that captures events) numbers its events from 1 on. Missing numbers between its
+    events are lost events (`missing`), those before its first one were not read (`cut_off`).
     """
     from pyspark.sql import functions as F
 
@@ -117,7 +117,9 @@ def captured_of(events: DataFrame) -> dict[str, int]:
 
 
 def bounds(steps: DataFrame) -> tuple[int, int]:
-    """Return the period of the events: its first second, and the second after its last one, as Unix times."""
+    """Return the captured period as Unix times: the first second with an event, and the second after the last one. Both
+    are 0 if there are no events.
+    """
     from pyspark.sql import functions as F
 
     row = steps.agg(F.min("second").alias("first"), F.max("second").alias("last")).collect()[0]
@@ -127,8 +129,8 @@ def bounds(steps: DataFrame) -> tuple[int, int]:
 def step_seconds(seconds: int, every: float) -> int:
     """Return the width in seconds of a step of the timeline.
 
-    It is the wanted width `every`, unless a period of `seconds` would then have too few steps for a trend or too many
-    for a chart.
+    It is `every`, the width that the user wants, unless a period of `seconds` would then have too few steps for a trend
+    (`MIN_STEPS`) or too many for a chart (`MAX_STEPS`).
     """
     if seconds < MIN_STEPS * every:
         return max(1, min(int(every), seconds // MIN_STEPS))
@@ -136,9 +138,11 @@ def step_seconds(seconds: int, every: float) -> int:
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
-    """Return one row of totals for each of the `QUEUES` queues with the most ready messages.
+    """Return one row with the totals of the period for each of the `QUEUES` queues with the most ready messages.
 
-    The others are left out, because there may be thousands of them, such as reply queues.
+    Other queues are left out, because there may be thousands of them, such as reply queues.
+
+    :param levels: counts of events, and ready and unacknowledged messages, by queue and second, from `queue_levels`
     """
     from pyspark.sql import functions as F
 
@@ -158,10 +162,11 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
 def timelines_of(
     levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
 ) -> dict[str, list[TimelineStep]]:
-    """Return the timeline of each queue: rates and levels for every step of the period, with or without events.
+    """Return the timeline of each queue: one entry for every time step of the period, with or without events.
 
-    A level (number of ready or unacknowledged messages) remains until an event changes it.
+    A step without events has the same numbers of ready and unacknowledged messages as the one before it.
 
+    :param levels: counts of events, and ready and unacknowledged messages, by queue and second, from `queue_levels`
     :param began: first second of the period
     :param ended: second after the period
     :param step: width of a step in seconds
@@ -203,10 +208,10 @@ def timelines_of(
 
 
 def windows(times: DataFrame) -> DataFrame:
-    """Return one row for each queue with averages over its consumers: use of the prefetch, time without messages, time
-    per message.
+    """Return one row for each queue with averages over its consumers: used share of the prefetch, share of time without
+    messages, and seconds of handling per message.
 
-    :param times: result of `consumer_times`
+    :param times: one row for each consumer with its seconds by state and its counts, from `consumer_times`
     """
     from pyspark.sql import functions as F
 
@@ -232,7 +237,7 @@ def windows(times: DataFrame) -> DataFrame:
 def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
     """Return the `CONSUMERS` consumers with the most deliveries, with their averages over time.
 
-    :param times: result of `consumer_times`
+    :param times: one row for each consumer with its seconds by state and its counts, from `consumer_times`
     """
     from pyspark.sql import functions as F
 
@@ -265,13 +270,17 @@ def queue_of(
     step: int,
     options: Options,
 ) -> Queue:
-    """Compute the summary of one queue: rates, levels, growth, forecast and recommended measures.
+    """Compute the summary of one queue: rates, ready and unacknowledged messages, growth, forecast, recommended
+    measures.
 
-    :param row: the queue's totals from `totals_of`
-    :param used: the queue's row from `windows`; None if it has no consumer
+    :param row: totals of the queue's counts over the period, its last numbers of ready and unacknowledged messages, and
+        the largest number of ready ones, from `totals_of`
+    :param used: averages over the queue's consumers, from `windows`: number of consumers, prefetch, its used share,
+        share of time without messages, seconds per message; None if no consumer is known
+    :param timeline: counts of events and numbers of ready and unacknowledged messages in each time step
     :param began: first second of the period
     :param ended: second after the period
-    :param step: width of a step of the timeline in seconds
+    :param step: width of a time step in seconds
     """
     seconds = ended - began
     whole = timeline[: seconds // step]

@@ -1,8 +1,9 @@
-"""Counts of message events for each second: partial rows that add up in any order.
+"""Counts of captured message events (published, delivered, acknowledged, ...) for each second, as partial sums that add
+up in any order.
 
-All numbers of the job `flow` are derived from sums over the events of a second. Most are counts. The time for which
-messages are unacknowledged is derived from sums as well, see `steps_of`. A continuous run therefore needs no state and
-no watermark: each micro-batch is written as partial sums, rows with the same key add up, and no event is too late.
+All numbers of the job `flow` are derived from sums over the events of a second; even the time for which messages are
+unacknowledged is, see `steps_of`. A continuous run therefore needs no state and no watermark. It writes the sums of
+each micro-batch as rows, and readers add up the rows with the same key, so no event is too late.
 """
 
 from __future__ import annotations
@@ -37,28 +38,30 @@ COUNTS = (
 )
 MAXIMA = ("prefetch", "stream")
 MAX_HELD_ROWS = 50_000
-"""Number of rows of partial sums that a task collects before it emits them."""
+"""Number of rows, one for each key, that a Spark task collects before it emits them as partial sums. It limits the
+task's memory."""
 
 ROUTE_KEYS = ("by", "exchange", "routing_key", "queue")
 ROUTE_COUNTS = ("delivered",)
 
 
 def steps_of(events: DataFrame) -> DataFrame:
-    """Return the table `steps`: counts of events by second, by the side that captured them (`sdk` or `broker`), and by
-    queue.
+    """Return the table `steps`: counts of message events by second, by the side that captured them (`sdk` or `broker`),
+    and by queue.
 
-    Publishes whose queue is unknown are counted by exchange and routing key instead, and events of a consumer
-    separately for each consumer. `held_micros` adds, for each delivery, the microseconds until the end of the second,
-    and subtracts the same for each acknowledgement or rejection. Together with the number of unacknowledged messages at
-    the beginning of the second it gives the total time for which messages were unacknowledged.
+    A publish whose queue is unknown is counted by exchange and routing key instead, and the events of a consumer have a
+    row for each consumer. `held_micros` adds, for each delivery, the microseconds until the end of the second, and
+    subtracts the same for each acknowledgement or rejection. Together with the number of unacknowledged messages at the
+    beginning of the second it gives the total time for which messages were unacknowledged.
     """
     return summed(event_shares(events), KEYS, COUNTS, MAXIMA)
 
 
 def routes_of(events: DataFrame) -> DataFrame:
-    """Return the table `routes`: the queues from which messages of an exchange and routing key were delivered.
+    """Return the table `routes`: for each exchange and routing key, the queues from which such messages were delivered.
 
-    It reveals the queues of publishes that an SDK captured, which the SDK itself cannot see.
+    An SDK that captures a publish does not know to which queues the broker routes the message. The deliveries, which
+    name queue, exchange and routing key, tell to which queues the publish is to be counted.
     """
     from pyspark.sql import functions as F
 
@@ -67,7 +70,11 @@ def routes_of(events: DataFrame) -> DataFrame:
 
 
 def event_shares(events: DataFrame) -> DataFrame:
-    """Return one row for each event with its contribution to each sum of `steps`: mostly 0 or 1."""
+    """Return one row for each captured event with its contribution to the columns of the table `steps`: mostly 0 or 1.
+
+    Others than counts are `published_bytes`, `held_micros` (see `steps_of`), and `acknowledgements`, which holds the
+    time of an acknowledgement: equal times are later counted as one, a `basic.ack` of several messages.
+    """
     from pyspark.sql import functions as F
 
     at = F.unix_micros("at")
@@ -156,9 +163,11 @@ def dropped() -> Column:
 def summed(
     rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], maxima: tuple[str, ...]
 ) -> DataFrame:
-    """Return the sums of the counts, and the largest values of the maxima, for each key.
+    """Return one row for each key, with the sums of the columns `counts` and the largest values of the columns
+    `maxima`.
 
-    In a continuous run several rows may have the same key; they are partial sums, which add up.
+    In a continuous run several rows may have the same key. They are partial sums, which the reader of the table adds
+    up.
     """
     from pyspark.sql import functions as F
 
@@ -187,8 +196,8 @@ def partial_sums(
     counts: tuple[str, ...],
     maxima: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows with the sums of the given batches: one row for each key, unless there are more than
-    `MAX_HELD_ROWS` keys.
+    """Yield batches of rows with the sums of the given batches: one row for each key or, after more than
+    `MAX_HELD_ROWS` keys, several rows to be added up.
     """
     import pyarrow as pa
 

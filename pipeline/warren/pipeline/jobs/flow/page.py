@@ -305,7 +305,9 @@ def rate(value: float) -> str:
 
 
 def trend_words(growth: Growth | None) -> str:
-    """Format the growth of a backlog in messages per second, with its 95 % interval: `+12.3 ± 2.2`."""
+    """Format the growth of a backlog, such as `+12.3 ± 2.2`: messages per second, and half of the width of its 95 %
+    interval.
+    """
     if growth is None:
         return "unknown"
     return f"{growth.slope:+,.1f} ± {growth.high - growth.slope:,.1f}"

@@ -1,5 +1,5 @@
 """Levels of queues and consumers (numbers of ready and unacknowledged messages) second by second, computed in Spark
-from the counts in the table `steps`.
+from the table `steps`, which counts message events by second and queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def merge_partial_sums(steps: DataFrame) -> DataFrame:
-    """Add up the rows of the table `steps` that have the same key."""
+    """Add up the rows of the table `steps` (counts of events by second and queue) that have the same key; each
+    micro-batch of a continuous run may have written one.
+    """
     from pyspark.sql import functions as F
 
     sums = [F.sum(name).alias(name) for name in COUNTS]
@@ -21,10 +23,11 @@ def merge_partial_sums(steps: DataFrame) -> DataFrame:
 
 
 def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return the rows of the table `steps` by queue, from one side only for each queue.
+    """Return the counts of the table `steps` by queue, with only the broker's or only the SDKs' events for each queue.
 
-    A publish that an SDK captured without its queue counts for every queue that its exchange and routing key led to. If
-    a broker captured a queue's events, those of the SDKs are left out, because they concern the same messages.
+    A publish that an SDK captured without its queue counts for every queue that the table `routes` lists for its
+    exchange and routing key. If a broker captured a queue's events, those of the SDKs are left out, because both report
+    the same messages.
     """
     from pyspark.sql import functions as F
 
@@ -38,8 +41,8 @@ def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
 
 
 def observed_consumers(steps: DataFrame) -> DataFrame:
-    """Return the rows of the table `steps` about consumers, from one side only for each consumer: its SDK's if it
-    captured events, else the broker's.
+    """Return the rows of the table `steps` about consumers: for each consumer those that its SDK captured or, if there
+    are none, those that the broker captured.
 
     The SDK's are preferred because for a broker a message in transit is already unacknowledged, so that it cannot see a
     consumer wait for the next one.
@@ -64,15 +67,16 @@ def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
 
 
 def queue_levels(rows: DataFrame) -> DataFrame:
-    """Return one row for each queue and second with events: the counts, and the levels at the end of the second.
+    """Return one row for each queue and second with events: the counts of the second, and the levels (numbers of ready
+    and of unacknowledged messages) at its end.
 
-    Levels are the numbers of ready and of unacknowledged messages. The level before the first event is unknown; the
-    smallest one is assumed with which no later level is negative. The number of messages that a purge or a deletion
-    removed is unknown too: the level is set to 0 at the end of its second.
+    The level before the first event is unknown. It is taken to be the smallest one with which no later level is
+    negative. The number of messages that a purge or a deletion removed is unknown too: the level is set to 0 at the end
+    of that second.
 
-    A stream keeps what is read: its `stream` is true, and its levels are null.
+    A stream keeps its messages after delivery: its column `stream` is true, and its levels are null.
 
-    :param rows: result of `by_queue`
+    :param rows: counts by second and queue, from `by_queue`
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -85,11 +89,12 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
     def level(change: Column, emptied: str, since: str) -> Column:
-        """Return the column with the sum of the changes since the queue was last emptied, or since the first event.
+        """Return the column with a level (number of ready or of unacknowledged messages): the sum of its changes since
+        the queue was last emptied or, if it never was, since the first event.
 
         :param change: change of the level in a second
         :param emptied: condition that the queue was emptied in the second
-        :param since: column with the number of times that the queue was emptied before
+        :param since: column with the number of times that the queue was emptied so far, this second included
         """
         whole = Window.partitionBy("queue", since)
         after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
@@ -115,10 +120,10 @@ def queue_levels(rows: DataFrame) -> DataFrame:
 
 
 def initial_level(name: str, whole: WindowSpec) -> Column:
-    """Return the column with the smallest initial level with which no level is negative.
+    """Return the column with the smallest initial number of messages with which the number never becomes negative.
 
-    :param name: column with the levels, computed from an initial level of 0
-    :param whole: all rows that share the initial level
+    :param name: column with the number of messages after each second, computed from an initial number of 0
+    :param whole: all rows that share the initial number
     """
     from pyspark.sql import functions as F
 
@@ -140,11 +145,11 @@ def ready_change() -> Column:
 
 
 def consumer_times(rows: DataFrame, end: int) -> DataFrame:
-    """Return one row for each consumer: its seconds in total, with its prefetch used up, and without messages; and its
-    counts.
+    """Return one row for each consumer: its counts, and its seconds in total, with as many unacknowledged messages as
+    its prefetch allows, and without an unacknowledged message.
 
-    :param rows: result of `observed_consumers`
-    :param end: Unix time at which the captured period ends, for consumers that still exist
+    :param rows: counts of each consumer by second, from `observed_consumers`
+    :param end: Unix time at which the captured period ends, until which a consumer counts that was not cancelled
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -20,8 +20,8 @@ class Limit:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the job `flow`: width of a step of the timelines, period over which the growth is computed, and a
-    limit of the queues for the forecast.
+    """Options of the job `flow`: width of a time step of the queues' timelines, period over which the growth of
+    backlogs is computed, and maximum length of the queues for the forecast of when they are full.
     """
 
     step: timedelta = timedelta(minutes=1)
@@ -31,7 +31,9 @@ class Options:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """Counts of a queue's messages from `at` until the next step, and its levels at the end of the step."""
+    """One step of a queue's timeline: numbers of messages published, delivered and settled in the step that begins at
+    `at`, and the numbers of ready and unacknowledged messages at its end.
+    """
 
     at: str
     published: int
@@ -72,15 +74,15 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Queue:
-    """Counts, rates and levels of a queue, with growth, forecast and recommended measures. Rates are messages per
-    second.
+    """Numbers of one queue: counts and rates of its messages, its ready and unacknowledged messages with their growth,
+    a forecast of when it is full, and recommended measures. Rates are messages per second.
     """
 
     queue: str
     by: str
     """Side whose events are used: `broker` if the broker captured any about this queue, else `sdk`."""
     stream: bool
-    """True for a stream. It has rates, but no levels, growth, forecast or measures, because it keeps all messages."""
+    """True for a stream. It has rates, but no backlog, growth, forecast or measures, because it keeps all messages."""
     published: int
     delivered: int
     redelivered: int
@@ -98,9 +100,10 @@ class Queue:
     redelivered_share: float
     bytes_a_message: float | None
     began_with: int | None
-    """Minimum number of messages in the queue before the first event: at times more had left it than had arrived."""
+    """Smallest number of messages that must have been in the queue before the first captured event, because more
+    messages left it than had arrived."""
     ready: int | None
-    """Ready messages at the end of the period. This and all other levels are None for a stream."""
+    """Ready messages at the end of the period. This, `unacked`, `peak` and `began_with` are None for a stream."""
     unacked: int | None
     peak: int | None
     """Largest number of ready messages at the end of any second."""
@@ -128,10 +131,11 @@ class Summary:
     events: int
     sources: int
     missing: int
-    """Number of events that capture lost: gaps in the numbers that each source gives its events. Levels may be wrong by
-    as many messages."""
+    """Number of captured events that never reached the stream: gaps in the numbers that each application or broker
+    gives its events. The numbers of ready and unacknowledged messages may be wrong by as many."""
     cut_off: int
-    """Number of earlier events that the same sources captured, before the first ones that were read."""
+    """Number of events that were captured before the first ones that were read from the stream; each application or
+    broker numbers its events from 1 on."""
     began: str | None
     ended: str | None
     seconds: float

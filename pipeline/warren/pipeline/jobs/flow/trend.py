@@ -1,9 +1,10 @@
 """Growth of a backlog with its confidence interval, and forecast of the time until a limit.
 
-A backlog is the sum of arrivals minus departures, so its *changes* from step to step are approximately independent, not
-its levels. The slope is therefore the mean of the changes, with their standard error; a least-squares line through the
-levels would have about the same slope and a much too small error. Where neighbouring changes are correlated (a rush
-lasts), the effective number of changes is smaller.
+A backlog (number of ready messages) is the sum of arrivals minus departures. Its *changes* from one time step to the
+next are therefore approximately independent, the successive backlogs are not. The slope is the mean of the changes,
+with their standard error; a least-squares line through the backlogs would have about the same slope and a much too
+small error. If neighbouring changes are correlated, as in a rush that lasts several steps, the changes are counted as
+fewer independent ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statistics import NormalDist, fmean, stdev
 LEVEL = 0.95
 """Confidence level of the intervals of the growth."""
 MIN_CHANGES = 4
-"""Minimum number of changes of the level, from one step to the next, from which growth is computed."""
+"""Minimum number of changes of the backlog, from one time step to the next, from which growth is computed."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Growth:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of when a queue reaches its limit, if its growth continues; times are in seconds from the last
-    level on.
+    """Forecast of when a queue reaches its maximum length if it grows on at the same rate; times are in seconds after
+    the end of the observed period.
     """
 
     limit: float
@@ -49,9 +50,10 @@ class Forecast:
 
 
 def growth(levels: Sequence[float], step: float) -> Growth | None:
-    """Return the growth of a backlog from its levels at the ends of steps; None if there are too few.
+    """Return the growth of a backlog; None if there are too few time steps.
 
-    :param step: seconds between two levels
+    :param levels: numbers of ready messages at the ends of successive time steps
+    :param step: seconds from one of them to the next
     """
     changes = [after - before for before, after in pairwise(levels)]
     if len(changes) < MIN_CHANGES:
@@ -67,8 +69,9 @@ def growth(levels: Sequence[float], step: float) -> Growth | None:
 
 
 def autocorrelation(changes: Sequence[float], mean: float) -> float:
-    """Return the correlation of neighbouring changes, limited to the range 0 to 0.9.
+    """Return the correlation of neighbouring changes of a backlog, limited to the range 0 to 0.9.
 
+    :param changes: changes of the backlog from one time step to the next
     :param mean: mean of the changes
     """
     total = sum((change - mean) ** 2 for change in changes)
@@ -99,10 +102,12 @@ def student_t_quantile(degrees: float) -> float:
 
 
 def forecast(level: float, limit: float, unit: str, growing: Growth | None, size: float = 1.0) -> Forecast:
-    """Return the forecast of when a queue reaches its limit.
+    """Return the forecast of when a queue reaches its maximum length.
 
-    :param level: current number of ready messages or of their bytes
-    :param unit: unit of level and limit: `messages` or `bytes`
+    :param level: current number of ready messages, or their bytes
+    :param limit: maximum length of the queue in the same unit
+    :param unit: unit of both: `messages` or `bytes`
+    :param growing: growth in messages per second
     :param size: average size of a message in that unit: its bytes, or 1
     """
 
