@@ -21,7 +21,7 @@ folder = Path(tempfile.mkdtemp())
 app = App()
 app.include(
     ClaimCheck(
-        FolderBlobStore(folder),  # S3Blobs("bucket") for several machines
+        FolderBlobStore(folder),  # S3BlobStore("bucket") for several machines
         threshold_bytes=100_000,  # bytes; smaller bodies are sent in the message
         keep=timedelta(days=30),
     )

@@ -30,7 +30,7 @@ class S3BlobStore:
     """
 
     def __init__(self, bucket: str, *, prefix: str = "warren/", **settings: Any) -> None:
-        require_package("aiobotocore", "s3", "S3Blobs")
+        require_package("aiobotocore", "s3", "S3BlobStore")
         self._bucket = bucket
         self._prefix = prefix
         self._settings = settings
@@ -107,7 +107,7 @@ class S3BlobStore:
         )
 
     def __repr__(self) -> str:
-        return f"S3Blobs({self._bucket!r}, prefix={self._prefix!r})"
+        return f"S3BlobStore({self._bucket!r}, prefix={self._prefix!r})"
 
 
 __all__ = ["S3BlobStore"]
