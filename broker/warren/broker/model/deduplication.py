@@ -2,7 +2,8 @@
 
 Exchanges and queues can deduplicate. The key of a message is its header x-deduplication-header. The recent keys are the
 window: those of the last x-cache-size messages, or of the last x-cache-ttl milliseconds. An internal queue stores the
-keys, each as a small message. Its length limit and TTL bound the window, and it is logged like any other queue.
+keys, each as a small message, and forgets old ones by its length limit and TTL. It is durable if the exchange or queue
+is.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class DeduplicationWindow:
     def make_entry(self, message: Message) -> Message | None:
         """Remember the key of an accepted message.
 
-        Return a small message that holds the key. The caller publishes it to the internal queue after it has enqueued
-        `message`. Return None if `message` has no key or its key is remembered already.
+        Return a small message that holds the key. The caller publishes it to the internal queue that stores the keys,
+        after it has enqueued `message`. Return None if `message` has no key or its key is remembered already.
         """
         headers = decode(header_payload(message.content), "x-death").headers
         key = self.key_of(headers)
@@ -125,13 +126,16 @@ class DeduplicationWindow:
         return entry
 
     def remove(self, entry: Message) -> None:
-        """Forget the key in a message of the internal queue, because that message has expired or was dropped."""
+        """Forget the key that a message of the internal queue stores, because this message has expired or was dropped.
+
+        The expiry and the length limit of the internal queue are the limits of the deduplication.
+        """
         self._keys.pop(body_payload(entry.content), None)
 
     def restore(self, payloads: Iterable[bytes]) -> None:
         """Remember the keys that the broker's log has kept, after a restart.
 
-        :param payloads: the log's records of the messages in the internal queue.
+        :param payloads: the log's records of the messages in the internal queue that stores the keys.
         """
         for payload in payloads:
             entry = Message(b"", b"", b"", 0, 0)
@@ -149,15 +153,16 @@ Callers compare it by identity: a duplicate is not returned as unroutable.
 def drop_duplicates(
     queues: list[Queue], passed: list[Queue], headers: dict[str, Field], seen: bool
 ) -> list[Queue]:
-    """Return the queues that a message is enqueued in, without those that have had one with the same key.
+    """Remove from a message's route the queues that have recently accepted a message with the same deduplication key.
 
-    The internal queues that will store its key follow them. `DUPLICATE` is returned if no queue is left because of its
-    key.
+    Return the other queues, followed by the internal queues that will store the message's key. Return `DUPLICATE`, an
+    empty list, if no queue is left because an exchange or a queue has recognised the message as a duplicate.
 
     :param queues: the queues that the message is routed to.
-    :param passed: the internal queues of the deduplicating exchanges on the way.
+    :param passed: the internal queues in which the deduplicating exchanges that routed the message store their keys.
+        The function may extend this list.
     :param headers: the message's headers.
-    :param seen: True if an exchange on the way has dropped the message as a duplicate.
+    :param seen: True if an exchange has recognised the message as a duplicate and has not routed it further.
     """
     found: list[Queue] = []
     keepers = passed
@@ -176,9 +181,10 @@ def drop_duplicates(
 
 
 def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
-    """Filter the result of `drop_duplicates` once more, when the message is enqueued.
+    """Remove from the result of `drop_duplicates` the queues for which the message has become a duplicate since.
 
-    In a transaction, routing precedes enqueueing: another message of the transaction may have had the same key.
+    Messages of a transaction are routed when they are published, and enqueued at the commit: an earlier message of the
+    same transaction may have the same key.
     """
     headers = decode(header_payload(message.content), "x-death").headers
     own = {queue.window.queue: queue for queue in queues if queue.window is not None}

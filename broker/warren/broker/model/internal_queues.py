@@ -1,7 +1,7 @@
 """Internal queues: queues that no client can name, for delayed messages and for deduplication keys.
 
-A delayed exchange keeps its messages in one until they are due. A deduplicating exchange or queue keeps the keys of
-recent messages in one. Like any durable queue they are logged and recovered.
+A delayed exchange keeps its messages in one until their delay ends. A deduplicating exchange or queue keeps the keys of
+recent messages in one. An internal queue is durable, and recovered at the start, if its exchange or queue is durable.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class InternalQueues:
     def _make(self, name: bytes, durable: bool, arguments: QueueArguments) -> Queue:
         """Make an internal queue.
 
-        If one of this name was stored before a restart, it takes over that queue's records.
+        If one of this name was stored before a restart, the new one takes over its messages in the log.
         """
         declarations = self.declarations
         vhost, definitions = declarations.vhost, declarations.definitions

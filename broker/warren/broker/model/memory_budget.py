@@ -1,8 +1,8 @@
 """Memory budget of the messages in queues: decides which queues page contents out to disk, and how much.
 
-No queue pages out while all queues together are below the budget. Above it, each queue keeps the messages in memory
-that it will deliver in the next seconds at its current rate, and pages out the rest in slices. A lazy queue keeps
-nothing.
+Queues page out while all queues together are above the budget, or the process is near its memory limit. Above the
+budget, each queue keeps the messages in memory that it will deliver in the next seconds at its current rate, and pages
+out the rest. A queue in the mode lazy always pages out everything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ConsumptionRate:
     def measure(self, now: float) -> None:
         """Update the rate.
 
-        It rises at once and falls slowly, so that a queue keeps its share of memory in a short pause.
+        It rises at once and falls slowly: after a short pause of its consumers, a queue still has the next messages in
+        memory.
         """
         queue = self.queue
         delivered: i64 = queue.next_sequence - queue.ready.count
@@ -97,7 +98,7 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
-        """Begin the regular checks of unacknowledged messages.
+        """Begin to check regularly how much memory the unacknowledged messages take.
 
         :param queues: returns all queues of the node.
         """
@@ -161,7 +162,7 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def page(self) -> None:
-        """Page out for `SLICE_SECONDS`. If that is not enough, continue in the next iteration of the event loop."""
+        """Page out for about 5 ms (`SLICE_SECONDS`). If more is to do, continue in the event loop's next iteration."""
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
         more = False
@@ -201,9 +202,9 @@ class MemoryBudget:
             self.next_slice = self.loop.call_soon(self.page)
 
     def process_excess(self) -> i64:
-        """Return the bytes by which the process should shrink.
+        """Return the bytes of memory that the process should free.
 
-        Up to 80 % of its limit there are none; above that, all beyond 70 %.
+        They are 0 up to 80 % of the process's memory limit; above that, they are all bytes beyond 70 % of the limit.
         """
         limit = self.process_limit
         if not limit:
@@ -212,7 +213,12 @@ class MemoryBudget:
         return resident - limit * 7 // 10 if resident > limit * 8 // 10 else 0
 
     def messages_to_keep(self, rate: ConsumptionRate) -> i64:
-        """Return the number of messages that a queue keeps in memory: those it delivers soon, within its share."""
+        """Return the number of messages whose contents a queue may keep in memory while the memory budget is exceeded.
+
+        These are the messages that it delivers in 2 seconds (`AHEAD`) at its current rate, and at least 1024 (`FLOOR`);
+        but never more than fit into its share, half of the budget divided equally among all queues with waiting
+        messages.
+        """
         waiting = rate.queue.ready
         wanted = i64(rate.rate * AHEAD)
         held: i64 = waiting.resident if waiting.resident > 0 else 1

@@ -44,7 +44,11 @@ class ConsumerEvents:
         """Encoded beginnings of the events of redeliveries, by exchange and routing key."""
 
     def prefix(self, event: str, reason: str | None) -> str:
-        """Return the encoded beginning of an event of this consumer that is no delivery, such as an acknowledgement."""
+        """Return the encoded beginning of an event of this consumer that is no delivery, such as an acknowledgement.
+
+        :param event: the kind of the event, a constant of `capture_events`.
+        :param reason: the reason that the event gives; None if it gives none.
+        """
         return event_prefix(
             event,
             queue=self.queue,

@@ -1,4 +1,7 @@
-"""Collection of captured life-cycle events in numbered batches. A batch ends by count or time and goes to a writer."""
+"""Collection of life-cycle events of messages (published, delivered, acknowledged and so on) in batches for a stream.
+
+A batch ends when it has 500 events or after 0.1 seconds. Then it goes to a writer.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ BATCH_SECONDS: Final = 0.1
 
 
 def decode_name(name: bytes) -> str:
-    """Decode a name from the wire; bytes that are not UTF-8 survive as surrogates."""
+    """Decode a name from the wire. Bytes that are not UTF-8 become surrogates (the error handler `surrogateescape`)."""
     return name.decode("utf-8", "surrogateescape")
 
 
 class EventBatcher:
     """Collector of the life-cycle events of one virtual host, which it hands in batches to the writer of a stream.
 
-    The events are numbered from 1, under a source name that is new with each start of the broker. A batch that cannot
-    be written is dropped. Its numbers are not used again, so that a reader of the stream can count the lost events.
+    The events of one run of the broker are numbered from 1, and each batch names this run. A batch that cannot be
+    written is dropped. Its numbers are not used again, so that a reader of the stream can count the lost events.
 
     :param stream: the name of the stream that the batches are written to.
     """

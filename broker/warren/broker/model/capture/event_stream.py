@@ -42,7 +42,7 @@ class CaptureError(Exception):
 class EventStream:
     """Writer of captured life-cycle events to the event stream of one virtual host.
 
-    Construction installs it as the `write` function of the batcher.
+    The constructor sets the attribute `write` of the batcher, which collects the events, to the method of this name.
     """
 
     def __init__(

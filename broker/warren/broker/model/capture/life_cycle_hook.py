@@ -1,7 +1,7 @@
 """Capture of life-cycle events: a hook with one method for each step in the life of a message or a consumer.
 
-docs/pipeline/events.md describes the events. Queues and channels call the hook. If capture is off there is none:
-`Queue.capture` and `VirtualHost.capture` are None, and a step costs one comparison more.
+Such steps are publish, delivery and acknowledgement; docs/pipeline/events.md describes all. Queues and channels call
+the hook. If capture is off, `Queue.capture` and `VirtualHost.capture` are None, which they check at each step.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LifeCycleHook(EventBatcher):
             self.not_enqueued(message, unrouted_reason)
 
     def enqueued(self, queue: Queue, message: Message) -> None:
-        """Record that a queue accepts a message: a publish, a dead letter, or a delayed message that is due."""
+        """Record that a queue accepts a message: a published one, a dead letter, or one whose delay has ended."""
         if self.publishing_batch and not message.dead_lettered:
             if queue.is_stream:
                 self.streams_ending_in_batch.add(queue.name)
@@ -201,7 +201,7 @@ class LifeCycleHook(EventBatcher):
             self.add_event(self.consumer_events(consumer, origin, False).requeued_by_close, identity, -1)
 
     def consumer_events(self, consumer: Consumer, origin: str, no_ack: bool) -> ConsumerEvents:
-        """Return the cached encoded beginnings of a consumer's events.
+        """Return the cached encoded beginnings of a consumer's events, without the message's id and size.
 
         Those of basic.get are cached by queue and connection, because all connections share a queue's
         `basic_get_consumer`.

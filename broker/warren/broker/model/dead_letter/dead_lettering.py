@@ -65,7 +65,7 @@ class DeadLettering:
         self.process()
 
     def process(self) -> None:
-        """Dead-letter all messages in the backlog, unless an outer call is doing so or `defer` was called."""
+        """Dead-letter all messages in the backlog. Do nothing inside an outer call, or between `defer` and `resume`."""
         if self.busy:
             return
         self.busy = True
@@ -78,7 +78,11 @@ class DeadLettering:
             self.busy = False
 
     def defer(self) -> None:
-        """Let the backlog wait until `resume`: a message reaches all its queues before any of them dead-letters."""
+        """Hold back dead-lettering until `resume` is called: new work waits in the backlog.
+
+        While a message is put into several queues, a full queue may drop its oldest message. The dead letter of that
+        one is published only after the message is in all of the queues.
+        """
         self.busy = True
 
     def resume(self) -> None:
@@ -95,10 +99,11 @@ class DeadLettering:
             self.drop(queue, message, reason, "an internal error")
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
-        """Publish one message to the queue's dead letter exchange, or keep it as pending, or drop it.
+        """Publish one message to the queue's dead letter exchange, or drop it, or keep it for a retry.
 
-        In an internal queue, expiry has another meaning. A delayed exchange's message is due and is routed now; a
-        deduplication key leaves its window.
+        With the strategy at-least-once, a message that reaches no queue, or a full one, is kept for a retry. Internal
+        queues use expiry for other purposes: in that of a delayed exchange, the message's delay has ended and it is
+        routed; in one of deduplication, the key that the message stores is forgotten.
         """
         vhost = self.vhost
         arguments = queue.arguments
@@ -151,7 +156,8 @@ class DeadLettering:
     def drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
         """Drop a message that cannot be dead-lettered: record the loss, and remove the message from the broker's log.
 
-        :param cause: see `record_drop`.
+        :param cause: why it could not be dead-lettered, for the log line; empty if its queue has no dead letter
+            exchange.
         """
         self.record_drop(queue, message, reason, cause)
         if message.stored:
@@ -177,7 +183,11 @@ class DeadLettering:
     # -- strategy at-least-once: pending dead letters
 
     def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
-        """Keep a message as a pending dead letter of its queue, also across a restart, and schedule a retry."""
+        """Keep a message that cannot be dead-lettered now as a pending dead letter, and schedule a retry.
+
+        It still belongs to its queue. Its record in the log is marked as pending, so that it is pending again after a
+        restart.
+        """
         if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
             queue.log.record_delivery_count(queue.queue_log, message.sequence, mark)
@@ -198,7 +208,7 @@ class DeadLettering:
             self.timer = None
 
     def retry(self) -> None:
-        """Try again to dead-letter the oldest pending dead letters of each queue, at most `RETRY_SLICE` of each."""
+        """Try again to dead-letter the oldest pending dead letters, at most 100 (`RETRY_SLICE`) of each queue."""
         queues = [queue for queue in self.queues_with_pending if not queue.deleted]
         self.queues_with_pending.clear()
         delay = RETRY_SECONDS

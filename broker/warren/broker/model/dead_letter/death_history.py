@@ -1,7 +1,8 @@
 """The x-death header of dead letters (https://www.rabbitmq.com/docs/dlx#effects), and detection of dead-letter cycles.
 
-The entries of x-death stay encoded: decoding them would make each death cost as much as all deaths before it. The
-broker wrote every entry that it reads here. Each begins with the fields count, reason and queue, in this order.
+The entries of x-death stay encoded: if each dead-lettering decoded them, it would be slower the more entries there are.
+All entries that are read here were written by this broker, since an x-death from a client is replaced. Each begins with
+the fields count, reason and queue, in this order.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
 
 
 def death_key(queue: str, reason: str) -> bytes:
-    """Return the encoded fields reason and queue, by which an entry of x-death is recognised. They follow the count."""
+    """Return the encoded fields reason and queue, which identify an x-death entry. They follow its field count."""
     return field_tables.join({"reason": field_tables.field_of(reason), "queue": field_tables.field_of(queue)})
 
 
@@ -120,5 +121,5 @@ def join_deaths(deaths: list[bytes]) -> field_tables.Field:
 
 
 def decode_name(name: bytes) -> str:
-    """Decode a name from the wire; bytes that are not UTF-8 survive as surrogates."""
+    """Decode a name from the wire. Bytes that are not UTF-8 become surrogates (the error handler `surrogateescape`)."""
     return name.decode("utf-8", "surrogateescape")

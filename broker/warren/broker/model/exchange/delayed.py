@@ -1,8 +1,8 @@
 """`x-delayed-message`: an exchange that delays each message by the milliseconds in its header x-delay.
 
-It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange), with some additions.
-Delayed messages are logged like those of a durable queue and are listed, and a delay may be of any length. A mandatory
-message that no queue would get is returned at once, not when it is due.
+It works as RabbitMQ's plugin (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange), with some additions. The
+messages wait in an internal queue, which is durable if the exchange is and which listings of queues show. A delay may
+be of any length. A mandatory message that no queue would get is returned when it is published, not after its delay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_DELAY_MS: Final = 2**53
 
 
 def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
-    """Return the exchange type by which a delayed exchange routes due messages: its argument x-delayed-type.
+    """Return the type by which a delayed exchange routes messages after their delay: the argument x-delayed-type.
 
     :raises AmqpError: 406 if it is missing or no string.
     """
@@ -75,7 +75,7 @@ def message_delay_ms(message: Message) -> int:
 
 
 def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) -> None:
-    """Route a delayed message that is due as if it were published now. An unroutable one is dropped and counted.
+    """Route a message whose delay has ended as if it were published now. An unroutable one is dropped and counted.
 
     Its header x-delay is negated, so that it is not delayed again and a consumer can see that it was delayed.
 

@@ -11,9 +11,10 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class Delta:
-    """Messages of a backing queue that are on disk only, known by their range.
+    """Messages of a backing queue that are on disk only. Memory holds the range of their sequence numbers and no more.
 
-    They are all live messages of the queue between `first` and `last`, and of these priorities, except for `excluded`.
+    The delta consists of all messages of the queue that are not settled, have a sequence number from `first` to `last`
+    and one of these priorities, and are not in `excluded`.
 
     :param lowest: lowest priority of the messages.
     :param highest: highest priority of the messages.
@@ -51,7 +52,7 @@ class Delta:
     def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
         """Remove and return the next messages, without their contents; None if the disk cannot be read.
 
-        If `count` is not 0 when the range is exhausted, the log has lost that many messages.
+        If `count` is not 0 after the whole range was read, the log has lost that many messages.
         """
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:

@@ -56,7 +56,7 @@ class Expiry:
     def set_expiry(self, message: Message) -> None:
         """Set a published message's time of expiry by the smaller TTL: the message's or the queue's.
 
-        In the internal queue of a delayed exchange, it is the time when the message is due.
+        In the internal queue of a delayed exchange, set the time at which the message's delay ends.
         """
         ttl: i64 = self.queue.message_ttl
         if self.queue.delayed_exchange is not None:
@@ -69,9 +69,9 @@ class Expiry:
         self.has_seen_expiry = True
 
     def message_queued(self, message: Message) -> None:
-        """Look at a message with an expiry that was just appended.
+        """Expire a message that was just appended, or schedule its expiry, if it is at the head of the queue.
 
-        If it is the head, expire it or schedule its expiry.
+        Behind the head nothing is done: messages expire at the head only.
         """
         due = self.queue.ready.next_expiry()
         if due and due == message.expires:
@@ -79,9 +79,9 @@ class Expiry:
             self.schedule_head_timer()
 
     def drop_expired(self) -> bool:
-        """Dead-letter the expired messages at the head, at most `SLICE` now and the rest later.
+        """Dead-letter the expired messages at the head: at most 500 (`SLICE`) now, the rest later by `catch_up`.
 
-        Return True if there are any: the head has changed or is still expired.
+        Return True if there were any: the head has changed, or is still expired (`has_backlog`).
         """
         waiting = self.queue.ready
         if self.has_backlog:
@@ -105,7 +105,7 @@ class Expiry:
         return True
 
     def catch_up(self) -> None:
-        """Dead-letter the next slice of expired messages. If no more are left, resume deliveries."""
+        """Dead-letter at most 500 more expired messages at the head. If no expired ones are left, resume deliveries."""
         self.has_backlog = False
         if self.queue.deleted:
             self.call_waiters()
@@ -116,7 +116,10 @@ class Expiry:
             self.call_waiters()
 
     def call_waiters(self) -> None:
-        """Call the functions that wait until no expired message is at the head."""
+        """Call the functions in `waiters` once: the head is not expired any more, or the queue is deleted.
+
+        A basic.get, for example, waits in this way until the expired messages at the head are removed.
+        """
         waiters = self.waiters
         self.waiters = []
         for call in waiters:

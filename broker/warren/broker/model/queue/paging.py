@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class QueuePager:
     """Access of one queue to its messages in the log.
 
-    Those of a queue that is not durable are written only when they are paged out, and stay until the process ends.
+    Messages of a queue that is not durable are written only when they are paged out, and do not survive a restart.
 
     :param records: the queue's handle in the log; None for a queue that is not durable.
     :param name: the name of the queue, for log events.
@@ -57,11 +57,14 @@ class QueuePager:
         return 0 < message.log_position < self.log.written_position
 
     def indexed_before(self) -> i64:
-        """Return the log position before which all segments are indexed. Messages before it can go to the delta."""
+        """Return the position in the log before which all segment files have an index.
+
+        Only messages before it can move to the delta, because messages of the delta are found by the index.
+        """
         return self.log.indexed_up_to()
 
     def request_index(self) -> None:
-        """Ask the log to index more segments, because messages in them cannot go to the delta before."""
+        """Ask the log to index more of its segment files, so that the messages in them can move to the delta."""
         self.log.request_indexes()
 
     def load_contents(self, messages: list[Message]) -> bool:
@@ -88,14 +91,14 @@ class QueuePager:
         return True
 
     def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
-        """Return the next live messages in a range of priorities and sequences, and the sequence to continue at.
+        """Return the next messages in a range of priorities and sequence numbers, and the number to continue at.
 
-        The messages are without contents.
+        The messages are without contents. Those that have left the queue are omitted.
 
         :param lowest: the lowest priority.
         :param highest: the highest priority.
-        :param first: the sequence to begin at.
-        :param last: the last sequence of the range.
+        :param first: the sequence number to begin at.
+        :param last: the last sequence number of the range.
         """
         found, following = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
         counts = self.queue_log.counts
@@ -123,13 +126,13 @@ class QueuePager:
     def acknowledge_range(
         self, lowest: i64, highest: i64, first: i64, last: i64, excluded: dict[int, bool]
     ) -> None:
-        """Record in the log that the live messages of a range have left the queue.
+        """Record in the log that all messages of a range have left the queue.
 
         :param lowest: the lowest priority.
         :param highest: the highest priority.
-        :param first: the lowest sequence.
-        :param last: the highest sequence.
-        :param excluded: sequences of messages in the range that stay.
+        :param first: the lowest sequence number.
+        :param last: the highest sequence number.
+        :param excluded: sequence numbers of messages in the range that stay.
         """
         while first <= last:
             found, first = self.log.lookup.find(self.queue_log, lowest, highest, first, last)

@@ -24,7 +24,10 @@ _LONGEST_TEXT: Final = 1000
 
 
 def parse_interval_ms(text: bytes) -> int:
-    """Return an interval in milliseconds, at most `LONGEST`; 0 if the text is no interval."""
+    """Return the milliseconds of an interval such as `7D`; 0 if the text is no interval.
+
+    An interval above `LONGEST` (2^60 ms) counts as `LONGEST`, so that its sum with the current time fits 64 bits.
+    """
     found = _FORM.match(text[:_LONGEST_TEXT])
     if found is None:
         return 0
