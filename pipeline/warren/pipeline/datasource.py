@@ -1,9 +1,10 @@
 """The Spark data source `amqp`: browses a classic queue, reads streams between offsets, and writes messages.
 
 Options for reading: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds
-without progress after which the read fails, 30 by default); for streams also those of `source.stream_options`, for a
-spool those of `spool.spool_options`. The schema is fixed: every property of AMQP 0-9-1 (class basic), the fields of the
-delivery, and the body as it was received.
+without progress after which the read fails, 30 by default); for streams also those of `source.stream_options`. A
+continuous read of a queue goes through a spool, files to which messages are written before they are acknowledged; its
+options are those of `spool.spool_options`. The schema is fixed: every property of AMQP 0-9-1 (class basic), the fields
+of the delivery, and the body as it was received.
 
 A queue is one partition, read by one task in the queue's order. Each stream is one partition, or several if a long
 range of it is read. Each action reads again; cache a frame that is used twice, or write it to Parquet.
@@ -88,7 +89,9 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return StreamOptions.from_options(given) if "stream" in given or "streams" in given else None
 
     def _spool_options(self) -> SpoolOptions | None:
-        """Return the options for reading a queue through a spool; None if the option `spoolDir` is not set."""
+        """Return the options for reading a queue through a spool (files to which messages are written before they are
+        acknowledged); None if the option `spoolDir` is not set.
+        """
         given = self._lower_case_options()
         return SpoolOptions.from_options(given) if "spooldir" in given else None
 
@@ -127,9 +130,10 @@ def source_errors() -> Iterator[None]:
 
 
 def check_schema(schema: StructType, own: StructType = SCHEMA) -> None:
-    """Raise an error if the user asked for another schema than the data source's own.
+    """Raise an error if the user asked for another schema than the data source's fixed one.
 
     :param schema: schema that Spark passes
+    :param own: the data source's schema for this kind of read
     :raises PipelineError: if the schemas differ
     """
     if schema != own:

@@ -1,4 +1,6 @@
-"""Deduplication keys, by which a redelivered message is recognised: a digest of 16 bytes of a property or header."""
+"""Deduplication keys, by which a redelivered message that was already written to the spool is recognised: a digest of
+16 bytes of a message property or header.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ HEADER = "header:"
 
 
 def key_extractor(name: str) -> KeyExtractor:
-    """Return the function that computes a message's deduplication key from its content header.
+    """Return the function that computes a message's deduplication key from its content header. The key is all zero for
+    a message without the property or header.
 
-    :param name: what identifies a message: `message_id`, `correlation_id`, or `header:NAME`
+    :param name: property or header that identifies a message: `message_id`, `correlation_id`, or `header:NAME`
     :raises PipelineError: if the name is none of these
     """
 

@@ -1,9 +1,11 @@
-"""File format of a spool: a sequence of chunks with messages, each of which is complete or absent.
+"""Format of the files of a spool, which keep acknowledged messages of a queue until Spark has processed them.
 
-A chunk is written and synced at once. It consists of a header (magic, position of its first message, number of
-messages, following bytes, their CRC-32, and the header's own), a byte for each message that marks a possible duplicate,
-the deduplication key of each message, and the messages as the broker delivered them: frames of method, header and body,
-the body in one frame. The last byte of a chunk is therefore the end of a frame and never 0.
+A file is a sequence of chunks, each of which is complete or absent after a crash. A chunk is written and synced at
+once. It consists of a header (magic, position of its first message, number of messages, length of the rest, CRC-32 of
+the rest, CRC-32 of the header itself), a byte for each message that marks a possible duplicate, the deduplication key
+of each message, and the messages as the broker delivered them: frames of method, header and body, the body in one
+frame. The last byte of a chunk is therefore the end of a frame and never 0, by which a chunk that a crash cut off is
+recognised.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import BinaryIO, NamedTuple
 from warren.pipeline.errors import PipelineError
 
 KEY_BYTES = 16
-"""Length of a deduplication key in bytes; it is all zero for a message without a key."""
+"""Length in bytes of a deduplication key, the digest that identifies a message; it is all zero for a message without
+one."""
 NO_KEY = bytes(KEY_BYTES)
 HEADER = struct.Struct(">4sQIIII")
 MAX_CHUNK_BYTES = 1 << 30
@@ -26,16 +29,17 @@ _CRC = struct.Struct(">I")
 
 
 class SpooledMessage(NamedTuple):
-    """Message in the spool: its frames as delivered, and its deduplication key."""
+    """Message as it is written to a spool's file: its AMQP frames as delivered, and its deduplication key."""
 
     frames: bytes
     key: bytes
     possible_duplicate: bool
-    """True if the same message may already be in the spool: it was redelivered, and has no key by which to tell."""
+    """True if the message was redelivered and has no deduplication key, so it is unknown whether the spool already
+    contains it."""
 
 
 class Chunk(NamedTuple):
-    """Consecutive messages of a file, written at once."""
+    """Consecutive messages of a spool's file that were written and synced at once."""
 
     first: int
     """Position of the first message: its number since the spool was created."""
@@ -53,7 +57,7 @@ class TornChunk(Exception):
 
 
 def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
-    """Encode messages as a chunk.
+    """Encode messages as a chunk, the unit in which a spool's file is written and synced.
 
     :param first: position of the first message: its number since the spool was created
     """
@@ -69,7 +73,8 @@ def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
-    """Yield the chunks between two byte offsets of a file, both at the boundary of a chunk.
+    """Yield the chunks of a spool's file from the byte offset `begin`, at which one begins, to `end`, at which one
+    ends.
 
     :raises TornChunk: if the last chunk is incomplete
     :raises PipelineError: if a chunk is damaged
@@ -95,10 +100,10 @@ def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
 
 
 def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> TornChunk | PipelineError:
-    """Return the error for an invalid chunk: a torn one if it and the rest of the file end in zeros, else a damaged
-    one.
+    """Return the error for an invalid chunk: `TornChunk` if what was read of it ends in a zero byte and only zeros
+    follow in the file, else an error that the file is damaged.
 
-    A file system leaves such zeros after a crash.
+    A file system leaves such zeros when the machine crashes during a write; a complete chunk never ends in a zero.
 
     :param begin: byte offset of the chunk
     :param last: bytes of the chunk that were read last

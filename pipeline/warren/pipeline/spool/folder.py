@@ -1,4 +1,6 @@
-"""Folder of a spool: lock against other processes, identity of the spool, and crash-safe writing of files."""
+"""Folder of a spool, whose files keep messages of a queue until Spark has processed them: lock against other processes,
+identity of the spool, and crash-safe writing of files.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ from warren.pipeline.errors import PipelineError
 
 FORMAT = 1
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait until another process releases the spool: a killed driver may take some time to end."""
+"""Seconds to wait until another process releases its lock on the spool's folder: a killed Spark driver may take some
+time to end."""
 _NAME = "spool.json"
 
 
 class SpoolFolder:
-    """Folder of an open spool, locked against other processes and created if missing.
+    """Folder with the files of a spool, in which messages of one queue are kept until Spark has processed them. It is
+    created if missing, and locked against other processes.
 
-    :param queue: queue whose messages the spool holds; a spool belongs to one queue for good
+    :param queue: queue whose messages the files hold; a folder cannot be used for another queue later
     :param wait: seconds to wait for the lock
-    :raises PipelineError: if the spool belongs to another queue, is open elsewhere, or cannot be used
+    :raises PipelineError: if the folder belongs to another queue, is locked by another process, or cannot be used
     """
 
     def __init__(self, path: Path, queue: str, wait: float = LOCK_TIMEOUT) -> None:
@@ -55,7 +59,9 @@ class SpoolFolder:
         sync_folder(self.path)
 
     def _acquire_lock(self, wait: float) -> None:
-        """Lock the folder, and write this process into the lock file, so that others can name it in their error."""
+        """Lock the folder, and write this process's id and host to the lock file, so that another process that waits in
+        vain can name them in its error.
+        """
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -74,8 +80,8 @@ class SpoolFolder:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def _check_owner(self, queue: str) -> str:
-        """Check that the spool belongs to the queue, and return the spool's identity, a random text; a new spool gets
-        one.
+        """Check that the folder's spool belongs to the queue, and return the spool's identity, a random text that
+        Spark's checkpoint refers to. A new spool gets one.
 
         :raises PipelineError: if the spool belongs to another queue, or has another format
         """

@@ -13,7 +13,7 @@ _Halves = npt.NDArray[np.uint64]
 
 
 class KeySet:
-    """Immutable set of the deduplication keys of a full segment file.
+    """Immutable set of the deduplication keys of a spool's segment file to which no more messages are appended.
 
     :param joined: concatenated keys of 16 bytes
     """

@@ -18,7 +18,7 @@ _FRAME = struct.Struct(">BHI")
 
 
 class PendingMessages:
-    """Messages that a consumer has received and not acknowledged yet.
+    """Messages that a consumer has received, and has neither written to the spool's files nor acknowledged yet.
 
     A redelivered message without a deduplication key is marked as a possible duplicate: it may already be in the spool.
     """
@@ -52,12 +52,13 @@ class PendingMessages:
         """Do nothing: a consumer publishes nothing, so no confirms arrive."""
 
     def blocked(self, reason: str | None) -> None:
-        """Do nothing: the broker blocks publishers only."""
+        """Do nothing: a broker sends `connection.blocked` because of publishers, and this connection only consumes."""
 
     def take(self, known: Callable[[Sequence[bytes]], set[bytes]]) -> list[SpooledMessage]:
-        """Remove the pending messages, and return them without those whose keys were spooled before or occur twice.
+        """Remove the pending messages, and return them without those whose deduplication keys were written to the spool
+        before or occur twice.
 
-        :param known: returns which of the given keys were spooled before
+        :param known: returns which of the given keys were written to the spool before
         """
         entries, self._entries = self._entries, []
         self.count = self.size = 0

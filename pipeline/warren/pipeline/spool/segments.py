@@ -1,9 +1,10 @@
-"""Segment files of a spool, addressed by message position, with the deduplication keys of earlier messages.
+"""Segment files of a spool, which keep messages of a queue until Spark has processed them. Messages are addressed by
+position.
 
 A position is the number of a message since the spool was created. A segment is a file with consecutive messages, named
-by the position of the first one. When it is large enough, the next one begins and the keys of the full one are written
-to a file beside it; once all of its messages are committed the segment is removed. The keys stay, because the broker
-may have lost an acknowledgement, and deliver a message again long after it left the spool.
+by the position of the first one. When it is large enough, the next one begins and the deduplication keys of the full
+one are written to a file beside it; when Spark has committed all of its messages the segment is removed. The keys stay,
+because the broker may have lost an acknowledgement, and deliver a message again long after it left the spool.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from warren.pipeline.spool.folder import SpoolFolder, sync_folder, unusable_erro
 from warren.pipeline.spool.key_set import KeySet
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Size of a segment in bytes from which on the next one begins."""
+"""Size in bytes from which on a segment file is full, and the next one begins."""
 MARK_INTERVAL = 256 * 1024
-"""Minimum distance in bytes between chunks of a segment whose byte offsets are kept in memory, for finding a
-position."""
+"""Minimum distance in bytes between the chunks of a segment file whose byte offsets are kept in memory. Reading from a
+message on begins at the nearest of these chunks before it."""
 
 
 class FileRange(NamedTuple):
-    """Byte range of a segment file that contains the messages with positions from `start` to before `stop`."""
+    """Byte range of a segment file that contains the messages with positions (numbers since the spool was created) from
+    `start` to before `stop`.
+    """
 
     path: str
     begin: int
@@ -49,16 +52,17 @@ class FileRange(NamedTuple):
 
 @dataclass
 class Segment:
-    """Segment file of the spool, and the deduplication keys of its messages."""
+    """Segment file, which holds consecutive messages of a spool, and the deduplication keys of these messages."""
 
     first: int
     path: Path
     keys: bytearray = field(default_factory=bytearray)
-    """Concatenated keys of a segment that is being written; empty for a full one."""
+    """Concatenated deduplication keys of the segment to which messages are appended; empty for a full one."""
     sealed: KeySet | None = None
-    """Keys of a full segment; None for the one that is being written."""
+    """Deduplication keys of a full segment; None for the one to which messages are appended."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """Position of the first message and byte offset of some chunks, the first chunk included."""
+    """Pairs of the position of a chunk's first message and the chunk's byte offset, for the first chunk and some later
+    ones."""
     size: int = 0
     """Size of the file in bytes; 0 once it is removed."""
 
@@ -82,7 +86,8 @@ class Segment:
 
 
 class Segments:
-    """Segment files of an open spool. One thread appends messages; another one reads positions and removes segments.
+    """Segment files of an open spool, which keep messages until Spark has processed them. One thread appends messages;
+    another one asks for the byte ranges of positions and removes segments.
 
     :param window: minimum number of deduplication keys to remember; the keys of all messages in the spool are always
         remembered
@@ -124,7 +129,8 @@ class Segments:
             )
 
     def known_keys(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those of the given deduplication keys that were spooled before, as far as they are remembered.
+        """Return those of the given deduplication keys whose messages were written to the spool before, as far as
+        remembered.
 
         Remembered are the keys of all messages in the spool, and the most recent keys of removed messages.
         """
@@ -137,7 +143,7 @@ class Segments:
     def append(self, entries: Sequence[SpooledMessage]) -> None:
         """Append messages, which are on disk when this returns.
 
-        After a failed write nothing more is appended, because what the file contains is known only when the spool is
+        After a failed write nothing more is appended, because the end of the file is uncertain until the spool is
         opened again.
 
         :raises PipelineError: if this or an earlier write failed
@@ -170,8 +176,10 @@ class Segments:
             self._roll()
 
     def file_ranges(self, start: int, stop: int) -> list[FileRange]:
-        """Return the byte ranges of the files that hold the messages with positions from `start` to before `stop`.
+        """Return the byte ranges of the segment files that hold the messages from one position to before another.
 
+        :param start: position of the first message: its number since the spool was created
+        :param stop: position after the last message
         :raises PipelineError: if not all of them are in the spool
         """
         with self._lock:
@@ -189,7 +197,7 @@ class Segments:
             return found
 
     def remove_before(self, position: int) -> None:
-        """Remove the segments in which all messages are before a position. The newest segment stays in any case."""
+        """Remove the segment files in which all messages are before a position. The newest file stays in any case."""
         with self._lock:
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 if following.first <= position and segment.size:
@@ -214,7 +222,9 @@ class Segments:
             )
 
     def _recover(self) -> None:
-        """Open the segments that exist on disk. An incomplete chunk at the end of the newest one is cut off."""
+        """Open the segment files that exist on disk. An incomplete chunk at the end of the newest one is cut off: a
+        crash interrupted its write, and its messages were not acknowledged.
+        """
         paths = {int(path.stem): path for path in self._folder.path.glob("*.spool")}
         firsts = sorted({*paths, *(int(path.stem) for path in self._folder.path.glob("*.keys"))})
         newest = max(paths, default=None)
@@ -278,7 +288,9 @@ class Segments:
         self._drop_old_keys()
 
     def _drop_old_keys(self) -> None:
-        """Forget the keys of removed segments if enough newer keys are remembered."""
+        """Forget the deduplication keys of removed segments, the oldest first, while enough newer keys are
+        remembered.
+        """
         with self._lock:
             newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
             while (oldest := self._segments[0]).sealed is not None and not oldest.size:
@@ -289,7 +301,8 @@ class Segments:
                 del self._segments[0]
 
     def _seal(self, segment: Segment, again: bool) -> None:
-        """Write the keys of a full segment to a file beside it, because they are needed after the segment is removed.
+        """Write the deduplication keys of a full segment to a file beside it, because they are needed after the segment
+        is removed.
 
         :param again: write the file even if it exists
         """
@@ -300,8 +313,8 @@ class Segments:
 
 
 def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
-    """Return the last recorded chunk at or before a position: the position of its first message, and its byte
-    offset.
+    """Return the last chunk at or before a position of those whose byte offsets are kept in memory: the position of its
+    first message, and its byte offset in the segment file.
     """
     if not segment.marks:
         return segment.first, 0
@@ -309,12 +322,12 @@ def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
 
 
 def split_keys(keys: bytes | bytearray) -> list[bytes]:
-    """Split concatenated keys into a list."""
+    """Split concatenated deduplication keys into a list."""
     return [bytes(keys[at : at + KEY_BYTES]) for at in range(0, len(keys), KEY_BYTES)]
 
 
 def read_keys(path: Path) -> bytes:
-    """Read the key file of a segment, and return the concatenated keys.
+    """Read the file with the deduplication keys of a segment, and return the concatenated keys.
 
     :raises PipelineError: if it is damaged
     """

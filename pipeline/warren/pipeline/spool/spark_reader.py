@@ -1,5 +1,6 @@
-"""Spark's micro-batch reader of a queue through a spool. Spark's offsets are positions in the spool (numbers of
-messages since it was created), and a commit removes messages from the spool.
+"""Spark's micro-batch reader of a queue through a spool, whose files keep acknowledged messages until Spark has
+processed them. Spark's offsets are positions (numbers of messages since the spool was created), and a commit removes
+messages from the spool.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ Offset = dict[str, str | int]
 
 @dataclass
 class SpoolPartition(InputPartition):
-    """Spark partition: the messages in a range of one segment file."""
+    """Spark partition: consecutive messages in one of the files in which a spool keeps messages."""
 
     file_range: FileRange
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batch reader of a queue through a spool.
+    """Micro-batch reader of a queue through a spool: files that keep acknowledged messages until Spark has processed
+    them.
 
     Spark pickles it to the executors, so it opens the spool only when Spark asks for an offset, which it does on the
     driver.
@@ -115,7 +117,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"spool": self._open_spool().folder.identity, "position": position}
 
     def _position(self, offset: Offset) -> int:
-        """Return the position in the spool that an offset of Spark's checkpoint means.
+        """Return the position (number of a message since the spool was created) in an offset of Spark's checkpoint.
 
         :raises PipelineError: if the checkpoint belongs to another spool
         """
@@ -128,7 +130,9 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class OpenSpool:
-    """Spool that a query has opened, and the consumer that fills it from the queue."""
+    """Locked folder and segment files of a spool, which keep messages until Spark has processed them, and the consumer
+    that fills them from the queue.
+    """
 
     def __init__(self, settings: SpoolOptions) -> None:
         self._options = settings
@@ -143,7 +147,7 @@ class OpenSpool:
         self._consumer: SpoolConsumer | None = None
 
     def started_consumer(self) -> SpoolConsumer:
-        """Return the consumer that fills the spool; the first call starts it."""
+        """Return the consumer that moves messages from the queue to the spool's files; the first call starts it."""
         if self._consumer is None:
             self._consumer = SpoolConsumer(self._options, self.segments)
             self._consumer.start()
@@ -157,8 +161,9 @@ class OpenSpool:
 
 
 def read_rows(file_range: FileRange, queue: str) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range of a segment file as Arrow batches.
+    """Yield the messages in a part of a spool's segment file as Arrow batches.
 
+    :param file_range: path and byte range of the file, and the positions of the messages to read there
     :param queue: name of the queue, for the column `queue`
     :raises PipelineError: if the file is missing or damaged
     """
@@ -196,10 +201,12 @@ def to_record_batch(
     file_range: FileRange,
     queue: str,
 ) -> pa.RecordBatch:
-    """Convert parsed messages to an Arrow batch, without those outside the range.
+    """Convert messages that were read from a spool's file to an Arrow batch, without those outside the range.
 
+    :param deliveries: parser that holds the messages
     :param possible_duplicate: a byte for each message, 1 if it may be a duplicate
     :param next_position: position after the last message
+    :param file_range: range whose positions from `start` to before `stop` are kept
     """
     messages = deliveries.take()
     first = next_position - len(possible_duplicate)

@@ -1,5 +1,5 @@
-"""Consumer that moves messages from a queue into a spool: it writes them to a file, syncs the file, and acknowledges
-them.
+"""Consumer that moves messages from a queue into a spool, whose files keep them until Spark has processed them: it
+writes messages to a file, syncs the file, and acknowledges them.
 
 It runs in a thread of the driver. Between two syncs it receives all that has arrived, so that one sync covers as many
 messages as arrive during another (group commit). A lost connection is opened again; unacknowledged messages are
@@ -31,22 +31,24 @@ from warren.wire.reply_codes import Reply
 
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of received messages from which on they are written to the spool, even if more are arriving."""
+"""Bytes of received messages from which on they are written to disk and acknowledged, even if more are arriving."""
 MAX_PENDING_BYTES = 16 * 1024 * 1024
-"""Bytes of received messages from which on, while the spool is full, nothing more is read from the connection."""
+"""Bytes of received messages that are not yet written to disk, from which on nothing more is read from the connection.
+They accumulate while the spool has reached its size limit."""
 POLL_INTERVAL = 0.2
-"""Longest wait in seconds for a message, after which other conditions are checked."""
+"""Longest wait in seconds for data from the broker or for space in the spool; then the consumer checks whether it was
+stopped."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds before the first attempt to reconnect, and the longest pause between later ones; the pause doubles."""
 _TRANSIENT_REPLIES = (*TRANSIENT_REPLIES, Reply.PRECONDITION_FAILED)
 """Reply codes after which the consumer reconnects. RabbitMQ replies PRECONDITION_FAILED when a message is
-unacknowledged for longer than its `consumer_timeout`, here because the spool is full."""
+unacknowledged for longer than its `consumer_timeout`, here because the spool has reached its size limit."""
 
 
 class SpoolConsumer:
-    """Exclusive consumer that moves the messages of a queue into a spool, in a thread of its own.
+    """Exclusive consumer that moves the messages of a queue into a spool's files, in a thread of its own.
 
-    :param segments: the open spool; while the consumer runs, only it appends
+    :param segments: files of the open spool; while the consumer runs, nobody else appends to them
     """
 
     def __init__(self, options: SpoolOptions, segments: Segments) -> None:
@@ -84,8 +86,10 @@ class SpoolConsumer:
         self._thread.start()
 
     def read_to(self, position: int) -> None:
-        """Record that the messages before a position were processed, so they no longer count against the spool's size
-        limit.
+        """Record that Spark has processed the messages before a position, so they no longer count against the spool's
+        size limit.
+
+        :param position: number of a message since the spool was created
         """
         with self._changed:
             self._read_to = max(self._read_to, position)
@@ -93,10 +97,12 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def wait(self, position: int) -> bool:
-        """Wait until the spool contains the messages before a position, all messages of the queue, or as many bytes as
-        its limit allows, or until the consumer fails.
+        """Wait until one of four conditions is met: the spool contains the messages before a position, all messages
+        that were in the queue when the consumer connected are spooled, the spool has reached its size limit, or the
+        consumer has failed.
 
-        :return: whether all messages have been spooled that were in the queue when it was first connected to
+        :param position: number of a message since the spool was created
+        :return: whether all messages that were in the queue when the consumer connected are spooled
         """
         with self._changed:
             self._changed.wait_for(
@@ -151,7 +157,7 @@ class SpoolConsumer:
             self._connection.close(self._scanner.rest)
 
     def _take_deliveries(self) -> None:
-        """Receive data once, and write the received messages to the spool if there are enough or no more data has
+        """Receive data once. Write the received messages to the spool if they are enough for a batch, or if no data
         arrived.
         """
         pending = self._pending
@@ -190,7 +196,9 @@ class SpoolConsumer:
         self._checked_not_stream = True
 
     def _spool_pending(self) -> None:
-        """Write the received messages to the spool and acknowledge them; if the spool is full, only wait a moment."""
+        """Write the received messages to the spool and acknowledge them. If the spool has reached its size limit, only
+        wait up to `POLL_INTERVAL` for Spark to process some.
+        """
         options, segments, pending = self._options, self._segments, self._pending
         with self._changed:
             self._full = segments.bytes_from(self._read_to) >= options.max_bytes
@@ -257,8 +265,8 @@ class SpoolConsumer:
         return False
 
     def _connect(self) -> None:
-        """Open a connection and start consuming. Until the queue's initial messages are spooled, also count how many
-        are left.
+        """Open a connection and start consuming. Also count how many messages must be received until all that are in
+        the queue now are in the spool, unless an earlier count has been reached.
         """
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")

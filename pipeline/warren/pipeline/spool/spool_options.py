@@ -1,5 +1,5 @@
-"""Options for reading a queue continuously through a spool (files to which messages are written before the
-acknowledgement).
+"""Options for reading a queue continuously through a spool: files to which messages are written before they are
+acknowledged, and which keep them until Spark has processed them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ MOST = 65_535
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """Queue to read, the folder of its spool, and limits.
+    """Queue to read, folder of its spool (files to which messages are written before they are acknowledged), and
+    limits.
 
-    :param key: property or `header:NAME` that identifies a redelivered message
-    :param window: minimum number of keys to remember, whether or not their messages have left the spool
-    :param per_trigger: messages of a micro-batch at most; None is no limit
-    :param max_bytes: bytes of unread messages in the spool, beyond which nothing more is acknowledged
-    :param prefetch: unacknowledged messages that the broker delivers at most
+    :param key: property (such as `message_id`) or `header:NAME` by which a redelivered message is recognised
+    :param window: minimum number of deduplication keys to remember, also after their messages have left the spool
+    :param per_trigger: maximum number of messages of a micro-batch; None is no limit
+    :param max_bytes: bytes of messages in the spool that Spark has not processed, from which on no more messages are
+        written and acknowledged
+    :param prefetch: maximum number of unacknowledged messages
     """
 
     address: Address
@@ -55,7 +57,7 @@ class SpoolOptions:
 
     @staticmethod
     def from_options(given: Mapping[str, str]) -> SpoolOptions:
-        """Parse the options of the data source for reading a queue through a spool.
+        """Parse the options of the data source for reading a queue through a spool (option `spoolDir`).
 
         :param given: options with lower-case names
         :raises PipelineError: if an option is unknown, missing or not valid
