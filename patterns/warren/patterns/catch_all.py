@@ -1,11 +1,12 @@
 """Catch-all: messages that an exchange cannot route are kept, counted and reported.
 
-Guarantees: the exchange has an alternate exchange. A message that matches no binding goes there in the same step of the
-broker, and from there to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` shows it, and replays it when
-the missing binding exists. The message's publisher gets no return (RabbitMQ, "Alternate Exchanges": a message that the
-alternate exchange routes is not returned, mandatory or not); the processes that have configured an alert are informed.
+Guarantees: the exchange has an alternate exchange. The broker routes a message that matches no binding there at once,
+to the queue `<exchange>.unrouted`, which keeps it; `warren dlq` shows it, and replays it when the missing binding
+exists. The message's publisher gets no return (RabbitMQ, "Alternate Exchanges": a message that the alternate exchange
+routes is not returned, mandatory or not). A copy goes to a second queue of limited length, from which one of the
+processes that include the CatchAll counts and logs it, and calls the alert.
 
-Costs: nothing as long as every message is routed, otherwise two queues.
+Costs: two more queues; nothing per message that is routed, two copies of one that is not.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class CatchAll:
         app.handle(bytes, queue=self._alerts)(self._report)
 
     async def on_start(self) -> None:
-        """Do nothing: reports of unroutable messages arrive as messages."""
+        """Do nothing when the App starts: the App's own consumer reads the queue of copies for the alert."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

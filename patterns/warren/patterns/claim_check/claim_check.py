@@ -102,8 +102,8 @@ class ClaimCheck:
 
     @property
     def busy(self) -> str:
-        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
-        none."""
+        """Name of the background work in progress, such as "deleting old bodies"; empty if there is none. A test on a
+        virtual clock advances the time only while this is empty."""
         return "deleting old bodies" if self._cleaning else ""
 
     async def put(self, body: bytes) -> BlobClaim:

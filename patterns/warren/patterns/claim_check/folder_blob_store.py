@@ -48,7 +48,7 @@ class FolderBlobStore:
         return await self._run_in_thread(self._clean, before.timestamp())
 
     async def close(self) -> None:
-        """Do nothing: no file is open between two calls."""
+        """Do nothing: every file is closed at the end of the call that opened it."""
 
     def _put(self, name: str, body: bytes) -> None:
         folder = self._path / name[:PREFIX]
@@ -114,7 +114,8 @@ class FolderBlobStore:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the folder, because a rename in it is durable only then (fsync(2))."""
+    """Write the folder's entries to the disk with fsync(2). Without this, a rename in the folder may be lost in a power
+    failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

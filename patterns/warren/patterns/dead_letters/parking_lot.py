@@ -14,7 +14,8 @@ from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
 from warren.sdk.extend import DataChannel, Session, translate_errors
 
 PAGE: Final = 500
-"""Largest number of unacknowledged messages of one consumer; for more messages, the next consumer is opened."""
+"""Prefetch count of a consumer. When it has that many unacknowledged messages, it is cancelled and a new consumer is
+opened on the same channel, which may receive as many again."""
 ANSWER_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 1.0
 REQUEUE_SECONDS: Final = 2.0
@@ -56,8 +57,8 @@ class ParkingLot:
         self._removed_any = False
         self._last_tag = 0
         self._previous_last_tag = 0
-        """Last delivery tag of the previous consumer. Removing a message up to this tag does not let the present
-        consumer receive another."""
+        """Last delivery tag of the previous consumer. Prefetch counts per consumer, so acknowledging a message up to
+        this tag does not let the present consumer receive another."""
 
     async def __aenter__(self) -> ParkingLot:
         self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)
@@ -103,8 +104,8 @@ class ParkingLot:
             yield ParkedMessage.of(delivery, tag)
 
     def remove(self, message: ParkedMessage) -> None:
-        """Remove the message from the queue by acknowledging it. The removal is certain only when the `async with`
-        block has ended without an error."""
+        """Remove the message from the queue by acknowledging it. AMQP does not confirm an acknowledgement, so the
+        removal is certain only when the `async with` block has ended without an error."""
         self._usable().acknowledge(message.delivery_tag)
         self._removed_any = True
         self._unacknowledged -= 1
@@ -150,8 +151,8 @@ class ParkingLot:
                 self._consumer = await channel.consume(self.queue, prefetch=PAGE)
 
     async def _wait_until_requeued(self) -> None:
-        """Wait until the unacknowledged messages are ready in the queue again: RabbitMQ requeues those of a quorum
-        queue only after it has closed the channel."""
+        """Wait, for a few seconds at most, until the broker reports the messages that were read but not removed as
+        ready again. RabbitMQ requeues those of a quorum queue only after it has closed their channel."""
         if self._session is None or self._unacknowledged <= 0:
             return
         with contextlib.suppress(TimeoutError, TransportUnavailable, TopologyMismatch):
@@ -170,7 +171,7 @@ class ParkingLot:
 
 
 async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int]:
-    """Return the numbers of ready messages and of consumers of an existing queue."""
+    """Declare an existing queue passively, and return its number of ready messages and its number of consumers."""
     with translate_errors(f"cannot read queue {queue!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
             ok = await channel.methods.queue_declare(queue, passive=True)
@@ -178,7 +179,8 @@ async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int
 
 
 async def _ready_messages(channel: DataChannel, queue: str) -> int:
-    """Return the number of ready messages of a queue; 0 only if the broker has reported 0 several times."""
+    """Return the number of ready messages of a queue. Return 0 only after several reports of 0, because RabbitMQ also
+    reports 0 for a quorum queue whose leader does not answer in time."""
     for _ in range(EMPTY_ANSWERS):
         ready, _ = await _declare_passively(channel, queue)
         if ready:

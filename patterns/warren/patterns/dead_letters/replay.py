@@ -118,7 +118,14 @@ async def discard(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Delete the selected messages from the parking lot; parameters as for `replay`."""
+    """Delete the selected messages from the parking lot, and return how many were read, matched and deleted.
+
+    :param selection: conditions that a message must fulfil to be deleted; None deletes every message.
+    :param rate: largest number of messages per second.
+    :param limit: largest number of messages to delete.
+    :param dry_run: delete nothing; `matched` in the result is the number of messages that would be deleted.
+    :param progress: called with the number of messages read so far.
+    """
     result = SelectionResult()
     async for message in _selected(lot, selection, result, limit, progress):
         if not dry_run:

@@ -70,31 +70,37 @@ class DeadlineStatistics:
     """Signals that the broker confirmed. The number exceeds that of expired deadlines if some signals were published
     again."""
     settled: int = 0
-    """Due messages that needed no action: the deadline was already completed, or its signal was already confirmed."""
+    """Due messages (delayed messages that check a deadline) that needed no action: the deadline was already completed,
+    or its signal was already confirmed."""
     delayed_again: int = 0
-    """Due messages that were delayed again because they arrived too early, or their deadline had been extended."""
+    """Due messages (delayed messages that check a deadline) that were delayed again because they arrived too early, or
+    their deadline had been extended."""
     postponed: int = 0
-    """Due messages that were delayed again because the store failed or the signal could not be published."""
+    """Due messages (delayed messages that check a deadline) that were delayed again because the store failed or the
+    signal could not be published."""
 
 
 class Deadline:
     """Kind of deadline, with one instance for each key, such as an order's id. Each is either completed in time, or
-    expires and publishes its signal, a message.
+    expires and publishes its signal, a message. A *due message*, which the broker delays, triggers the check whether a
+    deadline has expired.
 
     Call `app.include(deadline)` in every process that starts deadlines or handles due messages; a process that only
     completes deadlines needs no App.
 
     :param name: name of the kind of deadline; part of the names of its queues and of its keys in the store.
     :param after: time from the start of a deadline until it is due.
-    :param signal: returns the message to publish for a key; called again when the message is published again.
+    :param signal: returns the message to publish for an expired key. It is called again if the message must be
+        published again.
     :param store: store of the deadlines, shared by all processes that use them: `RedisStore`, `PostgresStore`, or
         `SqliteStore` on one machine.
-    :param keep: how long a settled deadline is remembered, from its due time or its decision, whichever is later.
-        Default 7 days. A key that is started again within that time is not started again; afterwards it is a new
-        deadline.
-    :param precision: how late, besides the broker's own delay, a deadline may be signalled that was extended or started
+    :param keep: how long a completed or expired deadline is remembered, from its due time or from the completion or
+        expiry, whichever is later. Default 7 days. A key that is started again within that time is not started again;
+        afterwards it is a new deadline.
+    :param precision: largest delay, besides the broker's own, of the signal of a deadline that was extended or started
         with `at`. Default a twentieth of `after`, at most 1 s.
-    :param retry_after: delay of a due message after the store or the signal failed. Default 5 s, at most `after`.
+    :param retry_after: time until the due message is handled again after the store or the publishing of the signal
+        failed. Default 5 s, at most `after`.
     :param patience: how long `start`, `complete` and `extend` retry while the store fails. Default one minute.
     :param concurrency: due messages handled at a time. Default 20.
     :raises ConfigError: a duration is too short, or the name is empty.
@@ -141,15 +147,16 @@ class Deadline:
 
     async def start(self, key: str, *, at: datetime | None = None) -> None:
         """Start the deadline of `key`, due `after` from `at` (default: now). Return when the store has recorded it and
-        the broker has confirmed its due message.
+        the broker has confirmed its due message, the delayed message that triggers the check.
 
-        The signal of a deadline that starts now is delayed by the time that the store took to answer. A second start of
-        the same key changes nothing. A key that was completed before its start stays completed.
+        Without `at`, the broker delays the due message for the whole time `after`, beginning when it receives it. The
+        signal is therefore late by the time that the store took to answer before. A second start of the same key
+        changes nothing. A key that was completed before its start stays completed.
 
         :param at: time from which `after` counts. If the due time is already past, the deadline expires at once.
         :raises ConfigError: the Deadline belongs to no App, or `at` has no time zone.
         :raises StoreUnavailable: it is unknown whether the deadline was started; start it again.
-        :raises PublishError: the due message may be missing; start the deadline again.
+        :raises PublishError: the due message may not be in the broker; start the deadline again.
         """
         app = self._included()
         now_ms = self._now_ms()
@@ -224,7 +231,8 @@ class Deadline:
         app.handle(self._due, concurrency=self._concurrency)(self._handle)
 
     async def on_start(self) -> None:
-        """Do nothing: due messages arrive from their queue."""
+        """Do nothing when the App starts: the App's own consumer reads the due messages (delayed messages that trigger
+        the check of a deadline)."""
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
@@ -250,8 +258,12 @@ class Deadline:
             await self._publish_due(app, due.key, again_ms)
 
     async def _expire(self, app: App, due: _Due) -> int | None:
-        """Expire the deadline of a due message and publish its signal. If the deadline is not due yet, return its due
-        time in milliseconds, for the message to be delayed again."""
+        """Expire the deadline that a due message (a delayed message that triggers the check) belongs to, and publish
+        the deadline's signal.
+
+        :return: None if the deadline is decided now. If it is not due yet, for example because it was extended: its due
+            time in milliseconds since the epoch, until which the caller must delay the due message again.
+        """
         key = due.key
         now_ms = self._now_ms()
         held = await apply_rule(
@@ -282,9 +294,14 @@ class Deadline:
         return None
 
     async def _publish_due(self, app: App, key: str, until_ms: int, due_ms: int | None = None) -> None:
-        """Publish the due message of `key` so that it arrives at about `until_ms`, or at once if that is past.
+        """Publish the due message of `key`, the message that triggers the check of its deadline, so that the broker
+        delivers it at about `until_ms`. If that time is past, it goes to the queue directly.
 
-        :param due_ms: due time of the deadline, if it differs from `until_ms`.
+        A wait queue has a fixed delay. If none fits, the message arrives early, and is then delayed again for the rest.
+
+        :param until_ms: time of the delivery, in milliseconds since the epoch.
+        :param due_ms: due time to write into the message as its guess of the stored one; by default `until_ms`. The two
+            differ if the check is only retried after a failure.
         """
         queue = self._queue.name
         rest_ms = until_ms - self._now_ms()
@@ -317,8 +334,8 @@ def _current_message_id() -> str | None:
 class _Due(Command):
     key: str
     due_ms: int | None = None
-    """Due time in milliseconds when this message was published. It is a first guess; the due time in the store
-    decides."""
+    """Due time of the deadline, in milliseconds since the epoch, as known when this message was published. It serves to
+    guess the stored record; if the deadline was extended since, the due time in the store decides."""
 
 
 def _due_message(queue: Queue) -> type[_Due]:
@@ -329,8 +346,8 @@ def _due_message(queue: Queue) -> type[_Due]:
 
 
 def _delay_steps(after_ms: int, precision_ms: int) -> Iterator[int]:
-    """Yield the delays in milliseconds for which there is a wait queue: `after`, its half, and so on down to the
-    precision."""
+    """Yield the delays, in milliseconds, of the wait queues of a deadline: `after_ms`, half of it, a quarter and so on,
+    ending with the first that is not longer than `precision_ms`."""
     step = after_ms
     while True:
         yield step
@@ -340,9 +357,11 @@ def _delay_steps(after_ms: int, precision_ms: int) -> Iterator[int]:
 
 
 def _next_delay(steps_ms: Sequence[int], rest_ms: int, precision_ms: int) -> int:
-    """Return the delay of the wait queue to use next: the shortest that ends at most `precision_ms` after the due time,
-    else the longest that ends before it.
+    """Return the delay of the wait queue in which the due message of a deadline (the message that triggers its check)
+    waits next. It is the shortest delay that ends at the due time or at most `precision_ms` later. If there is none, it
+    is the longest that ends before the due time; the message is then delayed again.
 
+    :param steps_ms: delays of the wait queues.
     :param rest_ms: milliseconds until the due time.
     """
     fitting = [step for step in steps_ms if rest_ms <= step <= rest_ms + precision_ms]

@@ -67,7 +67,8 @@ class DeadlineRecord:
 
 
 def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Start the deadline. A deadline that was started or completed before is not changed; the answer is its record."""
+    """Start the deadline. A deadline that was started before is not changed; one that was completed before its start
+    only gets its due time. The rule's answer is the deadline's record afterwards."""
     held = _read(record, now_ms)
     if held.state is DeadlineState.FORGOTTEN:
         return _write(DeadlineRecord(DeadlineState.PENDING, due_ms), now_ms, keep_ms)
@@ -111,8 +112,8 @@ def extend(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> R
 def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
     """Expire a pending deadline whose due time is past; the answer is its record after that.
 
-    The caller publishes the signal if the answer's state is `EXPIRED`. If it is `PENDING`, the due message came too
-    early, and is delayed again until the answer's `due_ms`.
+    The caller publishes the signal if the answer's state is `EXPIRED`. If it is `PENDING`, the check came too early,
+    and the caller repeats it at the answer's `due_ms`.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.PENDING and held.due_ms is not None and held.due_ms <= now_ms:

@@ -14,18 +14,18 @@ LEVELS: Final = 28
 
 
 class BinaryDelayQueues:
-    """Delay strategy for any AMQP 0-9-1 broker: quorum queues with at-least-once dead-lettering, one per power of two
-    of the unit.
+    """Delay strategy for any AMQP 0-9-1 broker: quorum queues with at-least-once dead-lettering, one for each power of
+    two of the unit (a *level*).
 
-    The delay is a binary number of units: a message waits in the queue of each 1 bit and skips those of the 0 bits. It
-    takes up to `levels` hops, half as many on average. Each hop adds the broker's own time, so a long delay arrives
-    some milliseconds late. A message whose target no longer exists ends in the queue `...lost`, by an alternate
-    exchange of the last exchange. Otherwise at-least-once dead-lettering would keep it at the head of its queue, where
-    it holds up all others.
+    A delay is rounded up to a binary number of units: the message waits in the queue of each 1 bit, the highest first,
+    and skips those of the 0 bits. It takes up to `levels` hops, half as many on average. Each hop adds the broker's own
+    time, so a long delay arrives some milliseconds late. A message whose target no longer exists ends in a queue whose
+    name ends with `.lost`, which the alternate exchange of the last exchange fills. Without it, at-least-once
+    dead-lettering would keep the message at the head of its queue, where it holds up all others.
 
     :param unit: resolution of delays, which are rounded up. Default 1 s. A smaller unit shortens the longest delay.
-    :param levels: number of powers of two. The longest delay is `(2 ** levels - 1) * unit`, by default 8.5 years; 20
-        levels give 12 days.
+    :param levels: number of powers of two, and so of queues with a delay. The longest delay is `(2 ** levels - 1) *
+        unit`, by default 8.5 years; 20 levels give 12 days.
     :raises ConfigError: unit or levels are out of range.
     """
 
@@ -43,8 +43,10 @@ class BinaryDelayQueues:
         self._settings_name = f"{levels}x{unit // timedelta(milliseconds=1)}ms"
 
     def topology(self, name: str) -> Iterator[Declarable]:
-        """Yield the queues and exchanges of the levels, lowest first, then the exchange at their end, and the queue for
-        messages whose target no longer exists."""
+        """Yield the exchanges, queues and bindings of the strategy. First come the exchange and queue for messages
+        whose target no longer exists, and the exchange that routes messages to their targets. Then each power of two of
+        the unit, the lowest first, gets a queue that delays messages by that time, and an exchange before it that
+        routes a message into the queue or past it."""
         lost = f"{name}.{self._settings_name}.lost"
         yield Exchange(lost, type="fanout")
         yield Queue(lost, dead_letter_exchange=None)

@@ -56,9 +56,17 @@ Answer = TypeVar("Answer")
 class DelayStatistics:
     """Counters of one `Delay` in this process; other processes count their own.
 
-    The counters from `passed` on count the due messages that were published with a `cancel_key`. `unknown`: the store
-    had no record, and the message was forwarded. `forgotten`: the message arrived later than its record is kept, and
-    was dead-lettered. `postponed`: the message was delayed again because the store or the broker failed.
+    The counters from `passed` on count the due messages that had been published with a `cancel_key`. These first arrive
+    in the queue `<name>.due`, whose handler looks their record up in the store.
+
+    :ivar delayed: messages that were published with a delay, with or without a `cancel_key`.
+    :ivar redelivered: messages that were delayed before a retry.
+    :ivar passed: due messages that were forwarded to their target because they had not been cancelled.
+    :ivar cancelled: due messages that were dropped because they had been cancelled.
+    :ivar superseded: due messages that were dropped because another one had replaced them.
+    :ivar unknown: due messages that were forwarded although the store had no record of them.
+    :ivar forgotten: due messages that arrived later than their record is kept, and were dead-lettered.
+    :ivar postponed: due messages that were delayed again because the store or the broker failed.
     """
 
     delayed: int = 0

@@ -22,7 +22,7 @@ class DelayedExchange:
     RabbitMQ 4.3's release notes): choose it where the broker is Warren's. A broker without this exchange type closes
     the connection.
 
-    A message whose target no longer exists ends in the queue `...lost`.
+    A message whose target no longer exists ends in the queue `<name>.lost`, where `<name>` is the name of the `Delay`.
     """
 
     ignores_returns: bool = True

@@ -10,7 +10,7 @@ from warren.sdk import Declarable
 
 
 class EntryPoint(NamedTuple):
-    """Address and headers to publish a message with, so that it waits."""
+    """Exchange, routing key and headers with which a message is published so that the broker delays it."""
 
     exchange: str
     key: str
@@ -18,7 +18,7 @@ class EntryPoint(NamedTuple):
 
 
 class DelayStrategy(Protocol):
-    """Mechanism that makes messages wait.
+    """Mechanism by which the broker delays messages, such as queues with a TTL or an x-delayed-message exchange.
 
     :ivar longest: the longest delay.
     :ivar ignores_returns: True if the broker returns a mandatory message as unroutable although it will deliver it
@@ -41,8 +41,13 @@ class DelayStrategy(Protocol):
         ...
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Return the address and headers to publish a message with, so that it arrives at its target after `delay`,
-        which is above 0 and at most `longest`."""
+        """Return the exchange, routing key and headers with which to publish a message, so that it arrives at its
+        target after `delay`.
+
+        :param name: name of the `Delay`, with which the names of the strategy's exchanges and queues begin.
+        :param exchange: target exchange, with the routing key `key`; empty for the queue `key`.
+        :param delay: above 0 and at most `longest`.
+        """
         ...
 
 

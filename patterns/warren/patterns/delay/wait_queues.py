@@ -13,7 +13,7 @@ from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 MANY: Final = 30
-"""Number of wait queues before one queue at which a warning is logged."""
+"""Number of wait queues with one target queue at which a warning is logged."""
 
 
 def wait_queue(target: str, after: timedelta) -> Queue:
@@ -54,13 +54,18 @@ class WaitQueues:
         """Do nothing: messages continue to wait in the broker."""
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
-        """Return the wait queues for these delays before `queue` (see `DelayBackend`)."""
+        """Return the wait queues that delay messages of `queue` by these durations, for the App to declare.
+
+        :param queue: queue to which the messages return after the delay.
+        :param delays: durations above 0; others need no queue and are left out.
+        """
         queues = [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
         self._declared.setdefault(queue, set()).update(waiting.name for waiting in queues)
         return queues
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy of the delivery that arrives in `queue` after the delay `after` (see `DelayBackend`)."""
+        """Publish a copy of the delivery that arrives in `queue` after the delay `after`, with the number of the next
+        attempt in a header. Return when the broker has confirmed the copy, so that the original can be acknowledged."""
         if self._app is None:
             raise ConfigError("these WaitQueues belong to no App: give them to App(delay=WaitQueues())")
         headers = redelivery_headers(delivery)
@@ -84,8 +89,8 @@ class WaitQueues:
 
 
 def redelivery_headers(delivery: Delivery) -> dict[str, object]:
-    """Return the headers for a redelivered copy: the number of the attempt, and the exchange and routing key of the
-    first publish."""
+    """Return the headers for a copy of the delivery that is published for the next attempt to handle it: the attempt's
+    number, and the exchange and routing key of the first publish."""
     exchange, key = origin(delivery)
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 

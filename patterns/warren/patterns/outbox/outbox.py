@@ -173,8 +173,8 @@ class Outbox:
 
     @property
     def busy(self) -> str:
-        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
-        none."""
+        """Name of the background work in progress, such as "the relay of an outbox"; empty if there is none. A test on
+        a virtual clock advances the time only while this is empty."""
         return "the relay of an outbox" if self._relay is not None and self._relay.busy else ""
 
     async def on_start(self) -> None:

@@ -52,8 +52,8 @@ class TimersStatistics:
     fired: int = 0
     """Messages of timers that this process published and the broker confirmed."""
     skipped: int = 0
-    """Times for which this process published no message: missed by a timer with `skip`, or the timer was changed,
-    cancelled or published by another process."""
+    """Due times at which this process published no message, because the timer skips times at which no process was
+    running, or was changed, cancelled or published by another process meanwhile."""
     failed: int = 0
     """Publishes that failed; they are retried."""
     elections: int = 0
@@ -144,8 +144,8 @@ class Timers:
 
     @property
     def busy(self) -> str:
-        """Description of the background work in progress, for which a test on virtual time waits; empty if there is
-        none."""
+        """Name of the background work in progress, such as "the timers billing"; empty if there is none. A test on a
+        virtual clock advances the time only while this is empty."""
         return f"the timers {self.name}" if self._working else ""
 
     async def put(self, schedule: Schedule) -> bool:
@@ -271,8 +271,10 @@ class Timers:
             await self._sleep(last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait until the next timer is due or this process changes a timer, for at most `seconds`, the time to the next
-        heartbeat."""
+        """Wait until the next timer is due, or this process puts or cancels a timer, but no longer than `seconds`.
+
+        :param seconds: time until the next heartbeat of the leader's election is due.
+        """
         until = self._clock.now() + seconds
         if self.is_leader and self._due_heap:
             until = min(until, self._due_heap[0][0] / 1000)
@@ -290,7 +292,8 @@ class Timers:
         self._wake.set()
 
     async def _heartbeat(self) -> None:
-        """Send a heartbeat to the election; as the leader, read the timers that other processes have changed."""
+        """Send this process's heartbeat to the leader's election. If the process is the leader, also read from the
+        store the timers that other processes have put or cancelled."""
         heartbeat = await self._election.heartbeat(self._revision)
         if not heartbeat.is_leader:
             self._forget()
@@ -360,8 +363,8 @@ class Timers:
         self.statistics.fired += 1
 
     async def _announce_change(self, name: str) -> None:
-        """Announce that the timer `name` was changed, so that the leader reads it; this process's heartbeat follows at
-        once."""
+        """Announce in the election's record that the timer `name` was put or cancelled, so that the leader reads it
+        from the store. This process sends its next heartbeat at once, because it may be the leader itself."""
         await self._election.announce_change(name)
         self._change_announced = True
         self._wake_up()
