@@ -263,7 +263,7 @@ def _check_rate(rate: float | None) -> None:
 async def _find(
     url: str, queue: str, selection: DeadLetterSelection, limit: int
 ) -> tuple[list[ParkedMessage], int]:
-    """Return the selected letters, and the number of all letters in the queue."""
+    """Return the dead letters that match a selection, at most `limit`, and the number of all letters in the queue."""
     async with ParkingLot(url, queue) as lot:
         return await find(lot, selection, limit=limit), lot.size
 
@@ -280,7 +280,11 @@ def _settle(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
-    """Show a progress bar on standard error, if that is a terminal."""
+    """Show a progress bar on standard error, if that is a terminal.
+
+    The value of the context is a function that adds a bar for an opened dead letter queue. It returns a function to be
+    called with the number of letters read so far.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

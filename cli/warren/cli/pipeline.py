@@ -78,7 +78,7 @@ def run(
     continued. On a cluster the folder must be on storage that this process, the driver and the executors share.
 
     :param options: result of `parse`
-    :param progress: called with the name of each step at its beginning
+    :param progress: called with lines of text that tell the user about the progress, such as `starting Spark`
     :return: the summary, and the details of the run
     :raises PipelineError: if the source cannot be read
     :raises UsageError: if Spark cannot start, or cannot write to the folder

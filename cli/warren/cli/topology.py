@@ -210,7 +210,7 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
     """Group risks by text and advice, and return the affected subjects (exchanges or queues) of each group.
 
-    A risk may concern dozens of exchanges of one pattern, which are then printed as one.
+    The same risk often concerns dozens of exchanges; it is then printed once, with the first few of them.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for each in risks:

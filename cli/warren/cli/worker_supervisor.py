@@ -101,14 +101,14 @@ class Worker:
     def wait_seconds(self) -> float:
         """Return the seconds to wait before the next start.
 
-        They are random, below a bound that doubles each time that the worker ends early.
+        They are random, between half of a bound and the bound, which doubles each time that the worker ends early.
         """
         bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(self._failures, 10))
         return random.uniform(bound / 2, bound)
 
 
 async def _read_states(reading: int) -> AsyncIterator[bytes]:
-    """Yield the states that the worker writes to its pipe."""
+    """Yield `READY` or `NOT_READY` each time that the worker has written to its pipe: the state written last."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     with os.fdopen(reading, "rb", buffering=0) as pipe:

@@ -1,1 +1,1 @@
-"""Code that every component shares: exit statuses, control-socket client, log set-up, capture events."""
+"""Code that all components share: exit statuses, client of the control socket, log set-up, names of message events."""

@@ -26,7 +26,7 @@ def missing_extra_error(extra: str, purpose: str) -> UsageError:
     """Return the error for a feature whose optional dependencies are not installed.
 
     :param extra: name of the extra of the package `warren`, such as "redis"
-    :param purpose: subject of the sentence: the feature that needs the packages
+    :param purpose: feature that needs the packages; the error text is a sentence that begins with it
     """
     return UsageError(f"{purpose} needs packages that are not installed: pip install 'warren[{extra}]'")
 

@@ -101,7 +101,7 @@ class DeliveryScanner:
 
     @property
     def rest(self) -> bytes:
-        """The bytes of an incomplete frame."""
+        """Received bytes of a frame that is not complete yet; empty if there is none."""
         return b"".join(self._pieces)
 
     def open(self, channel: int, listener: ChannelListener) -> None:
@@ -230,7 +230,7 @@ class ContentHeader(NamedTuple):
 def decode_deliver(method: bytes) -> DeliverFields:
     """Decode the payload of a basic.deliver frame.
 
-    Bytes that are not UTF-8 become lone surrogates, which encode back to the same bytes; see `is_utf8`.
+    Bytes of names that are not UTF-8 become lone surrogates ("surrogateescape"), which encode back to the same bytes.
 
     :raises StreamError: if the payload is shorter than its fields
     """
@@ -261,7 +261,9 @@ def decode_return(method: bytes) -> ReturnFields:
 
 
 def decode_content_header(header: bytes) -> ContentHeader:
-    """Decode the payload of a content header frame; strings as in `decode_deliver`, `timestamp` in seconds.
+    """Decode the payload of a content header frame, except for `headers`, which stays an encoded field table.
+
+    `timestamp` is in seconds. Strings are decoded as UTF-8; other bytes become lone surrogates ("surrogateescape").
 
     :raises StreamError: if the properties are shorter or longer than the payload
     """

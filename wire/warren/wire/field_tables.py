@@ -92,7 +92,7 @@ def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
     """Decode a table (without its length prefix) into its fields, in order.
 
     :param opaque: name of a field that is left encoded if it is an array: its value is None, its `raw` holds the bytes
-    :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH`
+    :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH` (64)
     """
     try:
         return _fields(table, 0, len(table), 0, opaque)
@@ -103,13 +103,16 @@ def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
 def decode(table: bytes) -> dict[str, Value]:
     """Decode a table (without its length prefix) into its values.
 
-    :raises TableError: as `decode_fields`
+    :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH` (64)
     """
     return {name: field.value for name, field in decode_fields(table).items()}
 
 
 def decode_items(array: bytes) -> list[Field]:
-    """Decode an array (without its length prefix) into its items, each with its type."""
+    """Decode an array (without its length prefix) into its items, each with its type.
+
+    :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH` (64)
+    """
     items: list[Field] = []
     position = 0
     try:

@@ -222,6 +222,11 @@ def encode(name: str, *values: Argument) -> bytes:
 
 
 def frame(channel: int, name: str, *values: Argument) -> bytes:
-    """Encode a method as a frame of `channel`; see `encode`."""
+    """Encode a method as a complete frame of `channel`.
+
+    :param name: name in the specification, such as "queue.declare"
+    :param values: one value for each field, in the order of the specification
+    :raises ValueError: if a short string is longer than 255 bytes
+    """
     payload = encode(name, *values)
     return _FRAME.pack(1, channel, len(payload)) + payload + b"\xce"

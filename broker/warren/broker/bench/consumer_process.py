@@ -31,7 +31,10 @@ CONSUME_OK = b"\0\x3c\0\x15"
 
 
 def consumer(pipe: Connection, load: Load, index: int) -> None:
-    """Run consumer number `index` of a load until the coordinator stops it; the target of its process."""
+    """Run consumer number `index` of a load until the coordinator stops it.
+
+    The process of the consumer starts with this function, and talks to the coordinator over `pipe`.
+    """
     run_and_report(pipe, lambda: _consume(pipe, load, index))
 
 

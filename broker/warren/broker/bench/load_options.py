@@ -54,7 +54,10 @@ class Load:
 
     @property
     def copies(self) -> int:
-        """Number of times that each message is expected to be delivered."""
+        """Number of deliveries that are expected for each message: one from each queue that it is routed to.
+
+        From a stream, each consumer gets its own delivery.
+        """
         return self.fan_out * (self.consumers if self.queue_type == "stream" else 1)
 
     @property
@@ -76,7 +79,10 @@ class Schedule:
 
 @dataclass
 class SpanCounts:
-    """Time and message count of a worker at the first and last sample within the measured span."""
+    """Time and message count of a worker at the start and the end of the measured span, to compute a rate from.
+
+    The measured span is the run without its warm-up and its end.
+    """
 
     began: int = 0
     ended: int = 0
@@ -93,7 +99,7 @@ class SpanCounts:
 
 @dataclass
 class PublisherReport:
-    """Results of a publisher process, sent to the coordinator."""
+    """Results of a publisher process, which it sends to the coordinator: messages sent, confirmed and nacked."""
 
     publisher: int
     sent: int = 0
@@ -105,7 +111,7 @@ class PublisherReport:
 
 @dataclass
 class ConsumerReport:
-    """Results of a consumer process, sent to the coordinator."""
+    """Results of a consumer process, which it sends to the coordinator: counts, order and latencies of deliveries."""
 
     count: int = 0
     counts: list[int] = field(default_factory=list)

@@ -29,15 +29,18 @@ class PublishTarget:
 
 
 def queue_names(load: Load) -> list[bytes]:
-    """Return the names of all queues, group after group; a single queue is named like the load."""
+    """Return the names of all queues, group after group; a single queue has the name `load.queue`.
+
+    Each message is routed to one group, and a copy of it goes to every queue of that group.
+    """
     count = load.queues * load.fan_out
     return [load.queue.encode()] if count == 1 else [f"{load.queue}-{i:06d}".encode() for i in range(count)]
 
 
 def queues_of(load: Load, consumer: int) -> list[bytes]:
-    """Return the queues that consumer number `consumer` consumes: its share of all, at least one.
+    """Return the names of the queues that consumer number `consumer` consumes: its share of all, at least one.
 
-    With fewer queues than consumers, consumers share a queue; of streams, each consumes all.
+    With fewer queues than consumers, several consumers share a queue. Streams are not divided: each consumer reads all.
     """
     names = queue_names(load)
     if load.queue_type == "stream":
@@ -48,7 +51,8 @@ def queues_of(load: Load, consumer: int) -> list[bytes]:
 def publish_targets(load: Load) -> list[PublishTarget]:
     """Return the targets that messages use in turn: each combination of queue group, routing key and priority.
 
-    The encodings of all targets have the same length.
+    Publishes to all targets are encoded in equally many bytes, because names, keys and headers have fixed widths.
+    `PublishBuffer` relies on it: it writes sequence numbers into encoded publishes at constant distances.
     """
     groups, keys = load.queues, load.keys
     levels = max(load.priorities, 1)
@@ -86,7 +90,10 @@ def _key(load: Load, group: int, key: int) -> bytes:
 
 
 class LoadTopology:
-    """Context manager that declares exchange, queues and bindings of a run, and deletes them unless `keep` is set."""
+    """Context manager that declares exchange, queues and bindings of a run, and deletes them at its end.
+
+    With `keep`, existing queues are used as they are, and all queues remain; only the exchange is deleted.
+    """
 
     def __init__(self, url: AmqpUrl, load: Load, keep: bool) -> None:
         self._url = url
@@ -157,9 +164,11 @@ class LoadTopology:
         return _key(load, group, key), field_tables.encode({})
 
     def _idle_binding(self, number: int) -> tuple[bytes, bytes]:
-        """Return routing key and arguments of extra binding number `number`, which matches no message.
+        """Return routing key and arguments of one of the bindings that match no message and only add to the work of routing.
 
-        The keys for a topic exchange contain only words, `*`, or `#`, in turn.
+        For a topic exchange, some of the keys contain the wildcard `*` or `#`.
+
+        :param number: number of the binding, below `load.bindings`
         """
         if self._load.exchange == "headers":
             return b"", field_tables.encode({"x-match": "all", "group": f"other-{number}"})

@@ -46,10 +46,10 @@ class PublishBuffer:
     ) -> None:
         """Encode the messages of the buffer.
 
-        :param addresses: targets of the messages, in turn; their encodings have equal length
+        :param addresses: targets of the messages, in turn; publishes to them must be encoded in equally many bytes
         :param size: bytes of each body
         :param capacity: least number of messages in the buffer; it is rounded up to a multiple of the targets
-        :param prefix: identifies run and publisher in each body; returned by `sequence_prefix`
+        :param prefix: number of run and publisher, from `sequence_prefix`, to which `stamp` adds sequence numbers
         """
         turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
         rounds = -(-capacity // len(turn))
@@ -150,9 +150,9 @@ class ConfirmCounter:
 
 
 def sequence_prefix(run: int, publisher: int) -> int:
-    """Return the first eight bytes of a body, as a number, without its sequence number (the low 40 bits).
+    """Return the number in the first eight bytes of a publisher's message bodies, before a sequence number is added.
 
-    The upper bits are the run (11 bits) and the number of the publisher (12 bits). Sequence numbers start at 1.
+    It consists of the run (11 bits), the publisher (12 bits), and 40 bits for the sequence number, which starts at 1.
     """
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
@@ -181,7 +181,8 @@ class DeliveryChecker:
         :param run: identifier of the run; messages of other runs are only counted
         :param publishers: number of publishers; sequence numbers are checked for each
         :param ack_every: deliveries that one basic.ack acknowledges; 0 for automatic acknowledgement
-        :param queues: number of consumed queues, told apart by `consumer_tag`; order is checked for each
+        :param queues: number of consumed queues. The order of messages is checked within each of them; deliveries from
+            queue number N must have the consumer tag `consumer_tag(N)`
         """
         self.run: i64 = run
         self.publishers: i64 = publishers
@@ -296,7 +297,11 @@ class DeliveryChecker:
             self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
 
     def flush_counters(self) -> None:
-        """Add the counters of the latest publisher and queue to `counts`, `sums` and `highest`."""
+        """Update the lists `counts`, `sums` and `highest` from the counters of the current publisher and queue.
+
+        Consecutive messages of one publisher and queue are counted in plain attributes; the lists are updated when a
+        message of another one arrives, and at the end.
+        """
         if self.latest >= 0:
             publisher = self.latest % self.publishers
             self.counts[publisher] += self.latest_count

@@ -26,7 +26,10 @@ WRITE = 1 << 18
 
 
 def publisher(pipe: Connection, load: Load, index: int) -> None:
-    """Run publisher number `index` of a load to the end of its schedule; the target of its process."""
+    """Run publisher number `index` of a load to the end of its schedule.
+
+    The process of the publisher starts with this function, and talks to the coordinator over `pipe`.
+    """
     run_and_report(pipe, lambda: _publish(pipe, load, index))
 
 
@@ -110,9 +113,9 @@ class _Publishing:
         self.confirming.sample(now, self.confirms.settled)
 
     def _room(self, now: int) -> tuple[int, float]:
-        """Return how many messages may be sent now and, if none, the seconds until the rate allows one.
+        """Return how many messages may be sent now and, if none, the seconds until the rate limit allows one.
 
-        (0, 0) means that the window is full: confirms have to be awaited.
+        (0, 0) means that too many publishes are unconfirmed (see `Load.window`): confirms have to be awaited first.
         """
         room = self.window - (self.result.sent - self.confirms.settled) if self.window else self.max_per_write
         if room < self.min_room:

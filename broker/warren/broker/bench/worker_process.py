@@ -25,24 +25,24 @@ STALL_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Ready:
-    """Message of a worker that is connected and waits for its schedule."""
+    """Report of a worker process to the coordinator: it is connected to the broker, and waits for its schedule."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Message with the number of messages that a consumer has received so far."""
+    """Report that a consumer process sends to the coordinator during a run: number of AMQP messages received so far."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Message to a consumer that asks it to end and send its report."""
+    """Request of the coordinator to a consumer process: end, and send the report."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Message of a worker that failed: the error in one line.
+    """Report of a worker process to the coordinator that it has failed: the error in one line.
 
     `is_client_error` is true if the options are wrong, not the broker.
     """
@@ -66,7 +66,7 @@ def run_and_report(pipe: Connection, work: Callable[[], PublisherReport | Consum
 
 
 class RateMeter:
-    """Recorder of a counter's value at the start and the end of the measured span."""
+    """Recorder of a message counter at the start and the end of the measured span, to compute a rate from."""
 
     def __init__(self, schedule: Schedule, rates: SpanCounts) -> None:
         self._from = schedule.measured_from
@@ -88,7 +88,7 @@ class RateMeter:
 
 
 def set_timeouts(connection: BlockingConnection, read_seconds: float) -> None:
-    """Set the timeout of socket reads to `read_seconds`, and of writes to `STALL_SECONDS`.
+    """Set the timeout of socket reads to `read_seconds`, and of writes to `STALL_SECONDS` (30 s).
 
     The kernel enforces them except for TLS: a timeout of Python's socket costs one more system call for each read and write.
     """

@@ -147,7 +147,10 @@ class BrokerConfig:
 
     @property
     def captured(self) -> dict[str, str]:
-        """Name of the stream that captured message events go to, by virtual host."""
+        """Names of the streams that receive life-cycle events of messages, by virtual host, from `capture_events`.
+
+        :raises ValueError: if an item of `capture_events`, `STREAM` or `STREAM@VHOST`, has no valid stream name
+        """
         found = {}
         for wanted in self.capture_events:
             stream, _, vhost = wanted.partition("@")

@@ -98,9 +98,9 @@ class Line:
 
 @dataclass
 class GroupedLines:
-    """Lines of rabbitmq.conf that hold one item of a list each, such as `listeners.tcp.1`.
+    """Lines of rabbitmq.conf that hold one item of a list each, such as `listeners.tcp.1` and `listeners.tcp.2`.
 
-    For each list setting, the lines are stored by key suffix.
+    Each attribute holds the lines of one list by the last part of their keys, such as `1` and `2`.
     """
 
     tcp: dict[str, Line] = field(default_factory=dict)
@@ -266,7 +266,10 @@ def _set_list_settings(grouped: GroupedLines, settings: Settings) -> None:
 
 
 def _items(found: Mapping[str, Line]) -> list[Line]:
-    """Return the lines of one list setting, sorted by key suffix, without those of the form `key = none`."""
+    """Return the lines of one list, without those of the form `key = none`, such as `listeners.tcp = none`.
+
+    :param found: lines by the last part of their keys, such as the `1` of `listeners.tcp.1`; the result is sorted by it
+    """
     return [found[name] for name in sorted(found) if found[name].value != "none"]
 
 

@@ -36,7 +36,10 @@ class ConsumerUtilisation:
             self._timer = None
 
     def of(self, queue: Queue) -> float | int:
-        """Return the utilisation of a queue, from 0 to 1; before its first sample, the current state (0 or 1)."""
+        """Return the utilisation of a queue, from 0 to 1.
+
+        Before the first sample of the queue, it is 1 if a consumer could take a message now, else 0.
+        """
         if not queue.consumers:
             return 0
         average = self._averages.get(queue)

@@ -37,7 +37,11 @@ PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
 
 
 class ControlSocket:
-    """Server of the control socket, which passes each request to the function `perform`."""
+    """Server of the control socket, a Unix socket for requests of operators.
+
+    It passes verb and arguments of each request to the function `perform` (see the constructor), and replies with its
+    result.
+    """
 
     def __init__(self, perform: PerformVerb) -> None:
         self._perform = perform

@@ -1,7 +1,8 @@
 """Export of definitions in RabbitMQ's format (https://www.rabbitmq.com/docs/definitions).
 
 As in RabbitMQ, the default exchange, exchanges named `amq.*`, exclusive queues with their bindings, and messages are
-left out. Unlike RabbitMQ, internal exchanges are exported: an import without them would lose routes.
+left out. Unlike RabbitMQ, exchanges declared with `internal` are exported: an import without them would lose routes
+that consist of bindings between exchanges.
 """
 
 from __future__ import annotations
@@ -137,7 +138,10 @@ def _queues(vhost: VirtualHost) -> list[Queue]:
 
 
 def is_exported(queue: Queue) -> bool:
-    """Return True if definitions contain the queue: it is neither exclusive nor internal."""
+    """Return True if definitions contain the queue: it is not exclusive, and its name does not begin with `amq.`.
+
+    Names of that form belong to the broker: for example, it keeps delayed messages in queues named `amq.delayed.*`.
+    """
     return queue.owner is None and not queue.name.startswith(b"amq.")
 
 

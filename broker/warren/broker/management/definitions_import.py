@@ -115,7 +115,7 @@ class Definition:
         return [tag.strip() for tag in found if tag.strip()]
 
     def arguments(self) -> bytes:
-        """Return the field `arguments` as an encoded table."""
+        """Return the field `arguments`, a JSON object, as an encoded AMQP field table; empty if it is missing."""
         value = self.fields.get("arguments") or {}
         if not isinstance(value, dict):
             raise self.error("arguments must be an object")

@@ -1,4 +1,7 @@
-"""Conversion of broker objects to JSON: names, field tables, and identifiers that requests refer to."""
+"""Conversion of broker objects to JSON: names, field tables, and identifiers of queues, connections and channels.
+
+The identifiers stand where RabbitMQ lists Erlang process ids (pid).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ def queue_id(queue: Queue) -> str:
 
 
 def connection_id(connection: Connection) -> str:
-    """Return the identifier of a connection for `close_connection`. It is never reused while the broker runs."""
+    """Return the identifier of a connection, by which a request such as `close_connection` names it.
+
+    It is never reused while the broker runs.
+    """
     return f"<connection.{int(connection.serial)}>"
 
 

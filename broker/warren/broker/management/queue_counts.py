@@ -37,7 +37,7 @@ ZERO: Final = MessageCount(0, 0)
 
 
 class UnackedCounts:
-    """Counts of a queue's unacknowledged messages."""
+    """Counts of a queue's unacknowledged messages: all, those with their content in memory, and persistent ones."""
 
     def __init__(self) -> None:
         self.all = ZERO
@@ -80,7 +80,7 @@ def count_ready(queue: Queue) -> MessageCount:
 
 
 def count_ready_in_memory(queue: Queue) -> MessageCount:
-    """Count the ready messages whose content is in memory."""
+    """Count the ready messages whose content is in memory; the content of the others is only on disk."""
     return MessageCount(*queue.ready.resident_totals())
 
 

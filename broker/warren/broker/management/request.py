@@ -1,4 +1,7 @@
-"""Request of an operator: typed access to its arguments, and the error that refuses it."""
+"""Arguments of a management request, such as `list_queues` or `add_user`, and the error that refuses the request.
+
+Operators send such requests with `warren ctl`. Their arguments are JSON values, read here with a check of their type.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ class RequestRefused(operator_errors.OperationRefused):
 
 
 class Request:
-    """Arguments of a verb, by name. Each accessor method returns one type.
+    """Arguments of one management request by name, with a method for each type, such as `text` or `number`.
 
-    Every accessor raises `RequestRefused`, naming the argument, if the argument is missing or of another type.
+    Each of these methods raises `RequestRefused`, naming the argument, if the argument has another type, or if it is
+    missing and has no default.
     """
 
     def __init__(self, arguments: dict[str, Json]) -> None:
@@ -51,7 +55,10 @@ class Request:
         return value
 
     def data(self, name: str, default: str | None = None) -> bytes:
-        """Return the argument `name`, itself the name of an AMQP object, as bytes on the wire."""
+        """Return the argument `name`, which must be the name of an AMQP object such as a queue, as bytes.
+
+        JSON holds it as text. It is encoded as UTF-8; a lone surrogate becomes the byte that it was decoded from.
+        """
         return self.text(name, default).encode("utf-8", "surrogateescape")
 
     def vhost(self) -> bytes:

@@ -98,7 +98,10 @@ def parse_command_line(line: Sequence[str]) -> CommandLine:
 
 
 def _words_without_option_values(line: list[str]) -> list[str]:
-    """Return the words of a command line, without general options' values, to find the verb in them."""
+    """Return the words of a command line without the values of general options, such as the name after `-p`.
+
+    In the rest, the first word that is not an option is the verb.
+    """
     known = _options_by_name(GENERAL_OPTIONS)
     left: list[str] = []
     skip = False

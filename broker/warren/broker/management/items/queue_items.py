@@ -27,7 +27,10 @@ It has no real host name, because a data folder may move to another host.
 
 
 class QueueListing:
-    """Data for one list_queues request that is computed once for all queues."""
+    """Source of those values of a list_queues reply that are computed for all queues at once.
+
+    They are the counts of unacknowledged messages, and the consumer utilisation.
+    """
 
     def __init__(self, connections: Iterable[Connection], utilisation: ConsumerUtilisation) -> None:
         self._connections = connections

@@ -29,7 +29,10 @@ async def import_definitions(management: Management, request: Request) -> None:
 
 
 async def run_in_slices(work: Generator[None, None, Result]) -> Result:
-    """Run a generator to its end in slices, letting the event loop run in between; return the generator's value."""
+    """Run a generator to its end, and return its value.
+
+    The event loop runs after every `DEFINITIONS_PER_TURN` steps, so that clients are served meanwhile.
+    """
     while True:
         try:
             for _ in range(DEFINITIONS_PER_TURN):

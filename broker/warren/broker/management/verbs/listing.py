@@ -33,7 +33,9 @@ ROWS_PER_TURN: Final = 200
 def select_columns(
     request: Request, known: Iterable[str], default: Iterable[str], spellings: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the requested column headings as the request spells them, and the item for each.
+    """Return the headings of the requested columns as the request spells them, and the names of the items to fill them.
+
+    An item is a property of the listed objects, such as `messages` of queues.
 
     :param known: names of all items
     :param default: items to return if the request names none
@@ -50,7 +52,7 @@ def select_columns(
 
 
 def table(columns: list[str], rows: list[list[Json]]) -> Json:
-    """Return columns and rows in the JSON form of a listing."""
+    """Return the reply of a list verb: a JSON object with the headings as `columns`, and the values as `rows`."""
     return {"columns": columns, "rows": rows}
 
 
@@ -64,7 +66,10 @@ def select_from_table(request: Request, columns: list[str], rows: list[list[Json
 async def build_rows(
     objects: Iterable[Object], row: Callable[[Object], list[Json] | None]
 ) -> list[list[Json]]:
-    """Build one row for each object, leaving out those for which `row` returns None."""
+    """Build one row of a listing for each object; the event loop runs from time to time meanwhile.
+
+    :param row: returns the row of an object; None leaves the object out, for example because it was deleted meanwhile
+    """
     found: list[list[Json]] = []
     for index, each in enumerate(objects):
         made = row(each)

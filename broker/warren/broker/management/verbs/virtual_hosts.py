@@ -44,7 +44,7 @@ def add_vhost(management: Management, request: Request) -> None:
 
 
 def update_vhost_metadata(management: Management, request: Request) -> None:
-    """Update those metadata of a virtual host that the request contains; the rest stays unchanged."""
+    """Update description, tags and default queue type of a virtual host; those not in the request stay unchanged."""
     management.node.virtual_hosts.update(
         request.text("name"),
         description=request.text("description") if request.has("description") else None,
