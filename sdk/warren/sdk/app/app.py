@@ -85,8 +85,10 @@ class App:
     :param replies: transport of the replies to `call`: `queue`, an exclusive reply queue of the App;
         or `direct`, RabbitMQ's "Direct Reply-to".
     :param telemetry: OpenTelemetry options; by default the global providers, if they are set.
-    :param capture: publish the life-cycle events of all messages to a stream; by default off, at no cost.
-    :param connect_timeout: seconds for the first connection, and for the confirmation of all consumers.
+    :param capture: publish an event to a stream for each publish,
+        confirm, delivery and settlement; by default off, at no cost.
+    :param connect_timeout: seconds for the first connection, and
+        for the broker's `basic.consume-ok` for every consumer.
     :param grace: seconds for running handlers to finish when the App stops.
     :param first_retry: seconds; upper bound of the random wait before the first attempt to
         reconnect. It doubles with each further attempt.
@@ -166,7 +168,7 @@ class App:
     def declare(self, *items: Declarable) -> None:
         """Declare topology at the start of the App and after each reconnect.
 
-        :raises ConfigError: if a name stands for something else already.
+        :raises ConfigError: if the App already declares an item of that kind and name with other arguments.
         """
         self._registry.add(items)
 
@@ -193,7 +195,9 @@ class App:
 
     @property
     def topology(self) -> tuple[Declarable, ...]:
-        """All topology that this App declares, with the dead letter queues that its queues imply."""
+        """All exchanges, queues and bindings that this App declares, including the
+        dead letter queue (`<name>.dead`) of each queue that has one by default.
+        """
         return self._registry.items()
 
     def include(self, component: Component) -> None:
@@ -395,9 +399,9 @@ class App:
         """Send a request to all servers: `await` it for all replies, or use `async for` for each reply as it arrives.
 
         It ends when the whole audience of the request (the queues that its class lists) has replied, after `replies`
-        values, or at the deadline, whichever comes first; too few replies are not an error.
+        replies that are not errors, or at the deadline, whichever comes first; too few replies are not an error.
 
-        :param replies: number of values after which it ends; error replies are passed on, but not counted.
+        :param replies: number of replies after which it ends; error replies are returned too, but do not count.
         :param timeout: seconds, after which the request expires as well.
         :param exchange: publish the request to this exchange, with `key`, instead
             of to its own address; it is not declared.
@@ -414,7 +418,9 @@ class App:
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
     async def start(self) -> App:
-        """Connect, declare topology, start components and consumers; return when all consumers are confirmed.
+        """Connect, declare topology, start components and consumers.
+
+        Returns when the broker has accepted every consumer (`basic.consume-ok`).
 
         :raises WarrenError: the reason for the failure; everything that was started is stopped again.
         """
@@ -456,7 +462,9 @@ class App:
 
     @property
     def ready(self) -> bool:
-        """True if the App is connected, and the broker has confirmed every consumer and reads what is published."""
+        """True if the App is connected, the broker has accepted every consumer (`basic.consume-ok`), and it does not
+        block publishers (`connection.blocked`).
+        """
         return self.state is State.READY
 
     @property

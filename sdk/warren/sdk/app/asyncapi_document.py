@@ -260,6 +260,8 @@ def _described(function: Any) -> dict[str, str]:
 
 
 def _own_doc(kind: Any) -> str:
-    """Return the class's own docstring, or an empty text if it only inherits one, which describes the SDK."""
+    """Return the docstring of the class itself; empty if it has
+    none, because an inherited one describes a base class of the SDK.
+    """
     doc = vars(kind).get("__doc__") if isinstance(kind, type) and issubclass(kind, Message) else None
     return inspect.cleandoc(doc) if doc else ""

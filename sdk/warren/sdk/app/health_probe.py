@@ -22,8 +22,9 @@ STATUS: dict[int, str] = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"
 class HealthProbe:
     """HTTP health probe with `GET /live` and `GET /ready`: `app.include(HealthProbe(8080))`.
 
-    `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready` (every consumer is confirmed
-    and the broker reads what is published), otherwise 503. Both bodies are JSON with state, missing parts and reason.
+    `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready`
+    (the App is connected, the broker has accepted every consumer and does not block
+    publishers), otherwise 503. Both bodies are JSON with state, missing parts and reason.
 
     :param port: 0 selects any free port; the attribute `port` has its number while the App runs.
     :param host: interface to listen on; `0.0.0.0` if the probe comes from another host.

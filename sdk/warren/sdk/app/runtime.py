@@ -132,7 +132,9 @@ class Runtime:
         return Health(self.state, tuple(self._pending_parts()), reason)
 
     async def start(self) -> None:
-        """Connect, declare topology, start components and consumers; return when all consumers are confirmed.
+        """Connect, declare topology, start components and consumers.
+
+        Returns when the broker has accepted every consumer (`basic.consume-ok`).
 
         :raises WarrenError: the reason why that failed, or did not succeed within `connect_timeout`.
         """
@@ -181,7 +183,7 @@ class Runtime:
         self._update_state()
 
     async def stop(self, grace: float) -> None:
-        """Let running handlers finish for `grace` seconds, then close everything.
+        """Wait at most `grace` seconds for running handlers to finish, then close everything.
 
         If the caller is cancelled, handlers get no more time and connections are cut, but everything is still closed.
         """
@@ -244,8 +246,11 @@ class Runtime:
         await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
 
     async def _end(self, draining: asyncio.Future[None], flush_seconds: float) -> None:
-        """Wait until `draining` (of the running handlers) is done, then close
-        everything in the reverse order of the start.
+        """Wait until `draining`, the task that stops the consumers, is done; then close everything else.
+
+        The order is that of the start, reversed: components, publisher, connections, capture, embedded broker.
+
+        :param flush_seconds: longest wait for the confirms of published messages, and for the last capture events.
         """
         await asyncio.wait((draining,))
         if draining.cancelled():
@@ -306,7 +311,9 @@ class Runtime:
     async def reply(self, outgoing: Outgoing, timeout: float) -> None:
         """Publish a reply.
 
-        The reply to a request that never left this process goes to its caller directly: the broker has no such address.
+        A handler may call its own queue; that request does not pass through the broker (see `submit_for`). With "Direct
+        Reply-to" it keeps the placeholder `amq.rabbitmq.reply-to`, which only the broker would replace by a real
+        address. The reply to such a request is handed to the waiting caller directly.
         """
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
             await self.middlewares.send(outgoing, self.caller.receive_local_reply)
@@ -355,7 +362,9 @@ class Runtime:
         ]
 
     def _pending_parts(self) -> list[str]:
-        """Return the parts that are not ready: `publisher`, `consumer`, and the queues whose consumer is not confirmed."""
+        """Return the parts that are not ready: `publisher`, `consumer`,
+        and the queues on which the broker has not accepted the consumer.
+        """
         publishing, consuming = self._publish_connection, self._consume_connection
         pending = []
         if publishing is None or publishing.session is None or not self.publisher.attached:
@@ -365,12 +374,15 @@ class Runtime:
         return pending + [name for name, one in self.subscriptions.items() if not one.in_desired_state]
 
     def _update_state(self) -> None:
-        """Wake waiters and notify listeners after a change of anything that the state depends on."""
+        """Notify the state listeners, and wake the start of the App if it waits for consumers.
+
+        Called after a change of anything that the state depends on.
+        """
         self._changed.set()
         self._on_state(self.state)
 
     async def _await_consumers(self, deadline: float) -> None:
-        """Wait until the broker has confirmed every consumer.
+        """Wait until the broker has accepted every consumer (`basic.consume-ok`).
 
         :raises TopologyMismatch: if a queue cannot be consumed. :raises TransportUnavailable: if the deadline passes.
         """

@@ -16,7 +16,7 @@ class Settings:
 
     :ivar hosts: the brokers to connect to; None for an embedded broker in this process.
     :ivar window: largest number of published messages that wait for their confirm.
-    :ivar connect_timeout: seconds for the first connection and for all consumers.
+    :ivar connect_timeout: seconds for the first connection, and for the broker's `basic.consume-ok` for every consumer.
     :ivar grace: seconds for running handlers to finish when the App stops.
     :ivar first_retry: seconds; upper bound of the random wait before the first attempt to reconnect.
     :ivar longest_retry: seconds; limit to which that bound grows with further attempts.

@@ -14,8 +14,9 @@ class State(Enum):
 
     CLOSED -> CONNECTING -> READY <-> BLOCKED; READY or BLOCKED -> CONNECTING after a loss; any -> CLOSING -> CLOSED.
 
-    READY needs both connections, the publish channels, the reply queue, and the broker's confirmation of every consumer.
-    In BLOCKED the broker does not read what is published (`connection.blocked`); consumers work as in READY.
+    READY needs both connections, the publish channels, the reply queue, and the broker's `basic.consume-ok` for every
+    consumer. In BLOCKED the broker blocks publishers (`connection.blocked`), so that publishes wait; consumers work as
+    in READY. A paused, cancelled or tripped subscription needs no consumer.
     """
 
     CONNECTING = "connecting"
@@ -29,7 +30,8 @@ class State(Enum):
 class Health:
     """Health of an App, for probes.
 
-    :ivar waiting: the parts that are not ready: `publisher`, `consumer`, and the queues whose consumer is not confirmed.
+    :ivar waiting: the parts that are not ready: `publisher`, `consumer`,
+        and the queues on which the broker has not accepted the consumer.
     :ivar reason: the last error, or the reason for which the broker blocks publishers; None if there is neither.
     """
 
@@ -39,7 +41,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """True if every consumer is confirmed and the broker reads what is published."""
+        """True if the App is connected, the broker has accepted every consumer, and it does not block publishers."""
         return self.state is State.READY
 
 

@@ -48,7 +48,7 @@ class Statistics:
 
     @property
     def failed(self) -> int:
-        """Attempts of handlers that failed, whatever followed."""
+        """Number of attempts in which a handler raised an error, also if a later attempt succeeded."""
         return sum(one.failed_attempts for one in self.handlers.values())
 
     @property

@@ -17,7 +17,7 @@ from warren.sdk.publish.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
 PRUNE = 2000
-"""Number of messages added to the list after which confirmed ones are removed from it."""
+"""Number of added messages after which confirmed ones are removed from the list of messages, to save memory."""
 FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 
@@ -41,7 +41,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class BulkSender(Protocol):
-    """The part of the publish operations that bulk publishing uses."""
+    """The part of `PublishOperations` that bulk publishing uses."""
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
@@ -52,7 +52,10 @@ class BulkSender(Protocol):
     ) -> asyncio.Future[None]: ...
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a context manager; all messages written within it belong to one batch span."""
+        """Return a context manager that records one OpenTelemetry span for all messages that are published within it.
+
+        Without telemetry it does nothing.
+        """
         ...
 
 
@@ -87,7 +90,7 @@ class BulkEntry:
 
     @property
     def error(self) -> WarrenError | None:
-        """The reason why the message was not confirmed, once it is settled; None if it was."""
+        """The reason why the message was not confirmed; None if it was. Read it only after the outcome is known."""
         if isinstance(self.result, WarrenError):
             return self.result
         if self.result is None or self.result.cancelled():
@@ -133,11 +136,17 @@ class BulkPublish:
         """One of the messages in flight was not confirmed."""
 
     def recorded(self) -> AbstractContextManager[None]:
-        """Return a context manager; all messages written within it belong to one batch span."""
+        """Return a context manager that records one OpenTelemetry span for all messages that are published within it.
+
+        Without telemetry it does nothing.
+        """
         return self._sender.batch()
 
     async def add(self, message: object) -> None:
-        """Write a message as soon as there is a connection and room in the window."""
+        """Write a message as soon as there is a connection and room in the window of unconfirmed messages.
+
+        Its confirm is not awaited. A `WarrenError` is not raised, but becomes the message's outcome in the report.
+        """
         entry = BulkEntry(self.total, message, None)
         self.total += 1
         self._entries.append(entry)
@@ -157,7 +166,10 @@ class BulkPublish:
             self._order_broken = True
 
     def resume(self, failure: Failure) -> None:
-        """Add a failed message of an earlier bulk publish, to be published once more by `rewrite`."""
+        """Take over a failed message from the report of an earlier bulk publish.
+
+        Nothing is published yet: `rewrite` publishes all such messages.
+        """
         entry = BulkEntry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
         self.total += 1
@@ -180,7 +192,10 @@ class BulkPublish:
         )
 
     async def again(self, attempts: int) -> None:
-        """Publish retryable failures again at growing intervals, at most `attempts` times."""
+        """Publish failed messages again, if their errors are retryable; repeat that for those that fail once more.
+
+        :param attempts: largest number of rounds; the random waits between them grow up to 3 s.
+        """
         retrying = AsyncRetrying(
             stop=stop_after_attempt(attempts),
             wait=wait_random_exponential(multiplier=FIRST_AGAIN_SECONDS, max=LONGEST_AGAIN_SECONDS),
@@ -196,7 +211,10 @@ class BulkPublish:
                 entry.result.cancel()
 
     async def rewrite(self) -> None:
-        """Publish once more every message that could be encoded, whatever its error was."""
+        """Publish the messages that `resume` took over once more, with the same ids.
+
+        The kind of their errors does not matter; only messages that could not be encoded are left out.
+        """
         for entry in self._entries:
             if entry.outgoing is not None:
                 await self._rewrite(entry)
@@ -314,7 +332,10 @@ async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError)
 
 
 async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnError) -> PublishReport:
-    """Make one more attempt at every failure of a report, whatever its error was."""
+    """Publish every failed message of a report once more, also those whose errors are not retryable.
+
+    :raises BatchError: if a message was not confirmed this time, and `on_error` is `raise`.
+    """
     for failure in report.failures:
         batch.resume(failure)
     try:

@@ -99,7 +99,10 @@ class PublishOperations:
     async def write(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Write an encoded message as soon as there is a connection and room; see `Publisher.submit`."""
+        """Write an encoded message as soon as there is a connection and room in the window of unconfirmed messages.
+
+        Returns the future of its confirm; see `Publisher.submit`. A further attempt skips the publish middlewares.
+        """
         runtime = self._running()
         sender = runtime.direct_sender if outgoing.middlewares_applied else runtime.sender
         return await sender.submit(outgoing, timeout, before_write)
@@ -150,7 +153,10 @@ class PublishOperations:
         return GatherCall(prepare, replies, timeout)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a context manager; all messages written within it belong to one batch span."""
+        """Return a context manager that records one OpenTelemetry span for all messages that are published within it.
+
+        Without telemetry it does nothing.
+        """
         instruments = self._running().instruments
         return nullcontext() if instruments is None else batch_span(instruments)
 

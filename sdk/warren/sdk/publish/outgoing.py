@@ -84,7 +84,7 @@ class Outgoing:
     def header(self) -> bytes:
         """Return the payload of the content header frame.
 
-        :raises ValueError: and other errors of Python, for a value that AMQP cannot encode.
+        :raises ValueError: for a value that AMQP cannot encode; depending on the value, also other built-in exceptions.
         """
         if self._header is None:
             encoded: dict[str, wire.Property] = {

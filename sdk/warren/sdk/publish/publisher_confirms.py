@@ -33,8 +33,8 @@ WINDOW_BYTES = 16 * 1024 * 1024
 class PublisherStatistics:
     """Counts of published messages since the App started.
 
-    :ivar unconfirmed: messages in the window now.
-    :ivar blocked_seconds: total time in which the broker did not read publishes (`connection.blocked`).
+    :ivar unconfirmed: messages that wait for their confirm now.
+    :ivar blocked_seconds: total time in which the broker blocked publishers (`connection.blocked`).
     """
 
     published: int = 0
@@ -116,7 +116,10 @@ class Publisher:
         return self._channel is not None and self._channel.usable
 
     def attach(self, confirmed: DataChannel) -> None:
-        """Use this channel: republish interrupted messages in order, then admit waiting publishes."""
+        """Use this channel: publish again the messages that a lost channel left unconfirmed, in their order.
+
+        Publishes that wait for a channel follow after them.
+        """
         confirmed.on_confirm = self._confirm
         confirmed.on_return = self._return
         self._channel = confirmed
@@ -155,7 +158,10 @@ class Publisher:
         self._one_at_a_time = self._one_at_a_time or not guilty
 
     def set_blocked(self, reason: str | None) -> None:
-        """Note that the broker stops reading publishes for a reason, or with None that it reads again."""
+        """Stop or resume writing messages, after `connection.blocked` or `connection.unblocked`.
+
+        :param reason: the broker's reason for blocking publishers; None if it no longer blocks them.
+        """
         self._count_blocked()
         self.blocked = reason
         self._wake()
@@ -249,7 +255,7 @@ class Publisher:
         return self.statistics
 
     def close(self) -> None:
-        """End all pending publishes; the outcome of written ones is unknown."""
+        """Fail all publishes that wait for a confirm or for room; the outcome of written messages is unknown."""
         self.detach()
         for pending in self._awaiting_republish:
             pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
@@ -271,7 +277,11 @@ class Publisher:
     # Window
 
     def _channel_with_room(self) -> DataChannel | None:
-        """Return the channel if the next message may be written now, otherwise None."""
+        """Return the channel if a message may be written now, otherwise None.
+
+        None if there is no open channel, the broker blocks publishers, the window of unconfirmed messages is full, or
+        messages of a lost channel have to be published again first.
+        """
         channel = self._channel
         if channel is None or self._awaiting_republish or self.blocked is not None or not channel.usable:
             return None
@@ -280,7 +290,12 @@ class Publisher:
         return channel
 
     async def _wait_for_room(self, deadline: float) -> DataChannel:
-        """Wait for room in the window, in the order of arrival."""
+        """Wait until the next message may be written, and return
+        the channel; publishes are served in the order of arrival.
+
+        :raises TransportUnavailable: without a connection until the deadline. :raises PublishTimeout: if the window
+            stayed full, or the broker blocked publishers.
+        """
         # A waiter that was woken and found no room keeps its place.
         place = next(self._places)
         while True:
@@ -306,8 +321,10 @@ class Publisher:
                 return channel
 
     def _pass_on(self, waiter: asyncio.Future[None]) -> None:
-        """Wake the next waiter if this one was woken but has timed out or been cancelled, so
-        that the room that it was woken for is used.
+        """Wake the next publish that waits for room, in place of this
+        one, which was woken but has timed out or been cancelled.
+
+        Otherwise the room that it was woken for would stay unused.
         """
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._wake()
@@ -322,7 +339,10 @@ class Publisher:
         return PublishTimeout(f"{reason} until the deadline; the message was not sent", outcome="not_sent")
 
     def _wake(self) -> None:
-        """Wake as many waiters as the window has room for; each of them wakes further ones if room is left."""
+        """Wake as many of the publishes that wait for room as the window can take.
+
+        Each of them wakes further ones when it runs, if room is left.
+        """
         room = self._window - len(self._in_flight)
         while self._waiters and room > 0 and self._channel_with_room() is not None:
             _, waiter = heappop(self._waiters)
@@ -372,8 +392,9 @@ class Publisher:
         self._bytes += len(outgoing.body)
 
     def _resume(self) -> None:
-        """Republish interrupted messages: all at once, or one at a time to find the one
-        that makes the broker close the channel.
+        """Publish again the messages that a lost channel left unconfirmed.
+
+        All at once; or one at a time, if one of them makes the broker close the channel and has to be found.
         """
         channel = self._channel
         while (

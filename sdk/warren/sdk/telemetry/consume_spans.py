@@ -148,8 +148,9 @@ class ConsumeTelemetry:
             instruments.consumed.add(1, metric_attributes)
 
     def answered(self, reply: Delivery, read: Callable[[], Result]) -> Result:
-        """Decode a reply with `read` and return its value; record a processing span
-        for it, as a child of the span that called.
+        """Decode the reply to a call with `read`, and return its value.
+
+        Records a processing span, as a child of the current span, in which the call was made.
         """
         instruments = self._instruments
         attributes = self._attributes("process", reply, 0)

@@ -133,6 +133,9 @@ def mark_failed(span: Span, error: BaseException) -> str:
 
 
 def _unless_default(provider: Provider) -> Provider | None:
-    """Return the provider, or None for the default of the API, which stands for a provider that nobody set."""
+    """Return the provider if the user has set one.
+
+    None for the default provider of the OpenTelemetry API, which records nothing.
+    """
     home = type(provider).__module__
     return None if home.startswith(("opentelemetry.trace", "opentelemetry.metrics")) else provider

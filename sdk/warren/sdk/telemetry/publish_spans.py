@@ -122,7 +122,11 @@ def _recording(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
 
 
 class BatchSpan:
-    """The span of a bulk publish: of kind client, linked to the creation of each message."""
+    """The one OpenTelemetry span of a bulk publish, instead of a publish span for each message.
+
+    It has the kind CLIENT, the number of messages, and a link to each create
+    span: the span in which a message was created, if that is recorded separately.
+    """
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
@@ -135,7 +139,10 @@ class BatchSpan:
         self._destinations: set[str] = set()
 
     def create(self, outgoing: Outgoing, attributes: c.Attributes) -> None:
-        """Add a message to the batch; record a create span for it if `Telemetry.create_spans` is set."""
+        """Add a message without a trace context, and write one into its headers.
+
+        That is the context of a create span of its own if `Telemetry.create_spans` is set, otherwise of the batch span.
+        """
         span = self._span
         if self._instruments.options.create_spans:
             shown = attributes | c.operation_attributes("create")
@@ -147,7 +154,11 @@ class BatchSpan:
         self.add(None if span is self._span else span.get_span_context(), attributes)
 
     def add(self, creation: trace.SpanContext | None, attributes: c.Attributes) -> None:
-        """Count a message of the batch, and link the batch span to the span that created it."""
+        """Count a message of the batch.
+
+        :param creation: the span that created the message, which
+            the batch span links to; None if that is the batch span.
+        """
         self._count += 1
         self._destinations.add(str(attributes.get(c.TEMPLATE, attributes[c.DESTINATION])))
         if creation is not None:
@@ -172,7 +183,7 @@ _batch: ContextVar[BatchSpan | None] = ContextVar("warren_batch", default=None)
 
 @contextmanager
 def batch_span(instruments: Instruments) -> Iterator[None]:
-    """Record all publishes within the block in one batch span."""
+    """Record all publishes within the block in one span, a `BatchSpan`; it ends with the block, and with its error."""
     span = BatchSpan(instruments)
     token = _batch.set(span)
     try:
@@ -187,7 +198,10 @@ def batch_span(instruments: Instruments) -> Iterator[None]:
 
 
 def foreign_context(outgoing: Outgoing) -> Context | None:
-    """Return the trace context in the message's headers if it is not that of the current span, otherwise None."""
+    """Return the trace context that the message's headers had before this publish; None if there is none.
+
+    The context of the current span does not count. The user or an earlier publisher has set it, so it is kept.
+    """
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):
         return None
@@ -200,7 +214,10 @@ def foreign_context(outgoing: Outgoing) -> Context | None:
 
 
 def write_context(outgoing: Outgoing, span: Span) -> None:
-    """Write the span's trace context into the message's headers, as the span that created the message."""
+    """Write the trace context of the span into the message's headers.
+
+    Consumers then take that span for the one that created the message.
+    """
     fields: dict[str, str] = {}
     propagate.inject(fields, trace.set_span_in_context(span))
     for name, value in fields.items():

@@ -62,12 +62,17 @@ _CONDITIONS: Final = {int(reply): reply.name.lower().replace("_", "-") for reply
 
 
 def producer_destination(exchange: str, routing_key: str) -> str:
-    """Return `messaging.destination.name` of a producer."""
+    """Return `messaging.destination.name` for a publish: exchange
+    and routing key, joined by a colon; or `amq.default`.
+    """
     return ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
 
 
 def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
-    """Return `messaging.destination.name` of a consumer: exchange, routing key if it differs from the queue, queue."""
+    """Return `messaging.destination.name` for a received message: exchange, routing key and queue, joined by colons.
+
+    Empty parts are left out, and the routing key also if it is the name of the queue.
+    """
     parts = (exchange, routing_key if routing_key != queue else "", queue)
     return ":".join(part for part in parts if part)
 

@@ -149,7 +149,10 @@ _sources: WeakKeyDictionary[MeterProvider, MeterSources] = WeakKeyDictionary()
 
 
 class MeterSources:
-    """Creates the observable instruments of one meter provider, and keeps the runs whose statistics they read."""
+    """The observable instruments of one meter provider, and the App runs whose statistics they report.
+
+    A provider gets one such object, also if several Apps of the process use it.
+    """
 
     def __init__(self, meters: MeterProvider) -> None:
         self.sources: WeakSet[StatisticsSource] = WeakSet()
@@ -164,7 +167,7 @@ class MeterSources:
             make(metric.name, [self._reader(metric.read)], metric.unit, metric.description)
 
     def add(self, source: StatisticsSource) -> None:
-        """Read the statistics of a run from now on, including its components."""
+        """Report the statistics of an App run from now on, those of its components included."""
         self.sources.add(source)
         for key, value in source.statistics().components.items():
             kind = key.partition(" ")[0]
