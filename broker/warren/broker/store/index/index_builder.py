@@ -33,7 +33,7 @@ from warren.broker.store.sequence_ranges import merge_ranges
 
 
 class _RowBuilder:
-    """Collects the entries of one queue, priority and kind; they become one row of the index."""
+    """Collects the index entries of one queue, priority and kind (persistent or spilled): one row of the index."""
 
     def __init__(self, row: IndexRow) -> None:
         self.row = row
@@ -54,7 +54,7 @@ class IndexBuilder:
         self._marks: list[tuple[int, int, int]] = []
 
     def add(self, record: Record) -> None:
-        """Add the next intact record."""
+        """Add the messages, acknowledgements or delivery counts of the segment's next intact record."""
         kind = record.kind
         if kind == MESSAGE:
             self._add_message(
@@ -145,7 +145,7 @@ class IndexBuilder:
 
 
 def _sort_entries(packed: bytes) -> bytes:
-    """Sort encoded entries by sequence."""
+    """Sort encoded index entries, joined in one bytes object, by the sequence of their messages."""
     size = INDEX_ENTRY.size
     found = [packed[at : at + size] for at in range(0, len(packed), size)]
     # Little endian: the bytes do not sort as the numbers do.

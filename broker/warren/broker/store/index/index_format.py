@@ -32,7 +32,10 @@ a bundle: of the message)."""
 
 
 def describe_opaque(payload: bytes) -> tuple[int, int, int]:
-    """Treat a payload of unknown format as one body without priority and expiry; the default `Describe`."""
+    """Return priority 0, no expiry, and the payload's size as that of the body: the default `Describe`.
+
+    It serves where the format of the messages is not known; the broker passes a function that decodes them.
+    """
     return 0, 0, len(payload)
 
 
@@ -55,7 +58,7 @@ PAGE_BYTES: Final = PAGE * INDEX_ENTRY.size
 
 
 class IndexRow:
-    """The messages that one queue has in one segment with one priority."""
+    """Row of a segment's index: one queue's messages of one priority in the segment, all persistent or all spilled."""
 
     def __init__(self, incarnation: int, priority: int, flags: int) -> None:
         self.incarnation = incarnation
@@ -120,7 +123,7 @@ class SegmentIndex:
         self.checks, self.entries, self.count = other.checks, other.entries, other.count
 
     def encode(self, seed: int) -> bytes:
-        """Return the content of its file."""
+        """Return the index as the content of its file, with checksums that begin with `seed`."""
         assert self.entries is not None
         rows = [row for group in self.rows.values() for row in group]
         directory = [
@@ -153,7 +156,7 @@ class SegmentIndex:
         return b"".join((header, _CRC.pack(check), listed, self.entries))
 
     def move_to_file(self, size: i64) -> None:
-        """Drop the entries from memory: they are in the file now, which is `size` bytes long."""
+        """Drop the entries from memory, because they are in the index file now, which is `size` bytes long."""
         assert self.entries is not None
         self.entries_at = size - len(self.entries)
         self.entries = None

@@ -1,4 +1,4 @@
-"""Job of the writer thread that indexes a segment in slices, so that writes of batches need not wait for all of it."""
+"""Job of the writer thread that indexes a segment in steps, so that no batch waits until a whole segment is read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ SLICE: Final = 512 * 1024
 
 
 class IndexJob:
-    """Indexing of one segment: read it slice by slice, then write the index.
+    """Job of the writer thread that reads one segment, about `SLICE` bytes at a time, and then writes its index file.
 
-    :param index: the segment's index, if it is in memory and has only to be written.
+    :param number: number of the segment.
+    :param index: the segment's index if it was built before and only its file is missing; None to build it.
     """
 
     def __init__(self, store: IndexStore, number: int, index: SegmentIndex | None) -> None:
@@ -34,7 +35,7 @@ class IndexJob:
         self._builder = store.builder(number)
 
     def run_slice(self) -> None:
-        """Read the next slice, or write the index if all is read.
+        """Index the records in the next `SLICE` bytes of the segment, or write the index file if all of them are read.
 
         :raises OSError: the disk cannot be read or written.
         """

@@ -29,7 +29,7 @@ _SEQUENCE: Final = struct.Struct("<Q")
 class IndexReader:
     """Reads entries of indexes, from memory or from their files, and caches the pages that it read last.
 
-    :param rebuild: called if an index file is damaged; builds the index again from the segment.
+    :param rebuild: called with a segment's number if its index file is damaged; builds the index from the segment.
     :param limit: number of pages in the cache.
     """
 
@@ -43,7 +43,9 @@ class IndexReader:
         self._pages: dict[tuple[int, int], bytes] = {}
 
     def entries(self, index: SegmentIndex, row: IndexRow, first: i64, last: i64) -> list[IndexEntry]:
-        """Return a row's entries with sequences from `first` to `last`.
+        """Return the entries of an index row (one queue's messages of one priority) from sequence `first` to `last`.
+
+        If the index file is damaged, the index is first built again from the segment.
 
         :raises OSError: the disk cannot be read.
         """
@@ -78,7 +80,10 @@ class IndexReader:
         return found
 
     def _find(self, index: SegmentIndex, row: IndexRow, sequence: i64) -> i64:
-        """Return the number of the row's first entry whose sequence is `sequence` or higher."""
+        """Return the number, among all entries of the index, of the row's first entry from `sequence` on.
+
+        If the row has no such entry, the number behind its last entry is returned.
+        """
         if sequence <= row.first:
             return row.start
         if sequence > row.last:
@@ -101,7 +106,7 @@ class IndexReader:
         return sequence
 
     def _page(self, index: SegmentIndex, number: i64) -> bytes:
-        """Return a page of entries.
+        """Return page `number` of an index: up to `PAGE` encoded entries, which have one checksum.
 
         :raises OSError: the disk cannot be read.
         :raises ValueError: the page is damaged.

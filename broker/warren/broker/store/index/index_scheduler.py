@@ -30,11 +30,12 @@ class IndexScheduler:
         """Segments that could not be indexed."""
 
     def next_job(self, synced: i64) -> Optional[IndexJob]:  # noqa: UP045
-        """Return the next job, if there is one and none is running.
+        """Return the job for the oldest closed segment with live messages and no index file, unless a job is running.
 
-        Unless indexes are urgent, the newest closed segment is left out: its messages may be consumed soon.
+        The newest closed segment is left out, unless `urgent` is set: its messages may be consumed so soon that it
+        can be deleted without ever being indexed.
 
-        :param synced: the last batch that is on disk.
+        :param synced: number of the last batch that is on disk. A segment with later data is not indexed yet.
         """
         if self._is_busy:
             return None
@@ -49,9 +50,9 @@ class IndexScheduler:
         return None
 
     def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
-        """Take the result of a job that has ended.
+        """Keep the index that a finished job has built; report a failure, or damage that it found, to the operator.
 
-        If the index was built but could not be written to its file, it stays in memory.
+        An index that was built but could not be written to its file stays in memory.
         """
         self._is_busy = False
         if job.error:
@@ -76,9 +77,11 @@ class IndexScheduler:
 
 
 def forget_copies(number: i64, queues: Mapping[int, QueueLog]) -> None:
-    """Forget the log positions of messages that compaction has copied into a segment.
+    """Forget the log positions that the queues keep for the messages that compaction copied into a segment.
 
-    They are not needed any more: the segment has an index now, or it is deleted.
+    They serve to find the copies until the segment has an index; now it has one, or the segment is deleted.
+
+    :param number: number of the segment.
     """
     for queue in queues.values():
         if queue.copies:

@@ -53,7 +53,7 @@ class IndexStore:
         return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
 
     def rebuild(self, number: int) -> SegmentIndex:
-        """Build the index of a segment again. Damage of the segment is not reported: the first build has done so."""
+        """Build a segment's index again, in memory. Damage of the segment was reported when it was first built."""
         return self.build(number, [])[0]
 
     def store(self, index: SegmentIndex) -> None:

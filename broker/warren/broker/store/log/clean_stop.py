@@ -1,7 +1,8 @@
 """Mark of a clean stop: a file in the log's folder that the next start reads and removes.
 
-The file is text. Its first line holds the number and the size of the last segment. Each further line holds the incarnation
-of a queue and the last of its sequences that may have been delivered before an earlier crash.
+The file is text. Its first line holds the number and the size of the last segment. Each further line holds the number
+that names a queue in the log (its incarnation), and the highest sequence of a message of that queue that may have been
+delivered before an earlier crash: the next start marks the messages up to it as redelivered.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ CLEAN: Final = "clean"
 
 
 def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
-    """Write the mark and sync it.
+    """Write the mark of a clean stop into the log's folder, and sync it.
 
+    :param end: the content of the mark.
     :raises OSError: the disk failed.
     """
     lines = [b"%d %d\n" % (end.segment, end.size)]
@@ -34,7 +36,8 @@ def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
 def read_clean_stop(files: Files, folder: str) -> CleanEnd:
     """Read the mark of a clean stop.
 
-    A damaged mark is returned as one of segment 0 with size 0, which fits no log.
+    A damaged mark still stands for a clean stop. It is returned with segment 0, size 0 and no queues, so that the size
+    of the last segment is not checked.
 
     :raises OSError: the disk cannot be read.
     """
@@ -48,7 +51,7 @@ def read_clean_stop(files: Files, folder: str) -> CleanEnd:
 
 
 def remove_clean_stop(files: Files, folder: str) -> None:
-    """Remove the mark and sync the folder.
+    """Remove the mark of a clean stop, and sync the folder so that it does not come back after a power cut.
 
     :raises OSError: the disk failed.
     """

@@ -34,13 +34,13 @@ bytes are within their limit."""
 
 
 class Compactor:
-    """Copies the live messages of the oldest segment to the end of the log, segment by segment, while that pays.
+    """Copies the live messages of the oldest segment to the end of the log, while the log holds too much dead data.
 
     A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original
-    leaves two records of one message, and recovery takes the newer one. The copy is made on the event loop while the
-    message is live and no record of its end is written: the record that ends a message always follows its copies.
+    leaves two records of one message, and recovery takes the newer one. A message is copied on the event loop, and
+    only while no acknowledgement of it has been appended. So its acknowledgement always follows all of its copies.
 
-    :param slack: bytes that the log may use beyond twice the bytes of its live messages.
+    :param slack: bytes that the log may use beyond twice the bytes of its live messages before compaction begins.
     """
 
     def __init__(self, segments: SegmentList, recovery: Recovery, slack: int) -> None:
@@ -62,7 +62,12 @@ class Compactor:
         """True if a segment could not be read; there is no further compaction then."""
 
     def next_read(self, synced: int) -> CompactionRead | None:
-        """Return the job that reads the next slice, if there is one and the copies of the last one are on disk."""
+        """Return the job that reads the next `SLICE` bytes of the oldest segment, for compaction.
+
+        :param synced: number of the last batch that is on disk.
+        :return: None if there is nothing to compact, if the bytes read last have not been handled, or if the copies of
+            their messages are not on disk yet.
+        """
         if self._is_reading or self._unreadable or self._copied_batch > synced:
             return None
         if self._segment is not None and self._segment.live == 0:
@@ -80,7 +85,7 @@ class Compactor:
         return CompactionRead(self._reader, SLICE)
 
     def copy(self, part: CompactionRead, log: Log, queues: Mapping[int, QueueLog]) -> None:
-        """Append the live messages of a slice that was read."""
+        """Append copies of the live messages that a finished compaction job has read from the oldest segment."""
         segment, reader = self._segment, self._reader
         assert segment is not None
         assert reader is not None
@@ -104,10 +109,10 @@ class Compactor:
             segment.batch = log.batch
 
     def _find_wasteful(self, synced: int) -> Segment | None:
-        """Return the oldest segment, if the log is so much larger than its live messages that copying them pays.
+        """Return the oldest segment if the log is much larger than its live messages, or has too many segments.
 
-        The cost is bounded: when a round begins, more than half of the log is dead, so a round that copies all live bytes
-        frees more than it writes.
+        In the first case more than half of the log is dead: even copying all live messages frees more bytes than it
+        writes.
         """
         segments = self._segments.segments
         if len(segments) < 2:
@@ -122,7 +127,10 @@ class Compactor:
 
 
 def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int, QueueLog]) -> bool:
-    """Append the live messages of a record; return whether there were any."""
+    """Append copies of a record's live messages to the end of the log; return whether there were any.
+
+    :param segment: the segment that the record was read from. A message is copied only if it is live there.
+    """
     if record.kind == MESSAGE:
         queue = queues.get(record.incarnation)
         if queue is None or not queue.live.take(segment, record.sequence):

@@ -1,7 +1,8 @@
 """Group commit: many records are written and synced as one batch, one batch at a time.
 
-While the writer thread writes one batch, the next one collects. A written batch is released, which sends its confirms,
-in order, once all changes of the definitions that were submitted before it are committed too.
+While the writer thread writes one batch, new records are collected in the next one. A written batch is released, which
+sends its publisher confirms, once the definitions database has committed all changes that were submitted before the
+batch. Batches are released in order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Sync(enum.Enum):
 
 
 class Gate(Protocol):
-    """View of the definitions database by which confirms wait for it.
+    """Interface of the definitions database for the log, whose publisher confirms wait for the database's commits.
 
     A batch of messages is confirmed only once all changes of the definitions submitted before it are on disk: otherwise
     a confirmed message could lose its queue in a crash.

@@ -12,7 +12,10 @@ sequence in between, too."""
 
 
 class Extent:
-    """The live messages that one queue has in one segment, as a bitmap."""
+    """Live messages of one queue in one segment, as a bitmap over their sequences.
+
+    If the sequences lie far apart, there are several extents for one queue and segment.
+    """
 
     def __init__(self, segment: Segment, first: i64) -> None:
         self.segment = segment
@@ -27,14 +30,14 @@ class Extent:
         """About how many bytes their records take."""
 
     def holds(self, sequence: i64) -> bool:
-        """Return whether a message is live here."""
+        """Return whether the message with this sequence is live in the extent's segment."""
         if sequence < self.base or sequence > self.last:
             return False
         at: i64 = sequence - self.base
         return self.bits[at >> 3] & (1 << (at & 7)) != 0
 
     def add(self, first: i64, last: i64, size: i64) -> None:
-        """Add the messages from `first` to `last`, which take `size` bytes together."""
+        """Mark the messages with sequences from `first` to `last` as live; together they take `size` bytes."""
         low: i64 = first - self.base
         high: i64 = last - self.base
         start: i64 = low >> 3
@@ -58,7 +61,7 @@ class Extent:
         self.segment.live_bytes += size
 
     def remove(self, first: i64, last: i64) -> i64:
-        """Remove the messages from `first` to `last`; return how many of them were live here."""
+        """Mark the messages with sequences from `first` to `last` as no longer live; return how many of them were."""
         if first < self.base:
             first = self.base
         if last > self.last:
@@ -93,7 +96,7 @@ class Extent:
         return (held & mask).bit_count()
 
     def sequences(self) -> list[int]:
-        """Return the live messages, in order."""
+        """Return the sequences of the live messages, in order."""
         return [n for n in range(self.base, self.last + 1) if self.holds(n)]
 
 
@@ -105,7 +108,10 @@ class LiveMessages:
         """The extents with live messages, oldest segment first."""
 
     def add(self, segment: Segment, ranges: list[int], size: i64) -> None:
-        """Add the messages of `ranges` (first, last, first, last, ...), which take `size` bytes of `segment` together."""
+        """Mark messages as live in `segment`, of which they take `size` bytes together.
+
+        :param ranges: their sequences as ranges: first, last, first, last, ...
+        """
         at: i64 = 0
         count: i64 = 0
         while at < len(ranges):
@@ -130,10 +136,11 @@ class LiveMessages:
         return extent
 
     def remove(self, ranges: list[int], batch: i64) -> None:
-        """Remove the messages of `ranges`.
+        """Mark messages as no longer live, in whatever segments they are.
 
-        :param batch: number of the batch with their acknowledgements; their segments are not deleted before it is on
-            disk. 0 if they need not wait.
+        :param ranges: their sequences as ranges: first, last, first, last, ...
+        :param batch: number of the batch that holds their acknowledgements: the segments of the messages are not
+            deleted before that batch is on disk. 0 if the segments need not wait for it.
         """
         if not ranges:
             return

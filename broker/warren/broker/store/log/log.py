@@ -67,7 +67,7 @@ RETRY: Final = 1.0
 
 
 class LogState(enum.Enum):
-    """Phases of a log's life."""
+    """Phases of a log, from its start to the end of its writer thread."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -81,16 +81,17 @@ class Log:
 
     Appended records are collected in a batch, which is written and synced as a whole; `batch` is its number. The
     records are on disk once `synced >= batch`. Read `batch` after appending: a batch that has become too large is
-    closed before the next record. Sequences of a queue are at least 1 and grow.
+    closed before the next record. The caller numbers each queue's messages with ascending sequences, from 1 or higher.
 
     Methods that append a message take it in two parts, and recovery returns `head + content`. `head` holds what
     successive messages of a queue usually have in common, such as exchange and routing key. The queue passes the same
     bytes object for it again and again: a comparison by identity then shows that the messages can share a record.
     `content` is the rest. The methods return the log position of the message, from which `lookup` reads it back.
 
-    :param gate: the definitions that confirms depend on.
+    :param gate: the definitions database: a batch is confirmed once all changes submitted there before it are on disk.
     :param segment_size: bytes after which a new segment is begun.
-    :param slack: bytes that the log may use beyond twice the bytes of its live messages, at least a segment.
+    :param slack: bytes that the log may use beyond twice the bytes of its live messages before it is compacted; a value
+        below `segment_size` counts as `segment_size`.
     :param batch_size: bytes after which a batch is closed.
     :param ack_delay: seconds that acknowledgements wait for a message that is written in the same batch.
     :param retry: seconds between attempts to write to a full disk.
@@ -309,9 +310,10 @@ class Log:
             self.rewrite_delivery_count(queue, sequence)
 
     def rewrite_delivery_count(self, queue: QueueLog, sequence: i64) -> None:
-        """Write the delivery count of a message again, if it is not 0.
+        """Have the known delivery count of a message written with one of the next batches, unless it is 0.
 
-        Compaction calls this for a message that it has copied: the record of the count must not be deleted before it.
+        Compaction calls this for each message that it copies: the segment with the earlier record of the count may be
+        deleted while the message is still in its queue.
         """
         count = queue.counts.get(sequence, 0)
         if count:
@@ -377,7 +379,7 @@ class Log:
             self._commit.schedule()
 
     def delete_stream_segments(self, paths: list[str]) -> None:
-        """Delete segment files of streams after all batches that are closed by now have been written."""
+        """Have the writer thread delete segment files of streams, after the batch that it is writing now."""
         if self._state is not LogState.STOPPING:
             self._writer.jobs.put(DeleteStreamSegments(paths))
 
@@ -438,7 +440,7 @@ class Log:
     # Segments
 
     def _note_added(self, queue: QueueLog, sequence: i64) -> None:
-        """Note a message that was appended to the current segment."""
+        """Note a message that was appended, to count it as live when its segment or batch is closed."""
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
             return
@@ -479,12 +481,12 @@ class Log:
         queue.added_bytes = 0
 
     def _end_acknowledged(self) -> None:
-        """Count the messages acknowledged since the last batch as dead, before their records are written."""
+        """Count the messages acknowledged since the last batch as no longer live, ahead of their records in the log."""
         for queue in self._changes.queues:
             queue.end_messages(queue.ended_ranges(), 0)
 
     def _maintain_segments(self) -> None:
-        """Delete segments that are not needed, index closed ones, and compact the oldest while that pays."""
+        """Have the writer thread delete segments without live messages, index closed ones, and compact the oldest."""
         if self.failed or self._state is LogState.STOPPING:
             return
         self._deletion.run(self.synced, self._commit.committed_change(), self._queues)
@@ -589,7 +591,7 @@ class Log:
         self._stop_when_done()
 
     def on_compaction_read(self, part: CompactionRead) -> None:
-        """Copy the live messages of a slice of the segment that is being compacted."""
+        """Append copies of the live messages among the records that were read from the segment being compacted."""
         if self.failed or self._state is not LogState.OPEN:
             return
         # A message whose acknowledgement has yet to be written must not be copied behind it.
@@ -598,7 +600,7 @@ class Log:
         self._maintain_segments()
 
     def on_index_progress(self, job: IndexJob) -> None:
-        """Continue an index job, or take its result."""
+        """Queue an index job for its next step; once it has finished, keep the index that it has built."""
         if not job.finished and not self.failed and self._state is LogState.OPEN:
             self._writer.jobs.put(job)
             return

@@ -57,7 +57,7 @@ class PendingChanges:
         self.delay_is_over = False
 
     def take_streams(self) -> list[StreamBatch]:
-        """Return what the streams write with the batch that is being closed."""
+        """Return the part of each stream in the batch that is being closed, and forget the streams."""
         parts = []
         for stream in self.streams:
             part = stream.take_batch()
@@ -68,12 +68,12 @@ class PendingChanges:
         return parts
 
     def start_delay(self) -> None:
-        """Start the delay, unless it runs."""
+        """Start the `ack_delay` after which the waiting changes are written, unless it is running already."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._ack_delay, self._end_delay)
 
     def cancel_delay(self) -> None:
-        """Cancel the delay for good: nothing more is written."""
+        """Cancel a running `ack_delay`, because the log is closed and writes nothing more."""
         if self._timer is not None:
             self._timer.cancel()
 

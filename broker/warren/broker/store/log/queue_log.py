@@ -1,4 +1,4 @@
-"""A durable queue's handle in the log: its live messages, and what changed since the last batch, as sequence ranges."""
+"""A queue's handle in the log: its live messages, and the sequences appended and acknowledged since the last batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warren.broker.store.sequence_ranges import NONE, merge_ranges
 
 
 class QueueLog:
-    """Handle of a durable queue in the log, with the changes of the queue. Others may read only `incarnation`.
+    """Handle of a queue in the log: its live messages, and its changes since the last batch. Only the log changes it.
 
     :param incarnation: the number that names the queue in the log's records. No other queue of the data folder has it,
         not even one of the same name that is declared later.
@@ -76,7 +76,7 @@ class QueueLog:
         return ranges
 
     def ended_ranges(self) -> list[int]:
-        """Return the acknowledged ranges in order, with adjacent ones joined."""
+        """Return the sequences acknowledged since the last batch, as ordered ranges: first, last, first, last, ..."""
         if not self.ended:
             return [self.ended_first, self.ended_last] if self.ended_last != NONE else []
         if self.ended_last != NONE:
@@ -88,15 +88,16 @@ class QueueLog:
         return merged[:]
 
     def forget_ended(self) -> None:
-        """Forget the acknowledged ranges: their record is part of a batch."""
+        """Forget the acknowledged sequences, because the current batch holds the record of their acknowledgements."""
         self.ended = []
         self.ended_last = NONE
 
     def end_messages(self, ranges: list[int], batch: i64) -> None:
-        """Note that the messages of `ranges` are no longer live.
+        """Mark messages as no longer live, and forget their delivery counts.
 
-        :param batch: number of the batch with their acknowledgements; their segments are not deleted before it is on
-            disk. 0 if they need not wait.
+        :param ranges: their sequences as ranges: first, last, first, last, ...
+        :param batch: number of the batch that holds their acknowledgements: the segments of the messages are not
+            deleted before that batch is on disk. 0 if the segments need not wait for it.
         """
         self.live.remove(ranges, batch)
         if self.counts:

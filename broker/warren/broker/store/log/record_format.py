@@ -127,7 +127,7 @@ def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
 
 
 def encode_group_entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
-    """Encode one record of a GROUP: several records in one, which are recovered all or none."""
+    """Encode one entry of a GROUP record; after a crash all entries of a group are recovered, or none is."""
     return _ENTRY.pack(kind, len(payload), incarnation, sequence) + payload
 
 
@@ -149,20 +149,20 @@ def expand_record(record: Record) -> list[Record]:
 
 
 def encode_bundle(head: bytes, contents: list[bytes]) -> bytes:
-    """Return the payload of a BUNDLE."""
+    """Return the payload of a BUNDLE record: messages of one queue that all begin with `head`, and their rests."""
     count: i64 = len(contents)
     sizes = struct.pack(f"<{count}I", *map(len, contents))
     return b"".join((_COUNTS.pack(count, len(head)), head, sizes, *contents))
 
 
 def bundle_head(payload: bytes) -> bytes:
-    """Return the head that the messages of a BUNDLE share."""
+    """Return the head of a BUNDLE record: the bytes with which each of its messages begins, stored once."""
     size: i64 = _COUNTS.unpack_from(payload)[1]
     return payload[BUNDLE_HEADER : BUNDLE_HEADER + size]
 
 
 def _locate_bundled(payload: bytes) -> list[tuple[int, int]]:
-    """Return start and stop of each content in the payload of a BUNDLE, in order of sequence."""
+    """Return start and stop of each message, without the shared head, in a BUNDLE's payload, in order of sequence."""
     count, shared = _COUNTS.unpack_from(payload)
     at: i64 = BUNDLE_HEADER + shared
     start: i64 = at + BUNDLE_ENTRY * count
@@ -188,9 +188,10 @@ def _expand_bundle(record: Record) -> list[Record]:
 def locate_messages(
     kind: int, incarnation: int, sequence: int, payload: bytes
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return start and stop of each message in the payload of a group, fan-out or bundle, by incarnation and sequence.
+    """Return start and stop of each message in the payload of a GROUP, FAN_OUT or BUNDLE record.
 
-    For a bundle, start and stop of each message's content are returned; the head that its messages share is left out.
+    They are keyed by the incarnation of the message's queue and the sequence there. In a bundle, they leave out the
+    head that its messages share.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     if kind == BUNDLE:
@@ -224,22 +225,31 @@ def _locate_targets(
 
 
 def pack_pairs(values: list[int]) -> bytes:
-    """Return a list of even length as the payload of an ACK or DELIVERY_COUNT."""
+    """Encode pairs of numbers, given one after the other in a flat list, as the payload of an ACK or DELIVERY_COUNT.
+
+    The pairs are first and last sequence of a range for ACK, sequence and count for DELIVERY_COUNT.
+    """
     return struct.pack(f"<{len(values)}Q", *values)
 
 
 def unpack_pairs(payload: bytes) -> list[int]:
-    """Return the list that `pack_pairs` packed."""
+    """Return the pairs of numbers in the payload of an ACK or DELIVERY_COUNT, one after the other in a flat list."""
     return list(struct.unpack(f"<{len(payload) // 8}Q", payload))
 
 
 def encode_fan_out_targets(targets: list[int]) -> bytes:
-    """Return the beginning of the payload of a FAN_OUT: `targets` is incarnation and sequence of each target, in turn."""
+    """Return the beginning of a FAN_OUT's payload, which names the queues of its message.
+
+    :param targets: flat list: for each queue, its incarnation and the sequence of the message there.
+    """
     return _CRC.pack(len(targets) // 2) + pack_pairs(targets)
 
 
 def decode_fan_out(payload: bytes) -> tuple[list[int], bytes]:
-    """Return the targets of a FAN_OUT, as `encode_fan_out_targets` takes them, and its message."""
+    """Return the targets in the payload of a FAN_OUT, and its message.
+
+    The targets are a flat list: for each queue, its incarnation and the sequence of the message there.
+    """
     count = int(_CRC.unpack_from(payload)[0])
     end = 4 + 16 * count
     return unpack_pairs(payload[4:end]), payload[end:]
