@@ -66,14 +66,14 @@ class StoredState(NamedTuple):
 class Broker:
     """An AMQP 0-9-1 broker in this process.
 
-    `async with Broker() as broker: broker.url` runs it in memory, at a free port of the loopback address. With `data_dir`,
-    durable queues and persistent messages survive a restart. It runs on the event loop that started it.
+    `async with Broker() as broker: broker.url` runs it in memory, at a free port of the loopback address. With
+    `data_dir`, durable queues and persistent messages survive a restart. It runs on the event loop that started it.
 
     :param config: all settings; without it, the keyword arguments below make one.
     :param data_dir: folder for durable data; None keeps everything in memory.
     :param host: address to listen at.
     :param port: port to listen at; 0 takes any free one.
-    :param clock: clock of TTLs, delays and timeouts; a test moves a `VirtualClock`.
+    :param clock: clock of TTLs, delays and timeouts; a test passes a `VirtualClock` and advances it itself.
     :param files: file system that the log is written to; the operating system's by default.
     """
 
@@ -121,7 +121,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """AMQP URL of the first address, with the credentials of the first user in the configuration, if there is one."""
+        """AMQP URL of the first address, with the credentials of the first configured user, if there is one."""
         scheme, address = self.bound_addresses[0]
         for user, password in self.config.users.items():
             return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
@@ -165,7 +165,7 @@ class Broker:
         """Restore definitions and messages from the data folder, and accept connections.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
-        :raises CaptureError: if events are to be captured in a queue that is no stream.
+        :raises CaptureError: if the queue configured to record life-cycle events is no stream, or cannot be declared.
         :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
         :raises ListenError: if an address is in use or is not this machine's.
         :raises TlsError: if a certificate or a list of ciphers cannot be used.
@@ -203,7 +203,11 @@ class Broker:
     def _make_virtual_hosts(
         self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack
     ) -> VirtualHosts:
-        """Return the registry of virtual hosts, with the memory budget and the event captures that they share."""
+        """Return the registry of virtual hosts.
+
+        Also create the memory budget that all their queues share, and a hook for each virtual host whose message
+        life-cycle events are to be recorded in a stream.
+        """
         if self._log is not None:
             self._memory = MemoryBudget(loop, self.config.memory_bytes // 2)
         self._captures = {
@@ -225,7 +229,10 @@ class Broker:
     def _make_node(
         self, loop: asyncio.AbstractEventLoop, access: Access, virtual_hosts: VirtualHosts
     ) -> BrokerNode:
-        """Return the state that all connections share; it closes the connections of a deleted user or virtual host."""
+        """Return the state that all connections share.
+
+        Register callbacks that close the connections of a user or virtual host when it is deleted.
+        """
         config = self.config
         node = BrokerNode(
             loop,
@@ -257,7 +264,10 @@ class Broker:
         return node
 
     def _start_memory(self, node: BrokerNode) -> None:
-        """Start paging, which keeps ready messages within their memory budget."""
+        """Start paging: moving message contents from memory to disk while queues exceed their memory budget.
+
+        Without a data folder nothing is paged.
+        """
         memory = self._memory
         if memory is None:
             return
@@ -275,7 +285,7 @@ class Broker:
         )
 
     def _start_monitor(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> None:
-        """Start the alarms for memory and disk space."""
+        """Start the periodic checks that raise and clear the alarms for memory and disk space."""
         config = self.config
         self._monitor = ResourceMonitor(
             node,
@@ -306,7 +316,7 @@ class Broker:
         return listener
 
     async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> None:
-        """Start management, and its control socket if there is to be one."""
+        """Start management, which performs operators' requests, and open its control socket if one is configured."""
         assert self._monitor is not None
         management = Management(
             node,
@@ -349,7 +359,10 @@ class Broker:
         return StoredState(definitions, recovery)
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:
-        """Add the configured default virtual host, if it is missing; with `users=True` also the configured users."""
+        """Add the configured default virtual host, if it is missing.
+
+        :param users: True to add the configured users, too: administrators with all permissions in that virtual host.
+        """
         vhost = self.config.default_vhost
         if vhost not in virtual_hosts:
             virtual_hosts.add(vhost)
@@ -410,7 +423,10 @@ class Broker:
         )
 
     def _connect_store(self, node: BrokerNode) -> None:
-        """Have log and definitions notify connections of what has reached the disk, and the broker of disk failures."""
+        """Register the callbacks of log and definitions for data that has reached the disk, and for disk failures.
+
+        Confirms and replies to clients are sent when the data that they depend on is on disk.
+        """
         log, definitions = self._log, self._definitions
         assert log is not None
         assert definitions is not None
@@ -421,9 +437,11 @@ class Broker:
         definitions.on_failed = lambda line: self._on_disk_failed(node, line)
 
     def _on_disk_failed(self, node: BrokerNode, line: str) -> None:
-        """Refuse publishes that wait for the disk, raise the disk alarm, and report the failure in `failure`.
+        """Send basic.nack for publishes that wait for the disk, raise the disk alarm, and resolve `failure`.
 
-        A failed write or sync of a file is never retried.
+        A failed write or sync of a file is never retried; the broker has to be stopped.
+
+        :param line: the error text, one line, to which the future `failure` is resolved.
         """
         logger.critical("event=store.failed reason=%r", line)
         node.flow.set_alarm(LOG_SOURCE, DISK_RESOURCE, True)
@@ -460,7 +478,7 @@ class Broker:
         await self._close_store()
 
     async def _end_connections(self, node: BrokerNode) -> None:
-        """Confirm what was published, shut all connections down, and stop the event captures and the queues' timers."""
+        """Send outstanding publisher confirms, close all connections, and stop event recording and queues' timers."""
         await node.drain_confirms()
         for connection in list(node.connections):
             connection.cancel_consumers()

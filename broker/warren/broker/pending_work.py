@@ -28,9 +28,10 @@ A client that has read nothing for so long is taken to wait for something else, 
 
 
 class PendingWork:
-    """Callable for `VirtualClock.watch` that describes what the broker has not finished yet.
+    """Callable for `VirtualClock.watch` that describes work which the broker, or a client, has not finished yet.
 
-    It also asks the kernel for bytes that a client in the same process has not read.
+    Clients are considered only if they run in the same process: the broker's output to them is pending until they
+    have read it from their sockets.
     """
 
     def __init__(self, node: BrokerNode) -> None:
@@ -99,9 +100,11 @@ class ClientSocket:
         return None
 
     def is_reading(self, waiting: int) -> bool:
-        """Return whether bytes wait for the client, and their number has changed within the last UNREAD_GRACE seconds.
+        """Return whether bytes wait for the client, and it still seems to be reading.
 
-        :param waiting: bytes in the broker's write buffer for it.
+        A client whose number of unread bytes has not changed for UNREAD_GRACE seconds is taken not to be reading.
+
+        :param waiting: bytes in the broker's write buffer for the client, added to those in the client's socket.
         """
         is_open = socket_address(self._descriptor) == self._address
         unread = waiting + (unread_bytes(self._descriptor) if is_open else 0)

@@ -14,7 +14,7 @@ MIN_MEMORY_LIMIT: Final = 16 * 1024 * 1024
 
 
 def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Return the bytes that this process may use: the smallest limit of its control groups, or all memory of the machine.
+    """Return the bytes that this process may use: the smallest limit of its control groups, or the machine's memory.
 
     Control groups of version 2 and 1 are supported.
 

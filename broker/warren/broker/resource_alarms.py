@@ -51,7 +51,7 @@ class ResourceMonitor:
 
     @property
     def disk_free_limit(self) -> int:
-        """Bytes that must be free on the disk."""
+        """Bytes that must be free on the data folder's file system; with less, the disk alarm is raised."""
         return self._disk_free_limit
 
     @disk_free_limit.setter
@@ -66,7 +66,7 @@ class ResourceMonitor:
 
     @property
     def disk_free(self) -> int | None:
-        """Bytes that are free on the data folder's disk; None without a folder, or if the system does not report them."""
+        """Bytes that are free on the data folder's disk; None without a folder, or if the system reports no number."""
         if self._data_dir is None:
             return None
         try:

@@ -1,1 +1,1 @@
-"""Access control: users, passwords, permissions, SASL authentication, and authorization of a connection's operations."""
+"""Access control: users, passwords, permissions, SASL authentication, and authorization of clients' operations."""

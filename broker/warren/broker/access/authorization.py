@@ -32,7 +32,7 @@ class Authorization:
 
     @property
     def user(self) -> User:
-        """User with its current settings; after its deletion, the last known ones."""
+        """User of the connection with its current settings; if it was deleted, with those before the deletion."""
         self._refresh()
         return self._user
 
@@ -50,7 +50,7 @@ class Authorization:
 
     @property
     def is_restricted(self) -> bool:
-        """True if the user may not do everything in the virtual host, or topic permissions restrict it."""
+        """True unless the user may configure, write and read everything in the virtual host, with any routing key."""
         self._refresh()
         return not self._allows_everything or bool(self._topics)
 
@@ -59,8 +59,8 @@ class Authorization:
 
         :param operation: CONFIGURE, WRITE or READ.
         :param kind: `queue` or `exchange`.
-        :param class_id: class of the method that needs the permission; 0 if it is the one being processed.
-        :param method_id: the method that needs the permission; 0 if it is the one being processed.
+        :param class_id: class id to report to the client in the error; 0 for that of the method being processed.
+        :param method_id: method id to report; 0 for that of the method being processed.
         :raises AmqpError: 403 if the user lacks it.
         """
         self._refresh()

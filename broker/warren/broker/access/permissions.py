@@ -1,7 +1,7 @@
 """Permissions of users in virtual hosts: regular expressions over names and routing keys.
 
-https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. The expressions are not anchored, they
-match the bytes of a name, and the empty one allows nothing.
+https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. The expressions are not anchored:
+one that matches any part of a name, in bytes, allows it. The empty expression allows nothing.
 """
 
 from __future__ import annotations
@@ -169,7 +169,10 @@ class Permissions:
         self._on_changed()
 
     def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """Remove the permissions of a deleted user or virtual host from memory; their stored rows are gone already."""
+        """Remove the permissions of a deleted user or virtual host from memory.
+
+        On disk, they were removed with the user or virtual host itself.
+        """
         for table in (self._permissions, self._topics):
             for key in [key for key in table if user == key[0] or vhost == key[1]]:
                 del table[key]

@@ -1,7 +1,7 @@
 """Acknowledgement timeouts: a channel is closed with 406 when a delivery stays unacknowledged for too long.
 
-https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout. Off by default. The time is measured for each delivery; when
-the channel is closed, all that it holds is requeued.
+https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout. Off by default. The time is measured for each delivery.
+One overdue delivery closes the channel, which requeues all messages that are unacknowledged on it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: i
 
 
 class DeliveryGroup:
-    """Consecutive deliveries that were made at the same time, or nearly, and share one deadline.
+    """Consecutive deliveries of one channel, made at nearly the same time, for which one common deadline is kept.
 
     :ivar first: time of the first delivery in seconds, by the broker's clock.
-    :ivar last: time of the last delivery.
+    :ivar last: time of the last delivery; the deadline is one timeout later.
     :ivar last_tag: delivery tag of the last delivery.
     """
 
@@ -123,7 +123,7 @@ class AckDeadlines:
         )
 
     def _oldest_unacknowledged(self) -> int | None:
-        """Return the lowest delivery tag that is unacknowledged and subject to this timeout; None if there is none."""
+        """Return the oldest unacknowledged delivery tag of the channel's consumers that have this timeout, or None."""
         for tag, message in self._channel.unacked.items():
             consumer = message.consumer
             if consumer is not None and consumer.timeout == self._timeout:

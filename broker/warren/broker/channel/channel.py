@@ -115,7 +115,9 @@ class Channel:
     # -- publishing
 
     def resolve(self, target: PublishTarget) -> None:
-        """Check the permissions of a publish, and store its exchange and queues in the target for the current epoch.
+        """Check the permissions of a publish, and cache its exchange and the queues it routes to in `target`.
+
+        The cache is valid until the virtual host's `routing_epoch` changes, for example because a binding is added.
 
         :raises AmqpError: 404 if the exchange does not exist, 403 if it is internal or the user may not publish to it.
         """
@@ -171,7 +173,10 @@ class Channel:
     def publish(
         self, target: PublishTarget, content: bytes, body_size: i64, properties: RoutingProperties
     ) -> None:
-        """Route a complete message to its queues, or add it to the transaction; in confirm mode, add its confirm."""
+        """Route a complete message to its queues, or add it to the transaction of the channel.
+
+        In confirm mode, schedule its basic.ack or basic.nack.
+        """
         if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
@@ -247,7 +252,7 @@ class Channel:
                 self.wake_all()
 
     def settle(self, messages: list[Message]) -> None:
-        """Acknowledge messages, then let their consumers get further ones."""
+        """Acknowledge messages, then resume the consumers that their prefetch limits had suspended."""
         woken: list[Consumer] = []
         for message in messages:
             consumer = message.consumer
@@ -290,8 +295,9 @@ class Channel:
         return [message]
 
     def return_to_queues(self, messages: list[Message], requeue: bool) -> None:
-        """Requeue messages, or reject them so that they are dead-lettered; then resume consumers with free prefetch.
+        """Requeue messages, or reject them so that they are dead-lettered; then resume suspended consumers.
 
+        Consumers are suspended while they, or the channel, have as many unacknowledged messages as prefetch permits.
         As in RabbitMQ, messages are returned consumer by consumer, in the order of the consumer tags.
         """
         consumers: dict[Consumer, list[Message]] = {}
@@ -357,9 +363,10 @@ class Channel:
             consumer.queue.resume_consumer(consumer)
 
     def wake_all(self) -> None:
-        """Resume all consumers that wait for their prefetch limit or the client, and may get messages again.
+        """Resume all suspended consumers for which prefetch limits and the client's reading permit deliveries again.
 
-        All are inserted into their queues' schedules before any queue delivers, because they share the channel's limit.
+        They share the channel's prefetch limit, so all are made known to their queues before any queue delivers:
+        otherwise the first queue could use up the limit.
         """
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
@@ -380,7 +387,8 @@ class Channel:
     def suspend_consumers(self, last: Optional[Subscription]) -> None:  # noqa: UP045
         """Suspend all consumers with acknowledgements: the prefetch limit of the channel is reached.
 
-        :param last: the consumer that got the last message; it is resumed after all others. Its own queue suspends it.
+        :param last: the consumer whose delivery reached the limit; None if a lower limit was set. It becomes the last
+            one to be resumed, and is not suspended here, because the queue that is delivering to it does that.
         """
         if last is not None:
             del self.subscriptions[last.tag]
@@ -417,7 +425,10 @@ class Channel:
             self.replies = None
 
     def close(self) -> None:
-        """Cancel the consumers, requeue unacknowledged messages at their original positions, and roll back."""
+        """Cancel the consumers, roll back the transaction, and requeue unacknowledged messages.
+
+        Requeued messages return to their original positions.
+        """
         self.cancel_consumers()
         for deadlines in self.deadlines.values():
             deadlines.stop()

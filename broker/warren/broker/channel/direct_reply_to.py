@@ -1,8 +1,9 @@
 """Direct reply-to: replies that go straight to the requesting channel, without a queue.
 
 https://www.rabbitmq.com/docs/direct-reply-to. A client consumes from the pseudo-queue `amq.rabbitmq.reply-to` without
-acknowledgements. In the requests that it publishes, the broker replaces that reply-to with a generated name. Replies are
-published to that name through the default exchange. Delivery is at most once: a reply to a closed channel is unroutable.
+acknowledgements, and publishes requests with that name in the property reply-to. The broker replaces it with a name
+generated for the channel. Servers publish replies with the generated name as routing key to the default exchange.
+Delivery is at most once: a reply to a closed channel is unroutable.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def consume(context: MethodContext, tag: bytes) -> None:
 
 
 def declare(context: MethodContext, name: bytes) -> None:
-    """Process queue.declare of the pseudo-queue or of a generated reply queue name: reply with one consumer.
+    """Process queue.declare of the pseudo-queue or of a generated reply queue name, without declaring a queue.
+
+    The reply queue.declare-ok reports 0 messages and 1 consumer. A server can thus test whether the client that sent a
+    request still waits for its reply.
 
     :raises AmqpError: 404 if no channel receives replies under that name.
     """
@@ -69,11 +73,11 @@ def declare(context: MethodContext, name: bytes) -> None:
 
 
 def refuse_binding(context: MethodContext, name: bytes) -> None:
-    """Refuse to bind a generated reply queue name, if the emulated RabbitMQ version does so with an error of its own.
+    """Refuse with 403 to bind or unbind a generated reply queue name, as RabbitMQ does since 4.0.
 
-    Before RabbitMQ 4.0, binding such a name fails because the queue is not found; the caller raises that error.
+    While an older version is emulated, just return: the caller goes on as for any other name of a missing queue.
 
-    :raises AmqpError: 403 for a generated name.
+    :raises AmqpError: 403 for a generated name, unless the emulated version is before 4.0.
     """
     if name.startswith(REPLY_PREFIX) and context.declarations.vhost.compat.refuses_binding_to_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"

@@ -1,4 +1,7 @@
-"""Slow path of basic.publish: CC, BCC, headers routing, immediate, basic.return, user-id, expiration, capture."""
+"""Slow path of basic.publish: code that only some messages need.
+
+CC, BCC, headers routing, `immediate`, basic.return, user-id, expiration, and recording of life-cycle events.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,13 @@ def route_by_message(
 
 
 def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queue], message: Message) -> None:
-    """Return a mandatory or immediate message to its publisher, before its confirm; drop and count any other."""
+    """Handle a message that is enqueued nowhere: send basic.return, or drop it; count it either way.
+
+    It is returned if it is mandatory, or if it is immediate and its queues have no consumers. The confirm comes later,
+    because basic.return must precede basic.ack.
+
+    :param queues: the list `NO_CONSUMERS` itself if only consumers were missing; any other list means unroutable.
+    """
     exchange = target.resolved_exchange
     assert exchange is not None
     if queues is NO_CONSUMERS:
@@ -82,14 +91,19 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
 
 
 def drop_reason(queues: list[Queue]) -> str:
-    """Return the reason, for captured events, why a message reaches no queue; empty if it reaches one."""
+    """Return the reason why a message is enqueued nowhere, for the event that records it; empty if it is enqueued."""
     if queues:
         return ""
     return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NO_CONSUMERS else "unroutable"
 
 
 def capture_published(channel: Channel, capture: LifeCycleHook, message: Message, outcome: i64) -> None:
-    """Capture the event that a message was published; in confirm mode, keep its id for the event of the confirm."""
+    """Record the life-cycle event that a message was published.
+
+    In confirm mode, keep the message's id until the confirm, which is recorded as an event of the same message.
+
+    :param outcome: ACCEPTED, STORED or REJECTED by the queues.
+    """
     identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:
         confirms = channel.confirms
@@ -112,8 +126,8 @@ def user_id_mismatch(channel: Channel, user: bytes) -> AmqpError:
 def expiration_ms(value: bytes) -> i64:
     """Return the property `expiration` in milliseconds.
 
-    :raises AmqpError: 406, with RabbitMQ's text, if it is no number, is followed by other text, is negative, or exceeds ten
-        years.
+    :raises AmqpError: 406, with RabbitMQ's text, if it is no number, is followed by other text, is negative, or
+        exceeds ten years.
     """
     shown = value.decode(errors="replace")
     digits = shown[1:] if shown[:1] in ("-", "+") else shown

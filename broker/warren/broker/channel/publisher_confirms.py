@@ -21,7 +21,10 @@ _pack_confirm = struct.Struct(">BHIHHQBB").pack
 
 
 class ConfirmRange:
-    """Consecutive publishes that may be confirmed when one log batch is on disk, or one publish that was refused."""
+    """Consecutive publishes that may be confirmed at the same time: when one batch of the log is on disk.
+
+    A publish that a queue refused forms a range of its own, because it gets basic.nack.
+    """
 
     def __init__(self, batch: i64, last: i64, refused: bool) -> None:
         self.batch = batch
@@ -64,7 +67,12 @@ class PublisherConfirms:
             self.channel.connection.schedule_confirms(self)
 
     def enqueue(self, outcome: i64) -> None:
-        """Add the last publish to `ranges`: it waits for the log, or only for earlier publishes to keep the order."""
+        """Add the last publish to `ranges`, the publishes that cannot be confirmed yet.
+
+        One that is not logged, or was refused, only waits until earlier publishes are confirmed, to keep the order.
+
+        :param outcome: ACCEPTED, STORED (it waits for the log) or REJECTED.
+        """
         ranges = self.ranges
         last = ranges[-1] if ranges else None
         if outcome == REJECTED:
@@ -126,7 +134,12 @@ class PublisherConfirms:
         count: i64,
         ack: bool,
     ) -> None:
-        """Capture the confirm events of the oldest `count` unsettled publishes."""
+        """Record life-cycle events for publishes that are being confirmed.
+
+        :param captured: exchange and message id of each unconfirmed publish, oldest first; those confirmed are removed.
+        :param count: number of publishes that are being confirmed.
+        :param ack: True for basic.ack, False for basic.nack.
+        """
         channel = self.channel
         capture = channel.capture
         assert capture is not None

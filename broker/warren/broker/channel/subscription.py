@@ -97,7 +97,10 @@ class Subscription(Consumer):
         return not connection.deliveries_paused
 
     def encode_method(self, message: Message) -> None:
-        """Encode basic.deliver for a message, for reuse with further messages of the same exchange and routing key."""
+        """Encode the parts of basic.deliver before and after the delivery tag.
+
+        They are reused for further messages that have the same exchange and routing key.
+        """
         exchange, key, tag = message.exchange, message.routing_key, self.tag
         self.last_exchange = exchange
         self.last_key = key

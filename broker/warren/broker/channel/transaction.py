@@ -83,10 +83,10 @@ class Transaction:
             )
 
     def commit(self) -> i64:
-        """Carry out all publishes, then all acknowledgements and rejections; return the outcome for the reply.
+        """Carry out all publishes, then all acknowledgements and rejections; return their common outcome.
 
-        The outcome is STORED if tx.commit-ok has to wait for the log's current batch, `queue.REJECTED` if a queue
-        refused a publish, else ACCEPTED.
+        The outcome decides about the reply. It is STORED if tx.commit-ok has to wait until the log is on disk,
+        REJECTED (of the module `queue`) if a queue refused a publish, else ACCEPTED.
         """
         channel = self.channel
         refuse_return(channel, [message for message, settlement in self.settled if settlement != ACKED])

@@ -97,8 +97,8 @@ class BrokerNode:
         """Write the output that the input just processed has caused; postpone it if the loop has callbacks pending.
 
         A pending callback may bring more input, whose output is then written in the same system call. Connections are
-        flushed in the order in which their output arose: deliveries first, then the publisher's confirm. The first one
-        written to is processed sooner, and delayed deliveries matter more than delayed confirms.
+        flushed in the order in which their output arose, so a consumer gets a message before its publisher gets the
+        confirm: the first client written to can go on first, and a delivery is more urgent than a confirm.
         """
         self.processing_input = False
         if not self.unflushed:
@@ -125,7 +125,10 @@ class BrokerNode:
     # -- confirms and replies that wait for the log
 
     def current_batch(self) -> i64:
-        """Return the number of the log batch that new records are part of; `on_synced` is called when it is on disk."""
+        """Return the number of the log batch (records synced together) that the next record will be part of.
+
+        `on_synced` is called when that batch is on disk.
+        """
         log = self.log
         assert log is not None
         return log.batch
@@ -173,12 +176,15 @@ class BrokerNode:
         self.resolve_drained()
 
     def resolve_drained(self) -> None:
-        """Resume a stopping broker that waits in `drain_confirms`."""
+        """End the wait of `drain_confirms`, if the broker is stopping: no publish waits for the disk any more."""
         if self.confirms_drained is not None and not self.confirms_drained.done():
             self.confirms_drained.set_result(None)
 
     async def drain_confirms(self) -> None:
-        """Stop reading from all clients, and wait until the publishes received so far are confirmed, or time is up."""
+        """Stop reading from all clients, and wait until the publishes received so far are on disk; send their confirms.
+
+        The wait is limited to CONFIRM_DRAIN_SECONDS, and omitted while the disk is full or has failed.
+        """
         for connection in list(self.connections):
             connection.pause_reads(STOPPING)
         if self.confirm_waiters and LOG_SOURCE not in self.flow.alarms:
@@ -194,7 +200,10 @@ class BrokerNode:
     # -- replies that wait for definitions
 
     def on_committed(self, change: int) -> None:
-        """Send the replies that waited for changes of definitions, all of which up to number `change` are on disk."""
+        """Send the replies that waited for definitions to be stored.
+
+        :param change: number of the last change that is on disk; all earlier ones are on disk, too.
+        """
         waiters = self.commit_waiters
         while waiters and waiters[0][0] <= change:
             _, connection, reply = waiters.popleft()

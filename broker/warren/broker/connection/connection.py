@@ -167,7 +167,10 @@ class Connection:
             self.process_buffer()
 
     def process_buffer(self) -> None:
-        """Process the complete frames in the buffer, until none is left or frames are held."""
+        """Process the complete frames in the buffer, until none is left or their processing is paused.
+
+        It is paused, for example, by a resource alarm or until a reply has been sent. Errors are handled here.
+        """
         self.position = 0
         while self.phase != CLOSED:
             try:
@@ -252,7 +255,7 @@ class Connection:
         self.position = position
 
     def process_method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
-        """Process the payload of a method frame: here for basic.publish and basic.ack, in `lifecycle` for all others."""
+        """Process the payload of a method frame: basic.publish and basic.ack here, all other methods in `lifecycle`."""
         class_id: i64
         method_id: i64
         if end - start < 4:
@@ -279,7 +282,7 @@ class Connection:
             self.lifecycle.process_method(int(number), buffer[start:end])
 
     def process_publish(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
-        """Process basic.publish: ticket, exchange, routing key, mandatory and immediate."""
+        """Decode basic.publish, find the queues it routes to, and publish the content if it has arrived completely."""
         if end - start < 9:
             raise decode_error(buffer[start:end])
         exchange_start: i64 = start + 7
@@ -315,8 +318,9 @@ class Connection:
     ) -> i64:
         """Publish the header frame and the one body frame at `start`, if both are complete and well-formed.
 
-        Returns the position after them; INCOMPLETE if only the rest of the body is missing; `start` in all other cases,
-        which are left to `process_frames`: it processes the frames one by one, and finds the error if there is one.
+        Returns the position after them if the message was published, or INCOMPLETE if only the rest of the body is
+        missing. In all other cases, such as several body frames or a malformed one, it returns `start`, and the caller
+        processes the frames one by one and detects the error, if there is one.
         """
         if size - start < 22:
             return start
@@ -401,7 +405,10 @@ class Connection:
             self.process_buffer()
 
     def control_publisher(self) -> None:
-        """Throttle this publisher while its queue has a backlog; pause it while an alarm or the disk requires it."""
+        """Throttle this publisher while the queue it last published to has a backlog; pause it if necessary.
+
+        It is paused during a resource alarm, and while publishes arrive faster than the disk can take them.
+        """
         flow = self.node.flow
         self.throttled = self.target_has_backlog()
         if flow.alarm:
@@ -429,12 +436,16 @@ class Connection:
     def has_unacknowledged(self) -> bool:
         """Return whether the client has unacknowledged deliveries.
 
-        If so, it is read even while paging is behind, because its acknowledgements free memory.
+        A client that has some is read even while messages cannot be paged out to disk as fast as they arrive, because
+        its acknowledgements free memory.
         """
         return any(channel.unacked for channel in self.channels.values())
 
     def block(self) -> None:
-        """Pause this publisher for an alarm, with connection.blocked (https://www.rabbitmq.com/docs/connection-blocked)."""
+        """Pause this publisher for an alarm, and send connection.blocked if the client supports it.
+
+        https://www.rabbitmq.com/docs/connection-blocked
+        """
         if self.phase < CLOSING and not self.reads_paused & ALARM:
             self.pause_reads(ALARM)
             if self.supports_blocked:
@@ -511,7 +522,7 @@ class Connection:
             self.node.flush_later(self)
 
     def append_confirm(self, data: bytes) -> None:
-        """Append a frame with confirms to the output; called by `flush`, so none is scheduled."""
+        """Append a basic.ack or basic.nack frame to the output, while `flush` is about to write it."""
         self.out.append(data)
         self.out_bytes += len(data)
 
@@ -536,7 +547,7 @@ class Connection:
                     self.pause_reads(CLIENT_NOT_READING)
 
     def write(self, data: bytes) -> None:
-        """Write bytes at once, ahead of the pending output."""
+        """Write bytes to the socket at once, ahead of output that has been appended but not flushed."""
         self.write_pieces([data], len(data))
 
     def write_pieces(self, pieces: list[bytes], size: i64) -> None:
@@ -576,7 +587,12 @@ class Connection:
     # -- consumers and the end
 
     def notify_consumer_cancelled(self, number: i64, tag: bytes) -> None:
-        """Send basic.cancel for a consumer that the broker has ended (https://www.rabbitmq.com/docs/consumer-cancel)."""
+        """Send basic.cancel for a consumer that the broker has ended, if the client supports that.
+
+        https://www.rabbitmq.com/docs/consumer-cancel
+
+        :param number: channel of the consumer.
+        """
         if self.supports_cancel and self.phase != CLOSED:
             self.send(frame(int(number), "basic.cancel", tag, True))
 

@@ -1,7 +1,7 @@
 """Limits on the number of connections and channels: of the broker, of virtual hosts, and of users.
 
-https://www.rabbitmq.com/docs/vhosts#limits and .../docs/user-limits. Connections and channels are counted when a limit is
-checked: without one, nothing is counted.
+https://www.rabbitmq.com/docs/vhosts#limits and .../docs/user-limits. Connections and channels are only counted when a
+limit has to be checked, so broker, virtual hosts and users without limits cost nothing.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ class ConnectionSettings:
     :param frame_max: the largest frame that it offers, in bytes.
     :param heartbeat: the heartbeat timeout that it proposes, in seconds; 0 proposes none.
     :param max_message_size: the largest body of a message, in bytes.
-    :param handshake_timeout: seconds from connecting to connection.open.
+    :param handshake_timeout: seconds that a client has from connecting to connection.open.
     :param max_connections: connections of the whole broker; None is no limit.
-    :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its queue
-        sets a timeout; 0 is no timeout.
+    :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
+        queue sets a timeout; 0 is no timeout.
     :param honours_immediate: basic.publish with `immediate` is carried out; otherwise it is refused, as RabbitMQ does.
     :param timestamps: publishes are stamped with their time of arrival: `missing` (unless they have one), `always`, or
         empty for never.

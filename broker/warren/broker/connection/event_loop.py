@@ -1,4 +1,7 @@
-"""Event loop of `warren broker`: asyncio's own, except that plain sockets are read directly after the poll."""
+"""Event loop of `warren broker`: asyncio's own, except that sockets without TLS are read directly after the poll.
+
+This avoids one asyncio callback for each socket that is readable.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from warren.broker.connection.socket_reader import SocketReader
 if sys.platform == "linux":
 
     class DirectReadSelector(selectors.EpollSelector):
-        """Selector that lets a `SocketReader` read plain sockets, and reports all other events to the event loop."""
+        """Selector that lets a `SocketReader` read sockets without TLS, and passes other events to the event loop."""
 
         def __init__(self, reader: SocketReader) -> None:
             super().__init__()
@@ -39,7 +42,7 @@ if sys.platform == "linux":
             super().close()
 
     class DirectReadEventLoop(asyncio.SelectorEventLoop):
-        """Event loop whose selector reads plain sockets directly with a `SocketReader`.
+        """Event loop whose selector reads sockets without TLS itself, with a `SocketReader`.
 
         :ivar socket_reader: reads the sockets that a listener registers there.
         """
@@ -50,5 +53,5 @@ if sys.platform == "linux":
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop that reads plain sockets directly; without epoll, one of asyncio's own."""
+    """Return an event loop that reads sockets without TLS in its selector; without epoll, one of asyncio's own."""
     return DirectReadEventLoop() if sys.platform == "linux" else asyncio.new_event_loop()

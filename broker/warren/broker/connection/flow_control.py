@@ -94,14 +94,14 @@ class FlowControl:
                 self.resume_publishers()
 
     def on_disk_full(self, full: bool) -> None:
-        """Raise or clear the alarm for a full disk under the log."""
+        """Raise or clear the alarm for a full disk, on which the log cannot grow."""
         self.set_alarm(LOG_SOURCE, DISK_RESOURCE, full)
 
     def set_alarm(self, source: str, resource: str, raised: bool) -> None:
         """Raise or clear the alarm that one component reports.
 
-        An alarm blocks publishers only. A connection is blocked when it publishes, or is already paused, while an
-        alarm is in effect, but not for earlier publishes.
+        An alarm blocks publishers only: a connection is blocked as soon as it publishes while the alarm is in effect.
+        Publishes before the alarm do not count, but a publisher that is paused for a slow disk is blocked at once.
 
         :param source: the component that reports it, such as LOG_SOURCE.
         :param resource: MEMORY_RESOURCE or DISK_RESOURCE.

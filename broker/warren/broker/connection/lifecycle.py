@@ -263,10 +263,10 @@ class ConnectionLifecycle:
         self.call_later(CLOSE_TIMEOUT, self.drop)
 
     def shut_down(self, reason: AmqpError) -> None:
-        """Send connection.close, and close the socket when the client has fallen silent; before login, drop it at once.
+        """Send connection.close; close the socket when the client has answered, or sent nothing for SILENCE seconds.
 
-        A socket that is closed while it holds unread input is reset, so that a client which is still writing would
-        never read the reason.
+        The system resets a socket that is closed with unread input, and then the client cannot read connection.close.
+        A connection that has not logged in is dropped at once, without connection.close.
         """
         if self.connection.phase <= STARTING or self.connection.phase == CLOSED:
             self.drop()
@@ -293,7 +293,7 @@ class ConnectionLifecycle:
         self._cancel_timers()
 
     def _end(self) -> None:
-        """Release channels, timers and other resources of the connection, once."""
+        """Release channels, timers and other resources of the connection; do nothing if it has ended already."""
         connection = self.connection
         if connection.phase == CLOSED:
             return

@@ -28,8 +28,8 @@ DRAIN_SECONDS: Final = 2.0
 class AmqpProtocol(asyncio.BufferedProtocol):
     """asyncio protocol of one client socket.
 
-    It receives the input of sockets that no `SocketReader` reads: encrypted ones, and all sockets on an event loop
-    other than `warren broker`'s.
+    It creates the socket's `Connection`. It also receives the input of TLS sockets; other sockets are read by the
+    `SocketReader` of `warren broker`'s event loop, and by this protocol only on other event loops.
     """
 
     def __init__(self, listener: Listener, tls: TlsContext | None, client: str = "") -> None:

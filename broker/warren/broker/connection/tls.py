@@ -81,7 +81,9 @@ class TlsConfig:
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Load certificate, key and authorities into a context. Authorities are added to those loaded before.
+        """Load certificate, key and certificate authorities into a context.
+
+        Loading again replaces certificate and key, but authorities that were loaded before stay accepted.
 
         :raises TlsError: naming the setting whose file cannot be used.
         """

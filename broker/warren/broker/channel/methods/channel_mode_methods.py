@@ -65,7 +65,7 @@ def tx_rollback(context: MethodContext) -> None:
 
 
 def access_request(context: MethodContext) -> None:
-    """Grant the ticket that AMQP 0-8 clients ask for; it has no meaning any more."""
+    """Process access.request: reply with the ticket that AMQP 0-8 clients expect; later methods ignore it."""
     context.reply("access.request-ok", 1)
 
 

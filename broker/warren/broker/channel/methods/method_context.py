@@ -36,7 +36,7 @@ class MethodContext:
         """Send the reply when the definitions that the method has changed are on disk; with `nowait`, send none.
 
         :param name: AMQP method of the reply, such as `queue.declare-ok`.
-        :param after: frames to send behind the reply; with `nowait` they are sent alone.
+        :param after: encoded frames to send right after the reply; with `nowait` they are sent without it, at once.
         """
         if self.arguments.get("nowait") is True:
             if after:
@@ -62,14 +62,15 @@ class MethodContext:
         return self.channel.last_queue
 
     def stripped_queue_name(self) -> bytes:
-        """Return the same name as `queue_name`, without line end characters."""
+        """Return the queue name like `queue_name`, without CR and LF, which RabbitMQ removes in some methods."""
         return self.queue_name().translate(None, LINE_ENDS)
 
     def queue(self, operation: str = "") -> Queue:
         """Return the queue that the method names, after checking the user's permission.
 
         :param operation: the permission that the user needs: CONFIGURE, WRITE or READ; empty for none.
-        :raises AmqpError: 404 without the queue, 403 without the permission, 405 if another connection has it exclusively.
+        :raises AmqpError: 404 if there is no such queue, 403 if the user lacks the permission, 405 if the queue is
+            exclusive to another connection.
         """
         name = self.queue_name()
         if operation:
@@ -90,13 +91,13 @@ class MethodContext:
             self.authorization.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
-        """Return the routing key in the arguments; if both key and queue name are empty, the queue last declared.
+        """Return the routing key in the arguments; if both it and the queue name are empty, return `queue`.
 
-        :param queue: name of the queue last declared on the channel.
+        :param queue: name of the queue last declared on the channel, which an empty queue name stands for.
         """
         key = self.arguments.data("routing_key")
         return key if key or self.arguments.data("queue") else queue
 
     def exchange_name(self, field: str = "exchange") -> bytes:
-        """Return the exchange name in an argument, without line end characters."""
+        """Return the exchange name in the argument `field`, without CR and LF, which RabbitMQ removes, too."""
         return self.arguments.data(field).translate(None, LINE_ENDS)

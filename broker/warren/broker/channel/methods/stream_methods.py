@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     """Process basic.consume on a stream; as in RabbitMQ, the flag `exclusive` does not keep other consumers out.
 
-    :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or with a limit
-        for the whole channel.
+    :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or
+        with a prefetch limit for the whole channel.
     """
     arguments, channel = context.arguments, context.channel
     described = context.declarations.describe("queue", stream.name)
@@ -60,7 +60,12 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
 
 
 def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
-    """Return the offset and the Unix time in ms at which a stream consumer starts; -1 stands for no time."""
+    """Return the offset and the Unix time in ms from which a stream consumer reads.
+
+    The time is -1 unless the consumer asked to start at a time; then the offset is the first of the stream.
+
+    :param tag: the consumer tag, under which the consumer's own offset may have been stored earlier.
+    """
     messages = stream.messages
     stored = messages.offsets.get(tag) if start.tracked else None
     if stored is not None:

@@ -181,7 +181,8 @@ def check_queue_limit(context: MethodContext, name: bytes) -> None:
     """Check that the virtual host may have another queue.
 
     :param name: the queue to be declared.
-    :raises AmqpError: 406 if the virtual host has as many queues as it may (https://www.rabbitmq.com/docs/vhosts#limits).
+    :raises AmqpError: 406 if the virtual host has as many queues as its limit allows
+        (https://www.rabbitmq.com/docs/vhosts#limits).
     """
     declarations = context.declarations
     settings = declarations.settings
