@@ -1,6 +1,7 @@
 """Checks of single values in the argument tables of declarations and basic.consume, with RabbitMQ's error texts.
 
-Each check takes the field of one argument, or None if the argument is missing, and raises `InvalidValue`.
+Each check takes the decoded field (type and value) of one argument, or None if the argument is missing, and raises
+`InvalidValue` for a wrong one.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def queue_mode(field: Field | None) -> bool:
 
 
 def queue_version(field: Field | None) -> None:
-    """Check x-queue-version, which has no effect. RabbitMQ 4 supports version 2 only."""
+    """Check x-queue-version: only 2 is valid, as in RabbitMQ 4. The argument has no effect."""
     value = non_negative(field)
     if value not in (-1, 2):
         raise InvalidValue(f"\"unsupported queue version '{value}'\"")
@@ -176,8 +177,8 @@ def leader_locator(field: Field | None) -> None:
 
 
 def retry_type(field: Field | None) -> str:
-    """Return x-delayed-retry-type: the kind of requeued messages that are delayed.
+    """Return x-delayed-retry-type: the kind of requeued messages that are delayed before the next delivery.
 
-    It is `disabled` (the default), `all`, `failed` (their channel ended) or `returned` (by a client).
+    It is `disabled` (the default), `all`, `failed` (their channel ended) or `returned` (a client requeued them).
     """
     return one_of(field, RETRIES, "invalid_delayed_retry_type")

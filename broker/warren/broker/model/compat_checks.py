@@ -136,7 +136,7 @@ class PortabilityChecks:
 
     @classmethod
     def silent(cls) -> PortabilityChecks:
-        """Return checks that never log, for a dry run on a copy of the broker.
+        """Return checks that never log, for the trial run of an import of definitions on a copy of the broker.
 
         They refuse nothing until `strict` is set.
         """

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Message:
     """One message in one queue. A fan-out makes one for each queue; they share the bytes of the content.
 
-    `content` holds the encoded header frame and body frame as the publisher's channel sent them. `channel` is that
-    channel's number: a delivery on a channel of the same number copies nothing. `content` is empty while it is paged
-    out to disk.
+    `content` holds the encoded header frame and body frame as the publisher's channel sent them, with the number
+    `channel` of that channel. A delivery on a channel of the same number copies nothing. `content` is empty while it is
+    paged out to disk.
     """
 
     sequence: i64 = 0

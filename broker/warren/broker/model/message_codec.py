@@ -43,8 +43,8 @@ def message_head(message: Message) -> bytes:
 def message_mark(message: Message, reason: int = 0) -> int:
     """Return a message's mark: redelivered flag, number of requeues and dead-letter reason in one number.
 
-    The log keeps the mark beside the record of the message. Of several marks the highest counts, since a mark only
-    grows.
+    The log keeps the mark beside the record of the message. If it finds several marks of a message, the highest is the
+    newest, since a mark only grows.
 
     :param reason: for a pending dead letter, the position in `death_history.REASONS`, counted from 1; otherwise 0.
     """
@@ -60,7 +60,10 @@ def pending_dead_letter_reason(mark: int) -> int:
 
 
 def fill_message(message: Message, payload: bytes) -> None:
-    """Set a message's names, content and flags from its record in the log. Priority and expiry stay as they are."""
+    """Set a message's exchange, routing key, content and flags from its record in the log.
+
+    Priority and expiry stay as they are.
+    """
     _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     start = key + key_size

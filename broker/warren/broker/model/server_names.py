@@ -31,7 +31,7 @@ def generated_name_prefix(raw: bytes) -> bytes:
 
 
 def refuse_default_exchange(*names: bytes) -> None:
-    """Refuse an operation on the default exchange, whose bindings are fixed: every queue by its name.
+    """Refuse an operation on the default exchange. Its only bindings are those of every queue by its name.
 
     :param names: names of the exchanges that the operation concerns.
     :raises AmqpError: 403 if one of them is empty, which is the name of the default exchange.

@@ -22,7 +22,10 @@ A thread or a disk is then probably at work.
 
 
 class Unsettled(TimeoutError):
-    """Work is still in progress after `patience` seconds of real time. The text names the work."""
+    """Work was still in progress when `patience`, the seconds of real time to wait for it, had passed.
+
+    The text names the work.
+    """
 
 
 class VirtualTimer:
@@ -84,7 +87,7 @@ class VirtualClock:
     def call_at(self, when: float, call: Callable[[], object]) -> VirtualTimer:
         """Schedule one call for the virtual time `when`.
 
-        If `when` is not in the future, the next loop iteration makes it.
+        If `when` is not in the future, the call is made in the next iteration of the event loop.
         """
         timer = VirtualTimer(self, call)
         if when <= self._now:
@@ -108,7 +111,10 @@ class VirtualClock:
         return sum(timer.pending for _, _, timer in self._timers)
 
     def watch(self, probe: Probe) -> Callable[[], None]:
-        """Make `advance` wait while `probe` names work in progress. Return a function that removes the probe."""
+        """Make `advance` wait as long as a function reports work in progress. Return a function that removes it again.
+
+        :param probe: returns the name of the work in progress; an empty text if there is none.
+        """
         self._probes.append(probe)
         return lambda: self._probes.remove(probe)
 

@@ -40,7 +40,7 @@ class BindingSelector(Protocol):
         """Return the destination of a message, as a list of one; an empty list if there is no binding.
 
         :param key: the routing key.
-        :param message: None if no exchange on the way inspects more of the message than its key and headers.
+        :param message: the message; None if no exchange that routes it needs more than its routing key and headers.
         """
         ...
 

@@ -31,9 +31,9 @@ class ConsistentHash:
     """Weighted rendezvous hashing of an `x-consistent-hash` exchange. The binding key is the weight of the destination.
 
     For each message, each destination gets a number from the hashes of the message's key and of its own name; the
-    lowest number wins. When a destination is added or removed, only those keys move that it gets or had. The result is
-    the same after a restart. A number takes less than a microsecond; the virtual host caches the result for recent
-    routing keys.
+    destination with the lowest number gets the message. Adding a destination moves only the keys that it gets; removing
+    one moves only the keys that it had. The result is the same after a restart. A number takes less than a microsecond;
+    the virtual host caches the result for recent routing keys.
 
     :param header: hash this header instead of the routing key.
     :param property_name: hash this property instead: correlation_id, message_id or timestamp.

@@ -18,7 +18,7 @@ TYPES = (b"direct", b"fanout", b"topic", b"headers")
 
 
 class Binding:
-    """A binding of a queue or an exchange to a source exchange, which holds it.
+    """A binding of a queue or an exchange to a source exchange, which has it in its `bindings`.
 
     Source, destination, routing key and arguments together identify it.
     """

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class ModulusHash:
-    """Binding selector of an `x-modulus-hash` exchange: takes the destination at position hash modulo their number.
+    """Binding selector of an `x-modulus-hash` exchange: orders the destinations by name and takes one by its position.
 
-    A destination that is bound several times counts once.
+    The position is the hash of the routing key modulo the number of destinations. A destination that is bound several
+    times counts once.
     """
 
     inspects_message = False

@@ -34,7 +34,7 @@ class RecentHistory:
     def remember(self, message: Message, headers: dict[str, Field]) -> None:
         """Add a published message, unless its header x-recent-history-no-store is true.
 
-        The oldest ones make room for it.
+        If there are then more messages, or more bytes of contents, than the exchange keeps, drop the oldest.
         """
         forbidden = headers.get("x-recent-history-no-store")
         if forbidden is not None and forbidden.value is True:

@@ -1,8 +1,8 @@
 """Policies: settings for queues and exchanges whose names match a pattern. They act on existing objects, too.
 
 At most one policy applies to an object: the one with the highest priority whose pattern matches its name. At most one
-operator policy is merged into it. Declared arguments count as well: of two numbers the smaller, of two names the declared
-one. Source: https://www.rabbitmq.com/docs/policies.
+operator policy is merged into it. If an argument was declared for the same setting, the smaller of two numbers counts,
+and of two names the declared one. Source: https://www.rabbitmq.com/docs/policies.
 """
 
 from __future__ import annotations

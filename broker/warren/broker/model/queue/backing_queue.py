@@ -36,7 +36,7 @@ CONTENT_BYTES: Final = 96
 
 
 class BackingQueue:
-    """Ready messages of a queue in the order of their sequence: those with priorities from `lowest` to `highest`.
+    """Ready messages of a queue, or of its priorities from `lowest` to `highest`, in the order of their arrival.
 
     The docstring of the module explains the parts Q1 to Q4 and the delta, through which a message passes in this order.
     """
@@ -305,13 +305,17 @@ class BackingQueue:
         self.appends_to_q4 = not lazy and not self.q3
 
     def set_delta_keep(self, count: i64) -> None:
-        """Set the number of messages at the head of the queue that keep an entry in memory."""
+        """Set the number of messages at the head of the queue that do not move to the delta.
+
+        They keep an entry in memory even if their content is on disk. Messages in the delta are on disk only.
+        """
         self.delta_keep = count
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        """Page message contents out to disk until `keep` are left in memory. Then move messages to the delta.
+        """Page message contents out to disk until `keep` are left in memory.
 
-        Return the number of messages that were paged out or moved, which is at most `limit`.
+        Then move messages whose content is on disk to the delta, where they take no memory. Return the number of
+        messages that were paged out or moved, which is at most `limit`.
         """
         pager = self.pager
         if pager is None:
@@ -412,17 +416,20 @@ class BackingQueue:
     # -- recovery and deletion
 
     def level(self, priority: i64) -> BackingQueue:
-        """Return the part of this backing queue that holds the messages of a priority; here all of it."""
+        """Return the backing queue of the messages with a priority: this one, which has them all.
+
+        A priority queue has one backing queue for each priority and returns that.
+        """
         return self
 
     def restore(self, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]) -> None:
-        """Put the messages that the log has kept into the delta, at start.
+        """Put the messages that the log has kept into the delta (the part on disk only), when the broker starts.
 
-        :param first: the lowest sequence.
-        :param last: the highest sequence.
+        :param first: the lowest sequence number.
+        :param last: the highest sequence number.
         :param count: the number of messages.
         :param bodies: bytes of their bodies.
-        :param excluded: sequences of messages in this range that are elsewhere, such as pending dead letters.
+        :param excluded: sequence numbers of messages in this range that are elsewhere, such as pending dead letters.
         """
         delta = self.delta
         delta.first = first
@@ -440,7 +447,11 @@ class BackingQueue:
     def restore_level(
         self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]
     ) -> None:
-        """Do the work of `restore` for the part that holds the messages of one priority, see `level`."""
+        """Restore the messages of one priority at the start of the broker, by `restore` of their backing queue.
+
+        :param level: the backing queue of the priority, as the method `level` returns it; the others are as for
+            `restore`.
+        """
         level.restore(first, last, count, bodies, excluded)
 
     def purge(self) -> i64:
@@ -456,7 +467,7 @@ class BackingQueue:
         return count
 
     def message_objects(self) -> list[Message]:
-        """Return all messages but those in the delta: the ones with an entry in memory, with or without content."""
+        """Return the messages that have an entry in memory, with or without content: all but those in the delta."""
         messages = [pair[1] for pair in self.returned]
         for part in (self.q4, self.q3, self.q2, self.q1):
             messages.extend(part)

@@ -63,14 +63,17 @@ class ConsumerScheduler:
         return True
 
     def admit(self, consumer: Consumer) -> None:
-        """Add a consumer to the ready ones if it has room; otherwise mark it as stalled."""
+        """Add a consumer to the ready consumers if it can take a message; otherwise mark it as stalled."""
         if consumer.has_room():
             self.insert(consumer)
         else:
             consumer.stalled = True
 
     def insert(self, consumer: Consumer) -> None:
-        """Insert a consumer into the ready ones: after all those with the same or a higher priority."""
+        """Insert a consumer into the ready consumers, behind all those with the same or a higher priority.
+
+        The ready consumers are those that can take a message, in the order in which they get one.
+        """
         consumer.stalled = False
         if not self.has_priorities:
             self.ready_consumers.append(consumer)
@@ -81,7 +84,10 @@ class ConsumerScheduler:
         self.ready_consumers.insert(at, consumer)
 
     def suspend(self, consumer: Consumer) -> None:
-        """Remove a consumer from the ready ones until `insert` is called: its channel or its connection has no room."""
+        """Remove a consumer from the ready consumers, because its channel or connection cannot take more messages now.
+
+        It is stalled until `insert` is called.
+        """
         if consumer in self.ready_consumers:
             self.ready_consumers.remove(consumer)
             consumer.stalled = True

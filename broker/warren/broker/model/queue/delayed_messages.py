@@ -1,4 +1,4 @@
-"""Backing queue of the internal queue of a delayed exchange: messages in the order of the times when they are due."""
+"""Backing queue of the internal queue of a delayed exchange: messages in the order in which their delays end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITING: Final = 1
 
 
 class DelayedMessages(BackingQueue):
-    """Delayed messages in the order of their due time (`Message.expires`), then of their arrival.
+    """Delayed messages in the order in which their delays end (`Message.expires`), then in that of their arrival.
 
     Contents can be paged out to disk; the order stays in memory.
     """

@@ -39,7 +39,10 @@ class DelayedRetries:
         return which == "all" or which == ("failed" if failed else "returned")
 
     def add(self, message: Message) -> None:
-        """Let a requeued message wait for its delay. If it expires earlier, it is put back at its expiry."""
+        """Let a requeued message wait for its delay, and put it back into the queue then.
+
+        If the message expires earlier, it is put back at that time, so that the queue can expire it.
+        """
         arguments = self._queue.arguments
         delay = min(
             arguments.delayed_retry_min * max(1, int(message.delivery_count)), arguments.delayed_retry_max

@@ -10,11 +10,12 @@ from warren.broker.store.log.recovery import RecoveredLevel, RecoveredQueue
 
 
 def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
-    """Restore a queue's messages from the log. All but the first stay on disk. Return their number.
+    """Restore a queue's messages from the log. Return their number.
 
-    Pending dead letters are pending again. Messages in a retry delay wait for the whole delay again.
+    Contents stay on disk until they are needed. Pending dead letters are pending again, and are in memory. So are
+    messages in a retry delay, which wait for the whole delay again.
 
-    :param recovered: the live messages of the queue, as the log knows them.
+    :param recovered: the messages of the queue that the log still holds: their number, range and marks.
     """
     pager = queue.pager
     assert pager is not None

@@ -141,7 +141,7 @@ class QueuePager:
                     self.log.acknowledge(self.queue_log, entry[0])
 
     def report_damaged(self, message: Message) -> None:
-        """Write a log event about a message whose record in the log is damaged, and remove the record."""
+        """Log an error about a message whose record on disk is damaged, and remove the record."""
         logger.error(
             "event=queue.message_lost queue=%r sequence=%d",
             self.name.decode(errors="replace"),
@@ -150,7 +150,10 @@ class QueuePager:
         self.acknowledge(message)
 
     def report_missing(self, count: int) -> None:
-        """Write a log event about messages whose records the log has lost."""
+        """Log an error about messages whose records on disk are missing.
+
+        :param count: the number of messages.
+        """
         logger.error("event=queue.messages_lost queue=%r count=%d", self.name.decode(errors="replace"), count)
 
     def drop(self) -> None:

@@ -16,9 +16,9 @@ from warren.broker.model.queue.paging import QueuePager
 
 
 class PriorityBackingQueue(BackingQueue):
-    """Ready messages of a priority queue: a FIFO for each priority from 0 to `highest`, its level.
+    """Ready messages of a priority queue. Each priority from 0 to `highest` has a FIFO of its own, called level.
 
-    A message with a higher priority counts as `highest`. Each level is paged separately.
+    A message with a higher priority counts as `highest`. Each level pages its messages out to disk separately.
     """
 
     def __init__(self, highest: i64) -> None:
@@ -66,7 +66,7 @@ class PriorityBackingQueue(BackingQueue):
         return None
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
-        """Remove and return the expired messages, in the order of delivery, until one is not expired.
+        """Remove and return the expired messages, the highest priority first, until the next one is not expired.
 
         :param now: the time in milliseconds since 1970.
         :param limit: the number of messages to remove at most.
@@ -115,7 +115,8 @@ class PriorityBackingQueue(BackingQueue):
     def page_out(self, keep: i64, limit: i64) -> i64:
         """Page message contents out to disk until `keep` are left in memory, the lowest priority first.
 
-        Then move messages to the delta. Return the number of messages that were paged out or moved, at most `limit`.
+        Then move messages whose content is on disk to the delta, where they take no memory. Return the number of
+        messages that were paged out or moved, at most `limit`.
         """
         held: i64 = 0
         for level in self.levels:
@@ -165,7 +166,10 @@ class PriorityBackingQueue(BackingQueue):
         self._add_up()
 
     def _add_up(self) -> None:
-        """Recompute number and bytes of the messages from the levels, which may have discarded damaged ones."""
+        """Recompute number and bytes of the messages as the sums over all priorities.
+
+        The backing queues of the priorities change them on their own, for example when they discard a damaged message.
+        """
         count: i64 = 0
         size: i64 = 0
         for level in self.levels:

@@ -1,7 +1,8 @@
-"""A queue: accept messages, deliver them to consumers that have room, and settle, requeue or dead-letter what comes back.
+"""A queue: accepts messages, delivers them to consumers, and handles acknowledgement, reject and requeue of deliveries.
 
-A queue acts when a consumer arrives, when a message arrives, and when an acknowledgement makes room; otherwise nothing runs
-(https://www.rabbitmq.com/docs/queues, https://www.rabbitmq.com/docs/consumers).
+A queue delivers when a consumer arrives, when a message arrives, and when an acknowledgement lets a consumer take more
+messages. It has timers for expiry and delayed retries only (https://www.rabbitmq.com/docs/queues,
+https://www.rabbitmq.com/docs/consumers).
 """
 
 from __future__ import annotations
@@ -122,7 +123,10 @@ class Queue:
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Take over the arguments in force. Those that each publish reads become plain attributes, for speed."""
+        """Take over the arguments in force: those of the declaration, merged with policies.
+
+        Those that each publish reads become plain attributes, for speed.
+        """
         self.arguments = arguments
         self.rejects_publishes: bool = arguments.overflow is not Overflow.DROP_HEAD
         self.has_length_limit: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
@@ -155,7 +159,10 @@ class Queue:
     # -- publishing
 
     def publish(self, message: Message) -> i64:
-        """Deliver a published message to a consumer, or let it wait. Return ACCEPTED, STORED or REJECTED."""
+        """Deliver a published message to a consumer, or append it to the ready messages.
+
+        Return ACCEPTED (it may be confirmed at once), STORED (it may be confirmed when the log is on disk) or REJECTED.
+        """
         if self.has_length_limit and self.rejects_publishes and self.limit.would_exceed(message):
             self.limit.reject(message)
             return REJECTED
@@ -182,10 +189,10 @@ class Queue:
         return outcome
 
     def accept(self, message: Message) -> None:
-        """Deliver a message to a consumer, or let it wait.
+        """Deliver a message to a consumer, or append it to the ready messages.
 
-        Unlike for `publish`, the caller has called `assign_sequence` and has logged the message: a fan-out shares one
-        record.
+        Unlike for `publish`, the caller has called `assign_sequence` and has logged the message, because a message that
+        goes to several queues is logged in one record for all of them.
         """
         if self.ready_consumers and not self.ready.count:
             self.deliver(self.ready_consumers[0], message)
@@ -193,7 +200,7 @@ class Queue:
             self.enqueue(message)
 
     def assign_sequence(self, message: Message) -> None:
-        """Set the sequence and the expiry of a published message, before the call of `accept`."""
+        """Set the sequence number and the time of expiry of a published message, before the call of `accept`."""
         message.sequence = self.next_sequence
         self.next_sequence += 1
         if self.message_ttl >= 0 or message.ttl >= 0:
@@ -230,9 +237,9 @@ class Queue:
     # -- delivering
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send a message to the first ready consumer.
+        """Send a message to the first of the ready consumers, those that can take a message.
 
-        Then the consumer goes behind the others, or leaves if it is full.
+        Then the consumer goes behind the others of its priority, or is removed if it cannot take another message.
         """
         if not consumer.no_ack:
             self.unacked += 1
@@ -279,9 +286,9 @@ class Queue:
         return message
 
     def has_expired_backlog(self) -> bool:
-        """Remove expired messages at the head. Return True if more are left than one slice removes.
+        """Remove expired messages at the head, at most 500 at once. Return True if there are more.
 
-        A basic.get has to wait until they are gone.
+        A basic.get then has to wait until they are removed (`Expiry.waiters`).
         """
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
@@ -388,10 +395,11 @@ class Queue:
         self.ready.reinsert(message)
 
     def stop(self) -> None:
-        """Stop all timers, because the broker stops, and log what the next start has to know.
+        """Stop all timers, because the broker stops, and save which messages may have been delivered before a crash.
 
-        After a crash, all messages that may have been delivered are marked redelivered, because the log records no
-        deliveries. A clean stop saves the sequence up to which this holds, so that the next start marks them again.
+        The log does not record deliveries. After a crash, all messages up to a certain sequence number are therefore
+        marked redelivered when they are read. If such messages are still ready, this number is saved here, so that they
+        are marked again after the next start.
         """
         self.expiry.stop()
         if self.delayed_retries is not None:

@@ -270,7 +270,10 @@ def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the arguments for consumers; check those for clusters, which have no effect here."""
+    """Read the arguments on consumers, and check those that only have an effect in a cluster.
+
+    Return the fields of QueueArguments: `single_active_consumer` and `consumer_timeout`.
+    """
     values: dict[str, Any] = {
         "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
         "consumer_timeout": argument_checks.non_negative(reader.get("x-consumer-timeout")),
@@ -302,12 +305,12 @@ def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 def refuse_transient(
     arguments: QueueArguments, name: bytes, described: str, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Refuse a quorum queue or stream that is not durable, or belongs to a connection, or has no name.
+    """Refuse a quorum queue or stream that is declared as server-named, auto-delete, exclusive or not durable.
 
     Source: https://www.rabbitmq.com/docs/quorum-queues#feature-matrix.
 
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
-    :raises AmqpError: 406 for a queue that is server-named, auto-delete, exclusive or not durable.
+    :raises AmqpError: 406 for such a queue.
     """
     if not name:
         raise AmqpError(

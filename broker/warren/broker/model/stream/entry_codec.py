@@ -1,4 +1,7 @@
-"""Encoding of messages in a stream: exchange, routing key, and the content with x-stream-offset, as delivered."""
+"""Encoding of messages in a stream: exchange, routing key, and content.
+
+The content already has the header x-stream-offset, so that it is delivered as it is stored.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def with_offset(message: Message, offset: i64) -> bytes:
 
 
 def _rewritten(message: Message, offset: int) -> bytes:
-    """Do the work of `with_offset` by decoding and encoding the headers.
+    """Return the same as `with_offset`, by decoding and encoding the headers of the message.
 
     This is slow, and needed only for a message with BCC or with an x-stream-offset of its own.
     """

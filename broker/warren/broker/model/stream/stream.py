@@ -116,9 +116,9 @@ class Stream(Queue):
         log.append(head, with_offset(message, log.next_offset))
 
     def chunks_committed(self, chunks: list[Chunk]) -> None:
-        """Deliver messages whose chunks have been written to disk.
+        """Deliver the messages in chunks (batches) that have been written to disk.
 
-        Apply retention if a segment file has begun or gone.
+        Apply retention if the number of segment files has changed since the last time.
         """
         if self.readers:
             self.tail.add(chunks)
@@ -137,7 +137,7 @@ class Stream(Queue):
         self.deliver_to(consumer)
 
     def deliver_to(self, consumer: Consumer) -> None:
-        """Deliver messages to a consumer until it has no more room, or no more chunks have been read for it."""
+        """Deliver messages to a consumer until it cannot take more, or no more messages for it are in memory."""
         reader = self.readers.get(consumer)
         if reader is None:
             return
@@ -157,9 +157,10 @@ class Stream(Queue):
                 consumer.stalled = True
 
     def prepare_chunk(self, reader: StreamReader) -> bool:
-        """Make the chunk with a consumer's next message current: one that was read for it, or one in the cache.
+        """Select the chunk (batch of messages) with a consumer's next message, if it is in memory.
 
-        Return False if there is none in memory. Then reading from disk begins, unless the consumer has reached the end.
+        It is among the chunks that were read from disk for the consumer, or in the cache of the newest chunks. Return
+        False if there is none. Then reading from disk begins, unless the consumer has reached the end of the stream.
         """
         ready = reader.ready_chunks
         while ready:
@@ -182,7 +183,7 @@ class Stream(Queue):
     # -- reading
 
     def read_next(self, reader: StreamReader) -> None:
-        """Begin to read the next chunks for a consumer from the segment files, if there are any."""
+        """Begin to read the next chunks (batches of messages) for a consumer from the segment files, if any."""
         segments = self.messages.segments
         if not segments:
             return
@@ -245,7 +246,7 @@ class Stream(Queue):
     def skip_missing_segment(self, reader: StreamReader, read: StreamRead) -> None:
         """Let a consumer continue after a segment file that was removed during a read.
 
-        If retention removed it, this is normal. If somebody else did, its messages are lost and the loss is logged.
+        If retention removed it, this is normal. Otherwise its messages are lost, and the loss is logged.
         """
         segment = read.segment
         reader.segment = None
@@ -349,10 +350,7 @@ class Stream(Queue):
             consumer.cancel_from_server()
 
     def delete_files(self) -> None:
-        """Delete the stream's files.
-
-        This waits until the definitions database has recorded the deletion of the stream.
-        """
+        """Delete the stream's files as soon as the definitions database has recorded the deletion of the stream."""
         assert self.streams is not None
         self.streams.drop(self.messages)
 

@@ -40,7 +40,7 @@ class StreamMessage(Message):
 
 
 class StreamReader:
-    """Position of one consumer in a stream. Takes the messages for it from chunks of the stream.
+    """Position of one consumer in a stream. Takes the messages for it from chunks (batches) of the stream.
 
     Chunks that were read from disk for it wait in `ready_chunks`.
 
@@ -84,7 +84,10 @@ class StreamReader:
         self._key = b""
 
     def open(self, chunk: Chunk) -> bool:
-        """Make a chunk the one that `take` reads. Return False if all its messages have been delivered before."""
+        """Set the chunk (batch of messages) from which `take` returns messages.
+
+        Return False, and change nothing, if all its messages have been delivered before.
+        """
         if chunk.first + chunk.count <= self.next_offset:
             return False
         self._payload = chunk.payload
@@ -124,7 +127,7 @@ class StreamReader:
         )
 
     def read_done(self, read: StreamRead) -> None:
-        """Pass a finished read from disk on to the stream."""
+        """Hand the result of a read from disk to the stream, which delivers the messages."""
         self.stream.read_finished(self, read)
 
     def close(self) -> None:

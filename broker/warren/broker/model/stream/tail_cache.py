@@ -20,7 +20,10 @@ class StreamTail:
         self._bytes: i64 = 0
 
     def add(self, chunks: list[Chunk]) -> None:
-        """Add chunks that were just written. If there is a gap before them, the older ones are dropped."""
+        """Add chunks that were just written.
+
+        If offsets are missing between the cached chunks and the new ones, drop the cached ones.
+        """
         for chunk in chunks:
             kept = self._chunks
             if not chunk.payload or (kept and kept[-1].first + kept[-1].count != chunk.first):

@@ -86,9 +86,8 @@ class VirtualHost:
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
         """Return the queues that a message with this routing key reaches, each once.
 
-        The list is cached: do not change it.
-
-        It is the right list only if `routes_by_message` is False for the exchange.
+        The list is cached: do not change it. Call this only if `routes_by_message` returns False for the exchange,
+        since the route must not depend on the headers or the content of the message.
         """
         if exchange.routes_epoch != self.routing_epoch or len(exchange.routes) > ROUTES_KEPT:
             exchange.routes.clear()
@@ -126,7 +125,7 @@ class VirtualHost:
         :param first: the exchange that the message is published to.
         :param keys: the routing key, then the keys in CC and BCC.
         :param headers: the message's headers, for headers exchanges.
-        :param message: for exchanges that inspect more of it; None if no exchange on the way does.
+        :param message: the message, for exchanges that need more of it, such as a property; None if no exchange does.
         """
         queues: dict[Queue, bool] = {}
         passed: list[Queue] = []
@@ -230,7 +229,9 @@ class VirtualHost:
         return STORED if by_expiry or (has_stream and self.log is not None) else ACCEPTED
 
     def transfer(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
-        """Move a message to other queues by one record of the log. Return True if one of them rejected its copy.
+        """Move a message to other queues. In the log, the removal and all copies are one record.
+
+        Return True if one of the queues rejected its copy.
 
         :param queue: the queue that the message leaves.
         :param copy: the message to put into `targets`.
@@ -248,7 +249,9 @@ class VirtualHost:
         return refused
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
-        """Return True if a delayed message would reach a queue if it were due now. This decides on `mandatory`.
+        """Return True if a delayed message would reach a queue if its delay had ended now.
+
+        If not, it is returned at once when it is published as mandatory.
 
         :param first: the delayed exchange.
         :param keys: the routing key, then the keys in CC and BCC.
@@ -280,7 +283,7 @@ class VirtualHost:
             copy.log_position = place
 
     def track_memory(self, queue: Queue) -> None:
-        """Let the memory budget watch a queue in which messages wait, and page their contents out to disk."""
+        """Let the memory budget watch a queue in which messages wait, so that it can page out their contents."""
         queue.memory_tracked = True
         memory = self.memory_budget
         if memory is None:
@@ -290,7 +293,7 @@ class VirtualHost:
         memory.track(queue)
 
     def replay_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
-        """Put the kept messages of an `x-recent-history` exchange into a destination that was just bound to it."""
+        """Put the messages that an `x-recent-history` exchange keeps into a destination that was just bound to it."""
         if exchange.recent_history is None:
             return
         for message in exchange.recent_history.messages():
