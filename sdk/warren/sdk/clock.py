@@ -24,7 +24,10 @@ class SystemClock:
 
 
 class AppClock:
-    """The clock of an App and its patterns; the object stays the same when the clock that it follows is replaced."""
+    """The clock of an App and its patterns, which asks another clock for the time.
+
+    A test replaces that other clock with `follow`; all parts of the App keep this object.
+    """
 
     now: Callable[[], float]
     call_at: Callable[[float, Callable[[], object]], Timer]

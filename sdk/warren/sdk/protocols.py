@@ -33,7 +33,7 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        """Call back at a Unix time; soon if it is past. Needs a running event loop."""
+        """Call `callback` at a Unix time, in seconds; if that is past, soon. Needs a running event loop."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -54,11 +54,17 @@ class Component(Protocol):
         ...
 
     async def on_start(self) -> None:
-        """Start background work, without blocking: the topology is declared, publishing works, no handler runs yet."""
+        """Start background work; called at the start of the App, and must not block.
+
+        Topology is declared and publishing works already; no handler runs yet.
+        """
         ...
 
     async def on_stop(self) -> None:
-        """Stop background work: the last handler has ended, publishing still works. Also called if `on_start` failed."""
+        """Stop background work; called when the last handler of the App has ended. Publishing still works.
+
+        Also called if `on_start` failed.
+        """
         ...
 
 
@@ -153,7 +159,10 @@ class DelayBackend(Protocol):
     """
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> Iterable[Declarable]:
-        """Return the topology that delays messages of `queue` by these durations; the App declares it."""
+        """Return the exchanges, queues and bindings that are needed to delay messages of `queue` by these durations.
+
+        The App declares them.
+        """
         ...
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:

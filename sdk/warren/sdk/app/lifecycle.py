@@ -17,7 +17,10 @@ from warren.sdk.topology.registry import TopologyRegistry
 
 
 class Lifecycle:
-    """Starts and stops runtimes, and keeps all that outlives a run: settings, components, callbacks."""
+    """Starts and stops the runs of an App.
+
+    It keeps everything that outlives a run: settings, components, callbacks.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

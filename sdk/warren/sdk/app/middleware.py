@@ -39,7 +39,7 @@ class Middlewares:
             self.handle.append(handle)
 
     async def send(self, outgoing: Outgoing, send: CallNext) -> None:
-        """Pass the message through the publish middlewares, and the result to `send`."""
+        """Pass the message through the publish middlewares, then call `send` with the message that they pass on."""
         for middleware in reversed(self.publish):
             send = _around_publish(middleware, send)
         await send(outgoing)
@@ -76,7 +76,7 @@ class Middlewares:
         return task
 
     async def receive(self, delivery: Delivery, handle: Handle) -> None:
-        """Pass the delivery through the handle middlewares, and the result to `handle`."""
+        """Pass the delivery through the handle middlewares, then call `handle` with the delivery that they pass on."""
         for middleware in self.handle:
             handle = _around_handle(middleware, handle)
         await handle(delivery)

@@ -1,4 +1,4 @@
-"""Data channel that records events of its messages; only Apps with event capture use it."""
+"""Event capture on an AMQP channel: a `DataChannel` that also records a life-cycle event for each step of a message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from warren.wire.delivery_scanner import (
 from warren.wire.methods import DELIVER
 
 ADDRESSES = 1000
-"""Largest number of addresses (exchange and routing key) for which the encoded events of deliveries are cached."""
+"""Largest number of addresses (consumer, exchange and routing
+key) for which the beginnings of delivery events are cached."""
 CHANNEL_CLOSED = "channel closed"
 
 _u64 = struct.Struct(">Q").unpack_from
@@ -39,8 +40,10 @@ _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_byt
 
 
 class DeliveryEvents(NamedTuple):
-    """Encoded beginnings of the events of a delivery, shared by all deliveries
-    of one consumer with the same address.
+    """Beginnings of the JSON texts of all events that a delivery can have, from `event_prefix`.
+
+    They lack time, message id and size, so that deliveries of one
+    consumer with the same exchange and routing key share them.
     """
 
     delivered: str

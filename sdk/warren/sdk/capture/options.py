@@ -55,8 +55,9 @@ class Capture:
 
 @dataclass(slots=True)
 class CaptureStatistics:
-    """Counts of captured events since the App started: every event is `written`
-    (confirmed by the broker), `waiting` or `dropped`.
+    """Number of life-cycle events since the App started, by their present state.
+
+    Every event is `written` (confirmed by the broker), `waiting` or `dropped`.
     """
 
     written: int = 0

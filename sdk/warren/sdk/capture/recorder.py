@@ -39,7 +39,8 @@ class Recorder:
     def add(self, kind: str, message_id: str = "", size: int = -1) -> None:
         """Record an event that happens now.
 
-        :param kind: the encoded beginning of the event, from `warren.core.capture_events.event_prefix`.
+        :param kind: beginning of the event's JSON text, without time, message id and size; from
+            `warren.core.capture_events.event_prefix`.
         :param size: bytes of the body; -1 leaves it out.
         """
         events = self._events

@@ -135,7 +135,7 @@ class CaptureStreamWriter:
     async def _publish(self, batch: EventBatch) -> bool:
         """Publish a batch; return whether the broker confirmed it.
 
-        :raises WarrenError: if another attempt would fail in the same way.
+        :raises WarrenError: if a further attempt could not succeed either; the batch is then dropped.
         """
         # A new message for each attempt: headers of an earlier attempt do not apply.
         outgoing = Outgoing("", batch.stream, dict(batch.properties), dict(batch.headers), batch.body)

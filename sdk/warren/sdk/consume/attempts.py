@@ -27,7 +27,9 @@ class Attempts:
         self._statistics = statistics
 
     async def run(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Run the handler and return its result as JSON; empty if the result is neither a reply nor stored by `once=`.
+        """Run the handler, with its attempts in this process, and return its result as JSON.
+
+        Empty if the result is needed neither for a reply nor for `once=`, which stores it.
 
         :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
         :raises Exception: the error of the last attempt.
@@ -60,9 +62,9 @@ class Attempts:
         return result
 
     async def _attempt_in_middlewares(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Make one attempt inside the middlewares.
+        """Make one attempt: pass the delivery through the handle middlewares, the innermost of which calls the handler.
 
-        :raises Ack: if a middleware did not pass the message on.
+        :raises Ack: if a middleware did not call the next one; the message is then acknowledged without its handler.
         """
         results: list[bytes] = []
 

@@ -82,7 +82,10 @@ class BatchCollector:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Any) -> Any:
-        """Call `handle` or a test's wrapper of it; see `HandlerInvoker`."""
+        """Call `function` with the message and its delivery.
+
+        :param function: `handle`, or the function that a test puts around it.
+        """
         return await function(message, delivery)
 
     async def handle(self, message: Any, delivery: Delivery) -> HandlerOutcome | None:

@@ -72,7 +72,9 @@ class Circuit:
         return self._timer is not None
 
     def failed(self, error: Exception) -> bool:
-        """Count a failed message; return True if the message has to go back to its queue."""
+        """Count a failed message; return True if it has to go back
+        to its queue, because the circuit is open or opens now.
+        """
         if not isinstance(error, self._breaker.on):
             return self.is_open
         self._failures += 1

@@ -54,7 +54,8 @@ class Header:
 
 
 class MessageScope:
-    """Values for the parameters of one message's handler and dependencies.
+    """Values from which the arguments of a handler are taken for
+    one message: the message, its delivery, its dependencies.
 
     :ivar values: results of the functions that supply dependencies, in the order in which they run.
     """
@@ -80,7 +81,10 @@ class ProviderKind(Enum):
 
 
 class Provider(NamedTuple):
-    """A function that creates a dependency, and the getters of its arguments."""
+    """A function that creates a dependency.
+
+    :param arguments: for each parameter of the function, a `Getter` that returns its value for a message.
+    """
 
     function: Function
     kind: ProviderKind
@@ -88,7 +92,11 @@ class Provider(NamedTuple):
 
     @classmethod
     def of(cls, function: Function, arguments: dict[str, Getter]) -> Provider:
-        """Return the provider for a function of any kind."""
+        """Return the provider for a function.
+
+        An async or plain generator function is turned into a
+        factory of context managers, for the code after its `yield`.
+        """
         if inspect.isasyncgenfunction(function):
             return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments)
         if inspect.isgeneratorfunction(function):
@@ -96,14 +104,19 @@ class Provider(NamedTuple):
         return cls(function, ProviderKind.FUNCTION, arguments)
 
     async def create(self, scope: MessageScope) -> Any:
-        """Return the dependency; of a generator, the context manager that has still to be entered."""
+        """Call the function for one message and return its result.
+
+        Of a generator function that is a context manager, which the caller has to enter.
+        """
         made = self.function(**{name: get(scope) for name, get in self.arguments.items()})
         return await made if inspect.iscoroutine(made) else made
 
 
 class ResolvedDependencies(NamedTuple):
-    """Providers in the order in which they run, and the getters of the handler's arguments.
+    """Everything that is needed to call a handler with its dependencies, computed once and used for each message.
 
+    :ivar providers: functions that create dependencies, in the order in which they have to run.
+    :ivar arguments: for each parameter of the handler except the message, a `Getter` that returns its value.
     :ivar has_cleanup: a provider is a generator, whose code after its `yield` has to run.
     """
 
@@ -116,12 +129,13 @@ class DependencyInjector:
     """Calls one handler with its dependencies. They are resolved once, when the handler is registered.
 
     :param function: the handler; its first parameter takes the message.
-    :param kind: type that the handler takes.
+    :param kind: type of the message that the handler takes.
     :param context: objects for parameters that are annotated with their types,
         such as the App; the same for every message.
     :param overrides: functions to use instead of others; call `resolve` after a change.
-    :param local_names: names where the handler is defined, for annotations that are text.
-    :param delivery: type of the parameters that get the delivery.
+    :param local_names: local names at the place where the handler is defined, to evaluate annotations that are strings.
+    :param delivery: annotation of the parameters that get the
+        delivery: `Delivery`, or `list[Delivery]` of a batch handler.
     :raises ConfigError: if nothing supplies a parameter, or a dependency depends on itself.
     """
 
@@ -189,7 +203,10 @@ class DependencyInjector:
 
 
 class DependencyGraph:
-    """The dependencies of one handler, collected depth first, so that each provider comes after those it needs."""
+    """The dependencies of one handler, including those of its dependencies.
+
+    :ivar providers: functions that create them, ordered so that each comes after those whose results it needs.
+    """
 
     def __init__(
         self,
@@ -211,7 +228,8 @@ class DependencyGraph:
     def arguments(
         self, function: Function, *, skip: int, path: tuple[Function, ...], role: str
     ) -> dict[str, Getter]:
-        """Return the getters of a function's parameters by name, and add the providers that they need.
+        """Return a `Getter` for each parameter of a function, by
+        name; add the providers of its dependencies to `providers`.
 
         :param skip: number of first parameters to leave out.
         :param path: the functions that depend on this one, outermost first.
@@ -256,7 +274,10 @@ class DependencyGraph:
         return None
 
     def _dependency(self, mark: Depends, path: tuple[Function, ...]) -> Getter:
-        """Return the getter of a dependency, and add its provider unless a cached one exists."""
+        """Return the getter of the value that `Depends` supplies; add the provider that creates it.
+
+        Parameters that depend on the same function share one provider, except with `Depends(cache=False)`.
+        """
         function = self._overrides.get(mark.function, mark.function)
         if function in path:
             names = " -> ".join(getattr(one, "__qualname__", repr(one)) for one in (*path, function))
@@ -277,7 +298,11 @@ def _run(function: Function, arguments: dict[str, Getter], scope: MessageScope) 
 
 
 def _accepts(hint: Any, kind: Any) -> bool:
-    """Return whether a dependency's parameter with this type hint takes the message."""
+    """Return whether a parameter of a dependency receives the message itself.
+
+    :param hint: type hint of the parameter.
+    :param kind: type of the message.
+    """
     if isinstance(hint, type) and isinstance(kind, type) and issubclass(hint, BaseModel):
         return issubclass(kind, hint)
     return bool(hint == kind) and hint is not None

@@ -23,8 +23,8 @@ from warren.sdk.topology.queue import Queue
 class Endpoint:
     """Passes the deliveries of one queue to its handlers.
 
-    A delivery takes three steps: `Attempts` runs its handler, `Settler` turns the result or error into a settlement, and
-    `HandlerReport` counts, logs and captures. A span surrounds the first two.
+    A delivery takes three steps: `Attempts` runs its handler, `Settler` turns the result or error into a settlement,
+    and `HandlerReport` counts, logs, and records capture events. One processing span covers them all.
 
     :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
     :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
@@ -58,7 +58,8 @@ class Endpoint:
     def add(self, handler: HandlerSpec) -> None:
         """Add a handler for its message type.
 
-        :raises ConfigError: if the queue's messages would fit two handlers.
+        :raises ConfigError: if the queue has a handler for that type already,
+            or would have one for content without a type and another one.
         """
         name = getattr(handler.kind, "wire_type", "")
         if name in self._specs or (self._specs and ("" in self._specs or not name)):
@@ -113,7 +114,9 @@ class Endpoint:
         return Settlement.ACK
 
     def ordering_key(self, delivery: Delivery) -> Hashable:
-        """Return the `ordered_by` key of a delivery, computed before any middleware; None if it cannot be computed.
+        """Return the `ordered_by` key of a delivery; None if it cannot be computed.
+
+        It is computed from the message as received: middlewares run later, in the handler's attempts.
 
         Deliveries without a key share the key None: they are handled one at a time, which is slow but keeps their order.
         """

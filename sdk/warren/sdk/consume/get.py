@@ -127,7 +127,11 @@ class HeldDelivery(Delivery):
             self._telemetry.settled(self, self._tag, operation, settle)
 
     def _take_channel(self) -> DataChannel:
-        """Return the channel to settle on; only the first settlement gets it."""
+        """Return the channel to settle the message on.
+
+        :raises ConfigError: if the message is settled already.
+        :raises TransportUnavailable: if the connection was lost; the broker delivers the message again.
+        """
         channel, self._channel = self._channel, None
         if channel is None:
             raise ConfigError("the message is settled already")

@@ -16,7 +16,7 @@ class HandlerStatistics:
     """Counts of the outcomes of one queue's handlers since the App started.
 
     :ivar handled: messages whose handler succeeded.
-    :ivar failed_attempts: attempts that raised, whatever followed.
+    :ivar failed_attempts: attempts that raised an error, also if a later attempt succeeded.
     :ivar retried: attempts that were repeated in this process.
     :ivar delayed: messages that were published again with a delay.
     :ivar dead_lettered: dead letter copies that the broker confirmed. Messages that were rejected instead are counted by
@@ -39,7 +39,9 @@ class HandlerStatistics:
 
 
 class HandlerReport:
-    """Records of what happened to the deliveries of one queue. No method of it changes a delivery or a settlement.
+    """Reports the outcome of each delivery of one queue as counts, log records, span status and capture events.
+
+    No method of it changes a delivery or a settlement.
 
     :ivar capture: recorder of capture events, or None if the App does not capture; set for each run of the App.
     """
@@ -52,8 +54,8 @@ class HandlerReport:
     def handler_failed(self, delivery: Delivery, error: Exception, *, expected: bool) -> None:
         """Report the error that a handler raised in its last attempt.
 
-        :param expected: true if the handler raised a `RemoteError` as its answer
-            to a request; such an error is not logged.
+        :param expected: true for an error that is not logged: a `RemoteError`, the
+            answer to a request; or any error while the circuit breaker is open.
         """
         record_failure(error)
         if not expected:
@@ -75,7 +77,7 @@ class HandlerReport:
         )  # fmt: skip
 
     def dead_lettered(self, delivery: Delivery, reason: str) -> None:
-        """Count a dead letter copy that the broker confirmed, and capture it."""
+        """Count a dead letter copy that the broker confirmed, and record a capture event for it."""
         self.statistics.dead_lettered += 1
         if self.capture is not None:
             kind = event_prefix(
@@ -105,7 +107,7 @@ class HandlerReport:
         self.statistics.error_replies += 1
 
     def key_unreadable(self, delivery: Delivery, error: Exception) -> None:
-        """Log the first message whose `ordered_by` key cannot be computed."""
+        """Log the first message of the queue whose `ordered_by` key cannot be computed; ignore further ones."""
         if not self._key_error_logged:
             self._key_error_logged = True
             log.warning("event=ordering_key.failed queue=%s error=%s", delivery.queue, error)

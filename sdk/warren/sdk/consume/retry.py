@@ -15,8 +15,8 @@ from warren.sdk.protocols import Clock
 
 ATTEMPTS: Final = 3
 JITTER_STEPS: Final = 8
-"""Steps between the shortest and the longest random delay. Few distinct values keep the number of queues small for a delay
-backend that needs a queue for each value."""
+"""Number of equal steps in which jitter can lengthen a delay. Few distinct delays keep the number of queues small for a
+delay backend that needs a queue for each."""
 
 
 class Retry:

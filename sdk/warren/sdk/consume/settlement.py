@@ -35,7 +35,7 @@ Send = Callable[[Outgoing], Awaitable[None]]
 
 
 class Settlement(Enum):
-    """Settlement of a delivery: the answer that the broker gets for it."""
+    """Settlement of a delivery: acknowledge, return to the queue, or reject."""
 
     ACK = "ack"
     REQUEUE = "requeue"
@@ -188,8 +188,9 @@ class Settler:
     ) -> Settlement:
         """Publish a reply and wait for its confirm before the request is acknowledged.
 
-        A caller that has gone is no error. A reply that can never be published is replaced by an error reply. If that
-        fails as well (`is_last`), the request is dead-lettered.
+        A caller that has gone is no error. If the reply is not confirmed for a reason that
+        may pass, the request is requeued. A reply that can never be published is replaced
+        by an error reply. If that fails as well (`is_last`), the request is dead-lettered.
         """
         try:
             await self._send(answer)

@@ -108,7 +108,7 @@ class Subscription:
 
     @property
     def active(self) -> bool:
-        """True if the broker has confirmed the consumer and the channel is open."""
+        """True if the broker has accepted the consumer (`basic.consume-ok`) and the channel is open."""
         return bool(self._tag) and self._channel is not None and self._channel.usable
 
     @property
@@ -127,7 +127,7 @@ class Subscription:
         await self._set_mode_by_user(Mode.PAUSED)
 
     async def resume(self, timeout: float = RESUME_SECONDS) -> None:
-        """Consume again. Return when the broker has confirmed the consumer.
+        """Consume again. Return when the broker has accepted the consumer (`basic.consume-ok`).
 
         :param timeout: seconds.
         :raises TransportUnavailable: after the timeout; the subscription keeps trying.
@@ -176,7 +176,10 @@ class Subscription:
         self._set_mode_by_circuit(Mode.CONSUMING)
 
     def _set_mode_by_circuit(self, mode: Mode) -> bool:
-        """Change the mode, unless a user's choice or a stop takes precedence."""
+        """Change the mode for the circuit breaker.
+
+        Returns False, without a change, if the user has paused or cancelled the subscription, or it is being stopped.
+        """
         if self._stopping or self._mode in (Mode.PAUSED, Mode.CANCELLED):
             return False
         self._set_mode(mode)
@@ -276,14 +279,20 @@ class Subscription:
             raise
 
     def _retries_after(self, error: BaseException) -> bool:
-        """Return True for all exceptions, so that the queue gets its consumer back; log those that are bugs."""
+        """Return True for every exception but a cancellation, so that the queue gets its consumer back.
+
+        Exceptions other than `WarrenError` are bugs, and are logged as critical.
+        """
         if isinstance(error, Exception) and not isinstance(error, WarrenError):
             log.critical("event=consumer.failed queue=%s", self.queue.name, exc_info=error)
             self.error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} failed: {error}")
         return isinstance(error, Exception)
 
     async def _consume(self, session: Session) -> asyncio.Future[None] | None:
-        """Start a consumer on a new channel; return the future of its end, or None if the mode has changed meanwhile."""
+        """Start a consumer on a new channel; return a future that completes when the consumer or its channel ends.
+
+        Returns None if the subscription was paused, tripped or cancelled meanwhile.
+        """
         async with self._consumer_lock:
             if self._mode not in CONSUMING_MODES:
                 return None
@@ -373,7 +382,11 @@ class Subscription:
         self._pending_releases += self._workers.withdraw()
 
     def _job_ended(self, job: Job, settlement: Settlement) -> None:
-        """Settle a job, or postpone its release until the consumer is cancelled."""
+        """Settle the delivery of a job.
+
+        While the subscription is pausing or stopping, a release waits until the consumer is cancelled: otherwise the
+        broker would deliver the message to it again.
+        """
         if (
             settlement is Settlement.RELEASE
             and self._mode not in CONSUMING_MODES
@@ -384,7 +397,10 @@ class Subscription:
             self._settle(job, settlement)
 
     def _settle(self, job: Job, settlement: Settlement) -> None:
-        """Settle on the delivery's channel. If that is closed, the broker has requeued the message already."""
+        """Settle a delivery on its channel.
+
+        If the channel is closed, only count it: the broker has requeued the message already.
+        """
         if not job.channel.usable:
             self.statistics.stale += 1
             return

@@ -131,7 +131,10 @@ class Workers:
         task.add_done_callback(self._worker_ended)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        """Replace a worker whose handler ended its task, so that the queue keeps its concurrency."""
+        """Start another worker in place of one that ended although nobody stops the queue.
+
+        A handler can cause that, for example if it cancels its own task.
+        """
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if not self._stopping and not self._is_shutting_down():

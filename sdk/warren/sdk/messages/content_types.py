@@ -21,8 +21,10 @@ def media_type(content_type: object) -> str:
 
 
 def is_json(media: str) -> bool:
-    """Return whether the content may be JSON: by its name, by its suffix (RFC 6839
-    section 3.1), or because it is unspecific.
+    """Return whether the content may be JSON.
+
+    True for JSON's own media types, for the suffix `+json` (RFC 6839 section 3.1), and for types that say nothing about
+    the format: none, `application/octet-stream`, `text/plain`.
     """
     return media in (JSON, "text/json") or media.endswith("+json") or media in _UNSPECIFIC
 

@@ -57,7 +57,10 @@ def origin(delivery: Delivery) -> Address:
 def forwarded(
     delivery: Delivery, exchange: str, key: str, headers: Mapping[str, Any] | None = None
 ) -> Outgoing:
-    """Return the message for another address: persistent, and without the properties and headers of its first routing.
+    """Return a copy of a received message for another address, persistent and with the same id and body.
+
+    Properties and headers that must not apply to the copy are left
+    out: `DROPPED_PROPERTIES`, `ROUTING_HEADERS` and `BROKER_HEADERS`.
 
     :param headers: headers to set; a value of None removes the header.
     """
@@ -77,7 +80,8 @@ def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -
 
 
 def fields(delivery: Delivery) -> dict[str, Any]:
-    """Return the headers of the delivery as received, without routing headers.
+    """Return the headers of the delivery as received, without
+    `CC` and `BCC`, which would route a copy to further queues.
 
     If the header table is malformed, return no headers, so that the message can still be forwarded.
     """

@@ -46,7 +46,8 @@ class Policy:
 class Listing:
     """The contents of a virtual host, without the default exchange, its bindings, and names that begin with `amq.`.
 
-    :ivar policies: the effective policy of an exchange or a queue, by (`exchange` or `queue`, name).
+    :ivar policies: the policy that takes effect on an exchange or a
+        queue, by a pair of kind (`exchange` or `queue`) and name.
     """
 
     exchanges: frozenset[str]

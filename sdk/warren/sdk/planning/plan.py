@@ -234,7 +234,9 @@ def _binding_step(binding: Binding, listing: Listing | None) -> Step:
 
 
 def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
-    """Return the undeclared exchanges and queues that are named as alternate or dead letter targets."""
+    """Return the undeclared exchanges and queues that declared
+    items name as alternate exchange or as target of dead letters.
+    """
     items = list(items)
     exchanges = [item for item in items if isinstance(item, Exchange)]
     queues = [item for item in items if isinstance(item, Queue)]

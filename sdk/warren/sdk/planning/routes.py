@@ -31,7 +31,10 @@ class Routes:
         return bool(self._from.get(exchange))
 
     def routes_key(self, exchange: str, key: str) -> bool:
-        """Return whether a message with the key would reach a queue; bindings of headers exchanges count as matching."""
+        """Return whether a message with this routing key would reach a queue.
+
+        Bindings of headers exchanges count as matching, because the headers of the message are unknown.
+        """
         return self._routes_key(exchange, key, set())
 
     def routes_everything(self, exchange: str) -> bool:

@@ -49,7 +49,7 @@ class PublishChannels:
         self._publisher.attach(confirmed)
 
     def detach(self) -> None:
-        """Take the channels from the publisher after the loss of the connection."""
+        """Stop publishing on the channels, because their connection is lost."""
         self._session = None
         for task in self._reopening:
             task.cancel()

@@ -121,7 +121,7 @@ class Caller:
 
     @property
     def active(self) -> bool:
-        """True if replies can arrive."""
+        """True if the channel that consumes replies is open; otherwise no reply could arrive."""
         return self._channel is not None and self._channel.usable
 
     async def consume_queue(self, session: Session) -> None:
@@ -251,9 +251,9 @@ class Caller:
                 return error
 
     async def wait_until_active(self, deadline: float) -> float:
-        """Wait until replies can arrive; return the seconds that are left until the deadline.
+        """Wait until the channel that consumes replies is open; return the seconds that are left until the deadline.
 
-        :raises TransportUnavailable: if there is no reply address at the deadline.
+        :raises TransportUnavailable: if it is not open at the deadline.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -270,7 +270,10 @@ class Caller:
         return self.statistics
 
     async def receive_local_reply(self, reply: Outgoing) -> None:
-        """Accept a reply that this process produced itself."""
+        """Pass on the reply to a request that did not go through the broker.
+
+        That is the request of a handler to its own queue: it is handled in this process directly.
+        """
         self._receive(b"", reply.header(), reply.body)
 
     def _receive(self, method: bytes, header: bytes, body: bytes) -> None:

@@ -22,7 +22,9 @@ def wants_reply(delivery: Delivery) -> bool:
 def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outgoing:
     """Return the reply to a request, for its reply queue and with its correlation id.
 
-    :param kind: the `type` property: the member of a union, or an error; None for other replies.
+    :param kind: the `type` property of the reply: `warren.error` for an error;
+        the name of the member if the reply type is a union; otherwise None.
+    :param now: Unix time in seconds.
     """
     address = str(delivery.properties["reply_to"])
     # A caller that asked several queues must be able to tell their replies apart.

@@ -9,7 +9,9 @@ from warren.sdk.rpc.reply_types import RawReply
 
 
 class ReplyMiddleware:
-    """Applies handle middlewares to replies, so that a reply which the server's middlewares encrypted is decrypted."""
+    """Applies the caller's handle middlewares to replies, for
+    example to decrypt those that the server's middlewares encrypted.
+    """
 
     def __init__(self, middlewares: Middlewares) -> None:
         self._middlewares = middlewares

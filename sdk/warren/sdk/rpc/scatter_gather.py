@@ -67,7 +67,7 @@ class GatherResult(Generic[Value]):
 
 @dataclass(slots=True)
 class PreparedScatter:
-    """A request that is ready to be scattered.
+    """A scatter-gather request that is encoded and ready to be published.
 
     :ivar audience: queues whose replies are expected; empty if unknown.
     """
@@ -82,8 +82,9 @@ class PreparedScatter:
 class GatherCall(Generic[Value]):
     """A scattered request: await it for all replies (`GatherResult`), or iterate over them as they arrive (`async for`).
 
-    It can be used once; the first `await` or iteration publishes the request. It ends when the whole audience has replied,
-    after `replies` values, or at the deadline, whichever comes first. Later replies are discarded and counted.
+    It can be used once; the first `await` or iteration publishes the request. It ends when
+    all queues of the audience have replied, after `replies` replies that are not errors,
+    or at the deadline, whichever comes first. Later replies are discarded and counted.
 
     :ivar interruption: the error of a lost connection, or None.
     """

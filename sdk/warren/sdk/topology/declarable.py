@@ -47,7 +47,11 @@ def label(item: Declarable) -> str:
 
 
 def with_implied_topology(items: Iterable[Declarable]) -> list[Declarable]:
-    """Return the items with the dead letter exchange, dead letter queues and bindings that their queues imply."""
+    """Return the items, and the dead letter topology that their queues have by default.
+
+    That is the exchange `warren.dead`, and for each queue that
+    dead-letters to it a queue `<name>.dead` with its binding.
+    """
     found: list[Declarable] = []
     for item in items:
         if isinstance(item, Queue) and (dead := item.dead_letter_queue) is not None:

@@ -205,7 +205,9 @@ def check_name(what: str, name: object) -> None:
 
 
 def wire_value(argument: QueueArgument, value: Any) -> Any:
-    """Return the AMQP value of a field."""
+    """Return the value of a `Queue` field as AMQP sends it:
+    durations in milliseconds, `max_age` as text such as `60s`.
+    """
     if not isinstance(value, timedelta):
         return value
     if argument.field == "max_age":

@@ -52,7 +52,7 @@ class TopologyRegistry:
     def add(self, items: Iterable[Declarable]) -> None:
         """Register items.
 
-        :raises ConfigError: if a name stands for another item already.
+        :raises ConfigError: if an item of that kind and name is registered with other arguments.
         """
         self._named = self._with(items)
 
@@ -70,15 +70,17 @@ class TopologyRegistry:
         return named
 
     def items(self) -> tuple[Declarable, ...]:
-        """Return all declared items, with the dead letter topology that they imply."""
+        """Return all registered items, and the default dead letter
+        topology of their queues (see `with_implied_topology`).
+        """
         return tuple(_with_implied(self._named.values()).values())
 
     async def add_and_declare(self, link: ReconnectingRunner, items: Iterable[Declarable]) -> None:
         """Declare items on the broker, then register them; return when the broker has them, also if another task declares
         the same.
 
-        Registered items are declared on each later connection. An item that the broker refuses, or over which it closes
-        the connection, must not break the next one, so it is registered last.
+        Registered items are declared on each later connection. Items are registered only after the broker has accepted
+        them: otherwise an item that it refuses would make each later connection fail too.
 
         :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `SupervisedConnection.use`.
         """
@@ -178,7 +180,7 @@ def _only_defaults(item: Declarable) -> bool:
 
 
 def _with_implied(named: Collection[Declarable]) -> dict[object, Declarable]:
-    """Return the items by identity, with the dead letter topology that they imply.
+    """Return the items and the default dead letter topology of their queues, by `identity`.
 
     A handler for dead letters declares its queue with defaults only. If another queue implies the same dead letter
     queue, the implied declaration is used instead.

@@ -56,7 +56,8 @@ class DataChannel:
 
     Set the callbacks before anything is consumed or published. They must not raise.
 
-    :param expects_confirms: the broker answers what is published: with confirms, or with the reply to the commit.
+    :param expects_confirms: true if the broker acknowledges publishes: in
+        confirm mode, or in transaction mode by its reply to the commit.
     :ivar on_delivery: called with the frames of each delivery: method, header, body.
     :ivar on_return: called with the frames of each returned message.
     :ivar on_confirm: called with delivery tag, `multiple`, and whether it is an ack.
@@ -107,7 +108,10 @@ class DataChannel:
         return self.ended.exception()
 
     def abort(self) -> None:
-        """Cut the connection of the channel, so that a new one is opened; for a connection in an unknown state."""
+        """Cut the connection of the channel, because its state is unknown.
+
+        The App then opens a new connection.
+        """
         self._frame_writer.transport.abort()
 
     @property
@@ -174,7 +178,7 @@ class DataChannel:
         return ok.consumer_tag or ""
 
     async def cancel(self, tag: str, timeout: float | None = None) -> None:
-        """Cancel a consumer. All its deliveries have been passed on when this returns."""
+        """Cancel a consumer. When this returns, all its deliveries have been passed to `on_delivery`."""
         await self.methods.basic_cancel(tag, timeout=timeout)
 
     async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
@@ -241,7 +245,9 @@ class DataChannel:
     # Sent frames
 
     def publish(self, content: Content, mandatory: bool) -> None:
-        """Write one message whole, or nothing. The caller bounds how much may be buffered.
+        """Append the frames of a message to the write buffer, all of them or none.
+
+        This does not wait for the socket: the caller has to limit how much is buffered.
 
         :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). The broker
             would close the connection over such a frame, and the next connection over the republish.
@@ -279,8 +285,9 @@ class DataChannel:
         self._acks.append(delivery_tag)
 
     def transaction_ended(self, *, committed: bool) -> None:
-        """Do nothing; called after each commit or rollback. The channel of event
-        capture overrides it to record the outcome.
+        """Do nothing; called after each commit or rollback.
+
+        `CapturedChannel` overrides it, to record which messages took effect.
         """
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
@@ -349,7 +356,7 @@ def _ack(channel: int, tag: int, multiple: bool) -> bytes:
 
 
 async def _unused(message: object) -> None:
-    """Ignore a message of aiormq, which demands a callback; deliveries go to `on_delivery`."""
+    """Ignore a message; aiormq demands a callback for each consumer, but deliveries go to `on_delivery`."""
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:

@@ -30,7 +30,7 @@ HEARTBEAT_SECONDS = "15"
 
 UNLIMITED = 2**31
 MOST_CHANNELS = 65535
-"""Most channels if the broker sets no limit (AMQP 0-9-1, connection.tune)."""
+"""Largest number of channels of a connection if the broker sets no limit (AMQP 0-9-1, connection.tune)."""
 
 Opened = TypeVar("Opened")
 

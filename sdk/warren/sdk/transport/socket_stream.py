@@ -15,8 +15,8 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
-"""Seconds between the heartbeats that are passed to aiormq while only messages arrive. Messages do not reach aiormq,
-which would take the connection for dead."""
+"""Seconds between the heartbeat frames that are passed to aiormq while only messages arrive. aiormq sees no messages,
+and would close a connection on which it sees no frames as dead."""
 
 
 class FrameWriter:

@@ -209,10 +209,10 @@ class SupervisedConnection:
                 await session.close()
 
     def _worth_retrying(self, error: BaseException) -> bool:
-        """Return whether another attempt may succeed.
+        """Return whether another attempt to connect may succeed.
 
-        After the first connection every error may be temporary. Before it, `start`
-        raises errors that are not retryable at once.
+        After the first connection every error may be temporary. Before it, an
+        error that is not retryable ends the attempts, and `start` raises it.
         """
         if self.connects > 0:
             return isinstance(error, Exception)

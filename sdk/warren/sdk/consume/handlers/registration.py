@@ -50,7 +50,7 @@ class HandlerOptions(TypedDict, total=False):
 
 
 class HandlerRegistry:
-    """The handlers of an App, as endpoints by the name of their queue.
+    """The handlers of an App: for each queue name an `Endpoint`, which passes messages to the handlers of the queue.
 
     :param registry: topology registry of the App, to which the topology that the handlers need is added.
     :param send: publishes replies as mandatory, with confirm, through the publish middlewares.

@@ -18,7 +18,8 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
     """Check that a function can handle a message type.
 
     :param kind: the type that the function shall take.
-    :param local_names: names beside those of the function's module, for annotations that are text.
+    :param local_names: local names at the place where the function
+        is defined, to evaluate annotations that are strings.
     :raises ConfigError: if the function is not async, or its first parameter does not take the message.
     """
     name = getattr(function, "__qualname__", repr(function))
@@ -35,12 +36,12 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
 
 
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters.
+    """Return the annotations of a function's parameters; those that are strings are evaluated.
 
-    In contrast to `typing.get_type_hints`, an annotation that is text and cannot be evaluated stays text: its names may
-    exist under `TYPE_CHECKING` only.
+    In contrast to `typing.get_type_hints`, a string that cannot be evaluated
+    stays a string: its names may exist under `TYPE_CHECKING` only.
 
-    :param local_names: names beside those of the function's module.
+    :param local_names: names that annotations may use, beside those of the function's module.
     """
     source: Any = inspect.unwrap(function)
     if isinstance(source, type):
