@@ -39,7 +39,8 @@ READ_SIZE = 256 * 1024
 CLOSE_TIMEOUT = 5.0
 """Seconds to wait for the broker's `close-ok` when closing a connection; a stopped broker does not send one."""
 MAX_TIMEOUT = 1_000_000.0
-"""Largest accepted timeout in seconds: poll and sockets do not accept values much beyond some weeks."""
+"""Largest accepted timeout in seconds (eleven days). poll(2), which also serves socket timeouts, counts milliseconds in
+32 bits, and so accepts no more than 24 days."""
 TRANSIENT_REPLIES = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
 """Reply codes of a broker that is shutting down or starting: another attempt may succeed."""
 _HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -223,10 +224,10 @@ class BrokerConnection:
                 self._socket.settimeout(self.timeout)
 
     def check_frame(self, frame: bytes) -> None:
-        """Raise an error if a frame that belongs to no delivery or call closes the channel or connection, or cancels
-        the consumer.
+        """Raise an error if a frame closes the channel or the connection, or cancels the consumer.
 
-        Other frames, such as heartbeats, are ignored.
+        It is called with the frames that belong neither to a delivery nor to the reply to `call`; others of them, such
+        as heartbeats, are ignored.
 
         :raises ClosedByBroker: if the frame closes the channel or the connection
         :raises PipelineError: if the frame cancels the consumer, because its queue was deleted
@@ -244,9 +245,11 @@ class BrokerConnection:
             self._conversation.reopen()
 
     def close(self, rest: bytes = b"") -> None:
-        """Close the connection. Errors are ignored, because a lost connection is closed as well.
+        """Close the connection and wait for the broker's `close-ok`. Errors are ignored, because a lost connection is
+        closed as well.
 
-        When it returns, a broker that answered has requeued all unacknowledged messages.
+        A broker requeues the unacknowledged messages before it answers, so if it does, they are back in the queue when
+        this returns.
 
         :param rest: bytes of an incomplete frame that the caller has already received
         """

@@ -11,7 +11,7 @@ from warren.pipeline.errors import PipelineError
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Earliest time that an AMQP timestamp can represent."""
 DIGITS = 18
-"""Number of decimal digits of which every number fits into 64 bits."""
+"""Largest number of decimal digits with which every number fits into a signed 64-bit integer."""
 NAME_BYTES = 255
 """Maximum length in bytes of a name in AMQP, which is a short string."""
 
@@ -62,7 +62,7 @@ def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "me
 
 
 def parse_natural(text: str) -> int | None:
-    """Return the number that a text of decimal digits states; None for other text, or for a number beyond 64 bits."""
+    """Return the number that a text of decimal digits states; None for other text, or for more than `DIGITS` digits."""
     return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
 
@@ -77,9 +77,9 @@ def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def queue_name(kind: str, name: str) -> str:
-    """Check that AMQP can carry a name, and return it.
+    """Check that a name is not too long for AMQP, and return it.
 
-    :param kind: what the name belongs to, for the error
+    :param kind: kind of the named thing, such as `queue`, for the error
     """
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES:

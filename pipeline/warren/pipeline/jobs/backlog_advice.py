@@ -21,7 +21,8 @@ Kind: TypeAlias = Literal[
 ]
 
 ACCEPTABLE_WAIT = 1.0
-"""Backlog that needs no measure unless it grows, in seconds that the consumers take to handle it."""
+"""Backlog for which no measure is recommended unless it grows, as the time in seconds that the consumers take to handle
+its messages."""
 HIGH_REDELIVERY_SHARE = 0.2
 """Share of redeliveries among the deliveries from which on failing messages are worth a measure of their own, because
 handling them again takes much of the consumers' time."""
@@ -36,9 +37,11 @@ SMALL_PREFETCH, USUAL_PREFETCH = 20, 100
 messages may all be in transit; and the recommended value. RabbitMQ advises 100 to 300 ("Consumer Acknowledgements and
 Publisher Confirms")."""
 FULL_SHARE = 0.9
-"""Share of its time with all of its prefetch used up from which on a consumer's prefetch counts as always used up."""
+"""Share of its time with as many unacknowledged messages as its prefetch allows, from which on a consumer's prefetch
+counts as always used up."""
 BUSY_SHARE = 0.5
-"""Used share of the prefetch from which on handling the messages counts as the bottleneck."""
+"""Average number of unacknowledged messages, as a share of the prefetch, from which on the advice calls the consumers
+busy; below it, busy with one message at a time."""
 CHEAP_HANDLING = 0.0005
 """Seconds of handling per message below which acknowledging every message on its own is a large part of the cost."""
 MULTIPLE_ACK = 1.5
@@ -77,7 +80,7 @@ class Load:
     prefetch: int | None = None
     """Prefetch of one consumer; 0 is no limit."""
     window_used: float | None = None
-    """Average number of unacknowledged messages of a consumer, as a share of its prefetch."""
+    """Average number of unacknowledged messages of a consumer, as a share of its prefetch; None if it has none."""
     full: float | None = None
     """Share of the consumers' time in which their unacknowledged messages used up the prefetch."""
     idle: float | None = None
@@ -201,7 +204,7 @@ def required_prefetch(load: Load) -> int:
 
     With prefetch P a consumer handles P messages and then waits for the share `idle` of its time. The transit takes
     idle / (1 - idle) times as long as the handling, so the prefetch must be larger by the factor 1 / (1 - idle). The
-    result is at least twice the present one, so that the effect of one step is visible.
+    result is at least twice the present prefetch, so that a user who follows the advice sees an effect.
     """
     assert load.idle is not None
     assert load.prefetch

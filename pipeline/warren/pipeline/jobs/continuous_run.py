@@ -51,9 +51,9 @@ STATE_STORE = {
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITION_DEFAULTS = {"200": "16"}
-"""Values of `spark.sql.shuffle.partitions` that are replaced, which is only Spark's default. Every micro-batch opens
-and commits one state store for each partition, so that with 200 of them an empty batch takes a minute. A value that the
-user chose is kept."""
+"""Values of `spark.sql.shuffle.partitions` that a continuous run replaces: Spark's default of 200 by 16. Every
+micro-batch opens and commits one state store for each partition, so that with 200 of them an empty batch takes a
+minute. Any other value was chosen by the user and is kept."""
 
 
 def run_continuously(
@@ -143,7 +143,8 @@ def wait_until_drained(
 def is_idle(query: StreamingQuery) -> bool:
     """Return whether a query has ended without an error, or has no more input and no changes of state.
 
-    Spark never ends a query with timers by itself, so its last micro-batches are examined.
+    Spark never ends a query with timers by itself, so the reports of its last `IDLE_BATCHES` micro-batches are
+    examined.
     """
     if not query.isActive:
         return query.exception() is None

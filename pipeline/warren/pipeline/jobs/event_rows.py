@@ -1,5 +1,5 @@
-"""Conversion of captured message events to rows. Streams contain them as messages with batches of events; each event
-becomes one row.
+"""Conversion of captured message events to rows. An application or broker that captures events (published, delivered,
+acknowledged, ...) publishes them to a stream in batches, one message for each; each event becomes one row.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVENTS = "events"
-"""Name of the table that holds the events."""
+"""Name of the table with the rows that `Job.events` makes of the messages."""
 
 
 class Summary(Protocol):

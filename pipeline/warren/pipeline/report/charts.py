@@ -151,7 +151,9 @@ def time_chart_svg(data: Chart, width: int, name: str) -> str:
 
 
 def heights(data: Chart) -> list[float]:
-    """Return the values that determine the value axis: the values of lines, or the sums of stacked columns."""
+    """Return the values by whose maximum the value axis is scaled: those of all lines, or the sums of stacked
+    columns.
+    """
     if data.lines:
         return [value for series in data.series for value in series.values if value is not None]
     return [
@@ -257,7 +259,7 @@ def svg(title: str, description: str, width: int, height: float, name: str, draw
     """Return an SVG element with its content, and a title and description for screen readers.
 
     :param name: prefix for element ids, unique on the page
-    :param drawn: SVG elements of the content
+    :param drawn: SVG elements that make up the content
     """
     kind = "narrow" if width == NARROW else "wide"
     return (

@@ -58,7 +58,7 @@ class Table:
 class Figure:
     """Bar chart with one bar for each row, a description, and a table of the numbers.
 
-    The bars share one scale, or each of them fills the width.
+    The bars are drawn to one scale or, with `fills_width`, each as wide as the chart.
     """
 
     title: str
@@ -197,7 +197,7 @@ def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -
 
     :param left: x coordinate at which the bar begins
     :param top: y coordinate of the row
-    :param scale: width of one unit
+    :param scale: SVG units for each unit of a bar's value
     """
     middle = top + height / 2 + 5
     emphasised = " strong" if row.emphasised else ""

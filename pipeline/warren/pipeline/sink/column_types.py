@@ -81,7 +81,9 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
 
 
 def is_text_map(kind: DataType) -> bool:
-    """Return whether a type is map<string,string>, if it is a map at all; True for all other types."""
+    """Return False for a map type other than map<string,string>, and True for all types else, which other checks
+    judge.
+    """
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)

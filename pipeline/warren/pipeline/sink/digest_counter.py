@@ -9,8 +9,8 @@ Digests = npt.NDArray[np.uint64]
 
 
 class DigestCounter:
-    """Counter that tells how often each digest (64-bit hash) has occurred before. Message ids of equal rows are made
-    with it.
+    """Counter that tells how often each digest (64-bit hash) has occurred before. Equal rows of a write thus get
+    different message ids.
 
     The digests seen so far are kept in sorted arrays, and small arrays are merged as new ones are added.
     """

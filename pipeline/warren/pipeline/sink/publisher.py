@@ -21,7 +21,7 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 SEND_CHUNK = 64 * 1024
 """Maximum bytes of frames that are passed to the socket at a time."""
 POLL_INTERVAL = 0.5
-"""Longest wait in seconds for data from the broker, after which the timeout is checked."""
+"""Longest wait in seconds for data from the broker; then it is checked whether the timeout for confirms has expired."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before the first retry, and the longest pause between later ones; the pause doubles."""
 

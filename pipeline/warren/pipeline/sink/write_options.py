@@ -24,8 +24,8 @@ class Target:
 
     :param exchange: exchange of all messages; None if a column names it. The same holds for `routing_key`
     :param mandatory: whether a message that reaches no queue fails the write
-    :param window: number of messages that may be unconfirmed
-    :param write_id: basis of the message ids, instead of Spark's id of the write
+    :param window: maximum number of published messages that the broker has not confirmed
+    :param write_id: text from which the message ids are derived, instead of Spark's id of the write
     """
 
     address: Address

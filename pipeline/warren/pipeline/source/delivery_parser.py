@@ -27,7 +27,7 @@ class MessageColumns(NamedTuple):
     """Batch of messages of a queue or stream, with one list for each column."""
 
     offsets: list[int]
-    """Offset of each message, which the stream wrote into its headers; -1 for messages of a queue."""
+    """Offset of each message, from the header `x-stream-offset` that a stream adds; -1 for messages of a queue."""
     routings: list[Routing]
     rows: list[Row]
     """Decoded properties of each message, in the order of `header_decoder.COLUMNS`."""
@@ -51,7 +51,8 @@ class MessageColumns(NamedTuple):
 class DeliveryParser:
     """Incremental parser for the deliveries of one consumer: bytes as they are received in, complete messages out.
 
-    :param streamed: whether the messages come from a stream, which writes its offset into each header
+    :param streamed: whether the messages come from a stream, which writes each message's offset into its header
+        `x-stream-offset`
     """
 
     def __init__(self, frame_max: int, streamed: bool = False) -> None:

@@ -21,7 +21,8 @@ class EndOffsetTracker:
     A consumer waits at the end of the stream. While it receives nothing, the end has not moved, and `end` needs no
     request.
 
-    :param fail_on_data_loss: fail if the stream is deleted: a new stream with the same name has other messages
+    :param fail_on_data_loss: raise an error if the stream is deleted, since a new stream with the same name would have
+        other messages at the same offsets
     """
 
     def __init__(self, client: StreamClient, fail_on_data_loss: bool = True) -> None:
@@ -73,9 +74,9 @@ class EndOffsetTracker:
                 close(previous)
 
     def _has_news(self, consumer: BlockingConsumer) -> bool:
-        """Return whether a message arrived or the consumer was lost, so that the end must be looked up again.
+        """Return whether a message arrived or the consumer was lost, so that the end offset must be looked up again.
 
-        :raises PipelineError: if the stream was deleted, unless data loss is accepted
+        :raises PipelineError: if the stream was deleted, unless `fail_on_data_loss` is false
         """
         try:
             consumer.receive(0)

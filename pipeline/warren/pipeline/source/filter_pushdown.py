@@ -94,8 +94,8 @@ class PushedBounds:
         return replace(self, until=time if self.until is None else min(self.until, time))
 
     def within(self, options: StreamOptions, stream: str, start: int, stop: int) -> tuple[int, int]:
-        """Return the part of a stream's range of offsets that lies within the limits, as first and exclusive last
-        offset.
+        """Return the part of a stream's range of offsets that lies within the limits: its first offset, and the offset
+        after its last one.
 
         :param start: first offset of the range
         :param stop: offset after the range

@@ -63,8 +63,8 @@ _i64 = struct.Struct(">q").unpack_from
 class HeaderDecoder:
     """Decoder for the content headers of the messages of one queue or stream.
 
-    :param streamed: whether the messages come from a stream, which writes the header `x-stream-offset`; elsewhere it is
-        an ordinary header
+    :param streamed: whether the messages come from a stream, which writes a message's offset into the header
+        `x-stream-offset`; in messages of a queue that header has no special meaning
     """
 
     def __init__(self, streamed: bool) -> None:

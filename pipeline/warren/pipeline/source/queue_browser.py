@@ -28,7 +28,8 @@ from warren.pipeline.source.delivery_parser import MessageColumns
 from warren.wire.reply_codes import Reply
 
 PROBE_INTERVAL = 1.0
-"""Seconds without a delivery after which the broker is asked for the queue's message count again."""
+"""Seconds without a delivery after which the broker is asked for the queue's message count again, because the missing
+messages may have expired or been purged."""
 RETRY_INTERVAL = 0.1
 """Seconds between two attempts to become the queue's exclusive consumer."""
 EMPTY_ANSWERS = 3

@@ -49,8 +49,8 @@ SCHEMA = StructType(
         StructField("body", BinaryType()),
     ]
 )
-"""Columns of a read. `offset` is the stream's; for a queue it counts from 0 in the queue's order. Properties that a
-message does not have are null."""
+"""Columns of a read. `offset` is the message's offset in the stream; messages of a queue are numbered from 0 in the
+queue's order. Properties that a message does not have are null."""
 
 ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 

@@ -38,10 +38,12 @@ EMPTY_TIMEOUT = 1.0
 """Seconds without a delivery after which a stream whose reported message count is 0 is taken as empty: RabbitMQ updates
 the count only every few seconds."""
 MAX_ROUNDS = 16
-"""Number of rounds of acknowledging and receiving at the end of a stream after which the stream is taken to grow faster
-than this consumer reads, and the offset of the next new message is taken as the end."""
+"""Number of rounds (acknowledge, then receive what has arrived) after which the search for the end of a stream stops
+following it if another message arrives soon, because the stream grows faster than it is read. That message's offset is
+then taken as the end."""
 YOUNG_TIMEOUT = 5.0
-"""Seconds without a delivery after which the stream is taken to have no message from the given time on."""
+"""Seconds without a delivery after which a stream that has messages is taken to have none after the requested position,
+such as a time."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class StreamClient:
     def end_offset(self) -> int:
         """Return the end offset: the offset after the last message, 0 if the stream never had one.
 
-        Messages that arrive meanwhile may be left out.
+        Messages that arrive during the call may be before or after it.
 
         :raises PipelineError: if the stream cannot be read
         """
@@ -80,8 +82,9 @@ class StreamClient:
             return self._offsets(consumer.deliveries.take())[-1] + 1
 
     def find_offset(self, start: Start) -> int | None:
-        """Return the offset of the first message from a position on; None if there is none yet.
+        """Return the offset of the first message at or after a position; None if there is none yet.
 
+        :param start: an offset, `first`, `last`, `next`, or a time
         :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors():
@@ -183,9 +186,11 @@ class StreamClient:
             raise
 
     def _has_message(self, consumer: BlockingConsumer, start: Start) -> bool:
-        """Return whether the consumer receives a message within a time that suffices if there is one.
+        """Return whether the consumer receives a message. The wait depends on the position and on the message count
+        that the broker reports: it is short if there may be no message at all.
 
         :param start: position at which the consumer started
+        :raises PipelineError: if nothing arrives although the stream must have a message at that position
         """
         reported_count = consumer.message_count()
         # There may be no message from a time on; a stream that reports messages has a first and a last one.

@@ -40,7 +40,7 @@ OPTIONS = (
 MESSAGES_PER_TASK = 1_000_000
 """Default of the option `messagesPerTask`."""
 MAX_TOLERANCE = 10_000_000_000
-"""Largest value of the option `timestampTolerance` in seconds: some centuries."""
+"""Largest value of the option `timestampTolerance` in seconds, some 300 years."""
 MAX_PARALLEL_LOOKUPS = 8
 """Maximum number of streams whose offsets are looked up at the same time."""
 Bound: TypeAlias = int | str | datetime

@@ -30,7 +30,7 @@ class PendingMessages:
         self.size = 0
         """Bytes of the pending messages."""
         self.may_be_stream = False
-        """True if the first delivery had the header of a stream's messages."""
+        """True if the first delivery had the header `x-stream-offset`, which every delivery of a stream has."""
         self._entries: list[SpooledMessage] = []
         self._key_extractor = key_extractor
 

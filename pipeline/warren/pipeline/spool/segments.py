@@ -102,9 +102,9 @@ class Segments:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._recent: set[bytes] = set()
-        """Deduplication keys of the segment that is being written."""
+        """Deduplication keys of the segment to which messages are appended."""
         self.end = 0
-        """Position after the last message on disk."""
+        """Position (number since the spool was created) that the next message gets."""
         self._failed: PipelineError | None = None
         try:
             self._recover()

@@ -64,8 +64,8 @@ class SpoolConsumer:
         self._drained = False
         self._empty_answers = 0
         self._asked_at: float | None = None
-        """Time at which the message count was requested, or at which the last message has arrived since then; None if
-        no reply is awaited."""
+        """Time at which the queue's message count was requested, or at which the last message has arrived since then;
+        None if no reply is awaited."""
         self._checked_not_stream = False
         self._lost_at: float | None = None
         self._full = False

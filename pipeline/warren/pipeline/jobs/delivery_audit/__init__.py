@@ -56,7 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of exchange and queue names: the value of `--unordered`."""
+    """Split a comma-separated list of exchange and queue names: the value of `--unordered`, those in which messages may
+    overtake each other.
+    """
     return tuple(text.split(","))
 
 
@@ -68,8 +70,9 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
     """Return the tables `facts` and `capture`.
 
-    `facts` has a row for each message and queue. `capture` has a row for each thousand consecutive events of a source:
-    an application or broker that captures events and numbers them.
+    `facts` has a row for each message and queue, with counts and times of the message's events there. `capture` has a
+    row for each thousand consecutive events of a source (an application or broker that captures events and numbers
+    them), by which lost events are found.
     """
     return {"facts": facts_of(events), "capture": capture_of(events)}
 
@@ -103,7 +106,10 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 def made_of(
     given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
 ) -> Mapping[str, DataFrame]:
-    """Derive the tables `facts` and `capture` from the events, write them to the output folder, and return them."""
+    """Derive the tables `facts` and `capture` from the events, write them to the output folder, and return them.
+
+    :param given: tables that exist already, `events` among them
+    """
     return {
         name: write_and_reload(frame, f"{folder}/{name}")
         for name, frame in tables(given["events"], options).items()

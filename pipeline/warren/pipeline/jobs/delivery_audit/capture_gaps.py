@@ -1,4 +1,5 @@
-"""Gaps in capture: message events that were lost before they reached the stream.
+"""Gaps in captured events: message events that an application or broker captured, and that were lost before they
+reached the stream.
 
 Each source (an application or broker that captures events) numbers its events from 1 on, so a missing number is a lost
 event.
@@ -48,7 +49,7 @@ def capture_of(events: DataFrame) -> DataFrame:
 def incomplete_of(pieces: DataFrame) -> DataFrame:
     """Return the rows of the table `capture` in which, or between which and the row before, event numbers are missing.
 
-    :param pieces: result of `capture_of`
+    :param pieces: the table `capture`: counts, first and last number of a source's events, by `PIECE` numbers
     :return: the rows, each with the last event number and time of the row before it
     """
     from pyspark.sql import Window
@@ -66,7 +67,7 @@ def incomplete_of(pieces: DataFrame) -> DataFrame:
 
 
 def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
-    """Return one row for each gap in the event numbers of a source.
+    """Return one row for each gap in the event numbers of a source (an application or broker that captures events).
 
     `missing` is the number of lost events, `since` the time of the event before the gap (null if the gap is at the
     source's beginning) and `until` the time of the event after it. Events lost at the end of a source are not found,
@@ -74,7 +75,7 @@ def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
     its end.
 
     :param events: all events; only those near a gap are read
-    :param incomplete: result of `incomplete_of`
+    :param incomplete: rows of the table `capture` with missing event numbers, from `incomplete_of`
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -100,10 +101,11 @@ def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
 def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
     """Return `queue`, `since` and `until`: the periods in which events of a queue may be missing.
 
-    These are the gaps of every source that captures events of the queue.
+    A gap in the event numbers of a source (an application or broker) counts for every queue that the source has
+    captured events of.
 
-    :param pieces: result of `capture_of`
-    :param missing: result of `gaps_of`
+    :param pieces: the table `capture`, which lists the queues of each source
+    :param missing: one row for each gap, from `gaps_of`
     """
     from pyspark.sql import functions as F
 
@@ -112,7 +114,9 @@ def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
 
 
 def piece() -> Column:
-    """Return the column `piece`: the index of the `PIECE` consecutive numbers to which an event's number belongs."""
+    """Return the column `piece`: the index, from 0 on, of the block of `PIECE` consecutive numbers that contains the
+    event's number.
+    """
     from pyspark.sql import functions as F
 
     return F.floor((F.col("sequence") - 1) / PIECE).alias("piece")

@@ -1,5 +1,5 @@
-"""Findings of the audit: messages that were lost, duplicated, reordered or late, or whose fate a gap in capture
-hides.
+"""Findings of the audit: messages that were lost, duplicated, reordered or late, and messages that may be lost, or
+whose events may be missing because they did not reach the stream.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def findings_of(
     """Return the table `findings`: one row for each finding, with its kind (`finding`, a key of `KINDS`), message,
     queue, and details.
 
-    :param messages: result of `outcomes.outcomes_of`
-    :param unobserved: `queue`, `since` and `until` of gaps in capture; None without gaps
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param unobserved: periods (`queue`, `since`, `until`) in which captured events are missing; None if none are
     :param horizon: latest time that is judged; more events about later messages may still follow
     :param fates: outcomes (keys of `outcomes.FATES`) that occur among the messages
     """
@@ -62,8 +62,10 @@ def with_all_columns(part: DataFrame) -> DataFrame:
 
 
 def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
-    """Add the column `finding` to losses: `unknown` if events of the queue are missing at the time of the loss, else
-    `lost`.
+    """Add the column `finding` to lost messages: `unknown` if captured events of the queue are missing in the period of
+    the loss, so that the message may not be lost at all; else `lost`.
+
+    :param unobserved: periods (`queue`, `since`, `until`) in which captured events are missing; None if none are
     """
     from pyspark.sql import functions as F
 
@@ -75,10 +77,10 @@ def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
 
 
 def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return message and queue of the losses during which events of the same queue are missing.
+    """Return message id and queue of the losses in whose period captured events of the same queue are missing.
 
     :param lost: losses with their times `since` and `until`
-    :param gaps: result of `capture_gaps.unobserved_of`
+    :param gaps: periods (`queue`, `since`, `until`) in which events are missing, from `capture_gaps.unobserved_of`
     """
     from pyspark.sql import functions as F
 

@@ -52,9 +52,10 @@ MESSAGE_COLUMNS = (
 class Rules:
     """Parameters of the audit.
 
-    :param settle: the last part of the captured time, which is not judged because more events may follow
+    :param settle: length of the last part of the captured time, which is not judged because more events may follow
     :param late: time from publication to acknowledgement after which a message is late
-    :param unordered: exchanges and queues in which messages may overtake each other: delays, priorities, headers
+    :param unordered: exchanges and queues in which messages may overtake each other, because of delays, priorities, or
+        routing by headers
     """
 
     settle: timedelta
@@ -66,7 +67,7 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
     """Return frames with one row for each lost message and queue: the place of the loss (a key of `PLACES`), and the
     times `since` and `until` between which it happened.
 
-    :param messages: result of `outcomes.outcomes_of`
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
     :param horizon: latest time that is judged; more events about later messages may still follow
     :param fates: outcomes that occur among the messages; a check for an outcome that does not occur is skipped, which
         saves most of the work when all is well
@@ -87,8 +88,9 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
 def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
     """Return the rows from which `overtaken` finds messages lost between their publisher and a queue.
 
-    These are the messages not seen after their publication, one row for each queue that their exchange and routing key
-    had led to before, and the messages that arrived in a queue.
+    These are the messages of which no event was captured after their publication, and the messages that arrived in a
+    queue. The former have one row for each queue that had received messages of the same exchange and routing key
+    before.
     """
     from pyspark.sql import functions as F
 
@@ -147,12 +149,13 @@ def in_order(rules: Rules) -> Column:
 def steps_of(
     asked: DataFrame, came: DataFrame, place: Column, way: Column, number: str, since: str
 ) -> DataFrame:
-    """Return missing and arrived messages as rows of one shape, for the comparison by `overtaken`.
+    """Return missing and arrived messages as rows with the same columns, which `overtaken` compares: a message is lost
+    if one after it has arrived.
 
-    Times of arrival (`came`) and positions (`step`) are negated, so a running maximum over the rows before one gives
-    the earliest arrival among the messages *after* it.
+    Positions (`step`) and times of arrival (`came`) are negated. In ascending order of `step`, the largest `came` of
+    the rows before a message's then gives the earliest arrival among the messages *after* it.
 
-    :param asked: messages that are missing (`asks` is true)
+    :param asked: messages that are missing (column `asks` true in the result)
     :param came: messages that arrived, with the time `came_at`
     :param place: place of the possible loss, a key of `PLACES`
     :param way: key within which messages keep their order, such as connection, exchange, routing key and queue
@@ -181,7 +184,8 @@ def steps_of(
 def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
     """Return the missing messages that are lost: a message after them in the same order has arrived.
 
-    :param steps: result of `steps_of`
+    :param steps: missing and arrived messages with their negated positions and times of arrival, from `steps_of`
+    :param horizon: latest time of such an arrival that is judged
     """
     from pyspark.sql import functions as F
 
@@ -193,9 +197,9 @@ def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
 
 
 def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Return messages lost on the way to, or at, a consumer with automatic acknowledgement.
+    """Return messages that were delivered with automatic acknowledgement and lost on the way to, or at, their consumer.
 
-    Only consumers that report deliveries, or the end of handling, for other messages are judged.
+    Only consumers whose own process reports deliveries, or the end of handling, for other messages are judged.
     """
     from pyspark.sql import functions as F
 

@@ -75,8 +75,8 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """Return the page's title: the number of findings of each kind, or that nothing was lost, and whether events are
-    missing.
+    """Return the page's title: the number of findings of each kind, or that nothing was lost, and whether captured
+    events are missing.
     """
     if not summary.capture.events:
         return "No events to audit"
@@ -94,8 +94,9 @@ def headline(summary: Summary) -> str:
 
 
 def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
-    """Yield notices about gaps in capture, and about messages without an id.
+    """Yield notices about captured events that did not reach the stream, and about messages without an id.
 
+    :param capture: numbers of captured and missing events
     :param unknown: number of messages that may be lost, but whose events may be missing instead
     """
     if capture.missing:

@@ -27,7 +27,7 @@ GAPS = 20
 
 @dataclass(frozen=True)
 class Capture:
-    """Number of captured events and sources, and completeness of the capture.
+    """Number of captured message events and of their sources, and number of events that did not reach the stream.
 
     A source is an application or broker that captures events and numbers them from 1 on.
     """
@@ -82,7 +82,7 @@ class Messages:
     under_way: int
     """Messages without an outcome so far that are too recent to be judged."""
     unpublished: int
-    """Messages with captured events, but without a captured publication."""
+    """Messages whose publication was not captured, but other events of which were."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Queue:
 
     queue: str
     stream: bool
-    """True for a stream. Its latencies are empty, because its readers read when they want."""
+    """True for a stream. Its latencies are empty, because a reader of a stream may read a message at any time."""
     messages: int
     acknowledged: int
     redelivered: int
@@ -141,7 +141,7 @@ class Summary:
 
     @property
     def clean(self) -> bool:
-        """True if there is no finding and no gap in capture."""
+        """True if there is no finding and no captured event is missing."""
         return not self.capture.missing and not any(self.findings.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def summary_of(
 ) -> Summary:
     """Compute the summary of the audit, and write the tables `messages` and `findings`.
 
-    :param facts: result of `facts_of`
-    :param capture: result of `capture_gaps.capture_of`
+    :param facts: one row for each message and queue with counts and times of its events, from `facts.facts_of`
+    :param capture: counts and number ranges of each source's events, from `capture_gaps.capture_of`
     """
     from pyspark.sql import functions as F
 
@@ -203,7 +203,9 @@ def last_of(rows: DataFrame) -> int:
 
 
 def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
-    """Return how complete the captured events are, and the gaps by queue (see `unobserved_of`); None without gaps."""
+    """Return the numbers of captured and missing events, and the periods by queue in which events are missing (see
+    `capture_gaps.unobserved_of`), None without gaps.
+    """
     from pyspark.sql import functions as F
 
     of_sources = pieces.groupBy("source").agg(
@@ -243,9 +245,9 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
 
 
 def largest_of(every: DataFrame) -> tuple[Gap, ...]:
-    """Return the `GAPS` gaps with the most missing events.
+    """Return the `GAPS` gaps in captured events with the most missing events.
 
-    :param every: result of `gaps_of`
+    :param every: one row for each gap, from `capture_gaps.gaps_of`
     """
     from pyspark.sql import functions as F
 
@@ -264,7 +266,7 @@ def largest_of(every: DataFrame) -> tuple[Gap, ...]:
 def messages_of(messages: DataFrame, horizon: Column) -> Messages:
     """Count messages by what happened to them, each message once, whatever the number of queues that it was in.
 
-    :param horizon: latest time that is judged; messages without an outcome after it are under way
+    :param horizon: latest time that is judged; later messages without an outcome count as `under_way`
     """
     from pyspark.sql import functions as F
 

@@ -59,7 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def duration_list(text: str) -> tuple[timedelta, ...]:
-    """Parse a comma-separated list of durations: the value of `--recount`."""
+    """Parse a comma-separated list of durations: the value of `--recount`, other payment timeouts under which the
+    orders are counted again.
+    """
     return tuple(durations.duration_argument(word) for word in text.split(","))
 
 
@@ -97,7 +99,9 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the numbers of orders paid in time, late and never, under each timeout, and the contradictory orders."""
+    """Print the numbers of orders paid in time, late and never, the same under the other timeouts of `--recount`, and
+    the orders whose messages contradict each other.
+    """
     from rich.table import Table
 
     table = Table(

@@ -96,8 +96,8 @@ def merged_facts(facts: DataFrame) -> DataFrame:
 def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
     """Add the columns `delay_seconds` (from placing to payment), `outcome`, and `decided_otherwise`.
 
-    `decided_otherwise` is true for a paid order whose times imply the other of the two outcomes paid in time and paid
-    late.
+    `outcome` follows from the messages about an order. `decided_otherwise` is true if it contradicts the order's times:
+    paid in time although the delay exceeds the timeout, or paid late although it does not.
     """
     from pyspark.sql import functions as F
 

@@ -208,7 +208,8 @@ def in_doubt(summary: Summary) -> int:
 def example_ids(summary: Summary, name: str, count: int) -> str:
     """Return some order ids as text, with an ellipsis if there are more.
 
-    :param name: a contradiction (key of `facts.CONTRADICTIONS`), or `decided_otherwise`
+    :param name: a contradiction (key of `facts.CONTRADICTIONS`), or `decided_otherwise` for orders whose outcome
+        contradicts their times
     :param count: number of such orders
     """
     ids = summary.examples.get(name, ())

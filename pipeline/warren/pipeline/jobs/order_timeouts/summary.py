@@ -107,9 +107,11 @@ class Summary:
     """Number of orders that messages mention and that a continuous run has not written to the table `orders` yet; not
     part of `orders`."""
     decided_otherwise: int
-    """Number of paid orders whose outcome differs from the one that their times imply under the timeout."""
+    """Number of orders whose messages say paid in time although the delay exceeds the timeout, or paid late although it
+    does not."""
     examples: dict[str, tuple[str, ...]]
-    """Some order ids for each contradiction (key of `CONTRADICTIONS`), and for `decided_otherwise`."""
+    """Some order ids for each contradiction (key of `CONTRADICTIONS`), and of the orders that `decided_otherwise`
+    counts."""
     delay: Delay
     recount: tuple[Recount, ...]
 
@@ -238,7 +240,9 @@ def has_oddities(counted: dict[str, Any]) -> bool:
 
 
 def examples_of(orders: DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the alphabetically first order ids of each contradiction, and of the orders decided otherwise."""
+    """Return the alphabetically first order ids of each contradiction, and of the orders whose outcome (paid in time or
+    late) contradicts their times.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
