@@ -83,9 +83,9 @@ class DataFolder:
 
 
 def _load_identity(folder: Path, files: Files) -> int:
-    """Return the identity from the `format` file; create the content of a new data folder.
+    """Return the folder's random number (its identity) from the `format` file; in a new folder, create file and number.
 
-    The `format` file is written last: where it exists, the rest was created.
+    The `format` file is written last: if it exists, so does the folder of the log.
     """
     file = folder / "format"
     if file.exists():

@@ -28,8 +28,8 @@ class StoreError(Exception):
 
     Its text is one line for the operator: what failed and what to do.
 
-    :param status: exit status of the command: `ExitStatus.USAGE` if the given folder is the cause (in use, of an unknown
-        version, not readable), `ExitStatus.IO` if the disk is.
+    :param status: exit status of the command: `ExitStatus.USAGE` if the choice of the folder is the cause (in use, of
+        an unknown version, not readable), `ExitStatus.IO` if the disk failed.
     """
 
     def __init__(self, text: str, status: ExitStatus = ExitStatus.USAGE) -> None:

@@ -112,7 +112,7 @@ class Definitions:
         return load_snapshot(self._database)
 
     def new_incarnation(self) -> int:
-        """Return a number for a queue that no other queue of this data folder has had or will have, crashes included."""
+        """Return a unique number for a new queue: no other queue of this data folder gets it, even after a crash."""
         incarnation = self._next_incarnation
         if incarnation >= self._reserved_until:
             raise StoreError(
@@ -140,7 +140,7 @@ class Definitions:
         return self._submit(remove_statement(kind, *key))
 
     def seed(self) -> int:
-        """Record that the first users and virtual host were created, so that no later start creates them again.
+        """Record that the default users and virtual host were created, so that no later start creates them again.
 
         :return: the number of the change: it is on disk once `committed` has reached this number.
         """
@@ -203,7 +203,7 @@ class Definitions:
         return self._submit(remove_statement(BindingRow, *astuple(row)))
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the event loop whenever `committed` has grown, before `on_committed`."""
+        """Call `callback` on the event loop each time `committed` has grown, just before `on_committed` is called."""
         self._watchers.append(callback)
 
     async def flush(self) -> None:
@@ -221,7 +221,7 @@ class Definitions:
     async def close(self) -> None:
         """Commit all submitted changes, end the thread, and close the database.
 
-        :raises StoreError: some changes could not be committed, and `on_failed` was not called before.
+        :raises StoreError: some changes could not be committed, and `on_failed` had not been called with that before.
         """
         if self._closing is None:
             failed_before = self._failed

@@ -1,1 +1,1 @@
-"""File-system interface of the store: the seam where tests inject disk faults."""
+"""File-system calls of the store, behind an interface in which tests inject disk faults."""

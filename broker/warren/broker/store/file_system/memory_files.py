@@ -7,7 +7,7 @@ import os
 
 
 class MemoryFiles:
-    """In-memory `Files` of a broker without a data folder, for its streams; `sync` does nothing."""
+    """`Files` kept in memory, for the streams of a broker without a data folder; `sync` does nothing."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytearray] = {}

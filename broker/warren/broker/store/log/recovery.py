@@ -33,7 +33,7 @@ _SUFFIX: Final = ".log"
 
 
 class RecoveredLevel:
-    """The live messages that one queue has with one priority."""
+    """Range, number and size of the live messages that one queue has with one priority, as found by recovery."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -50,7 +50,7 @@ class RecoveredLevel:
 
 
 class RecoveredQueue:
-    """The content of the log for one queue."""
+    """State of one queue as recovery found it in the log: live messages, delivery counts, highest sequence."""
 
     def __init__(self, recovery: Recovery, incarnation: int) -> None:
         self.last_sequence: i64 = 0
@@ -72,7 +72,7 @@ class RecoveredQueue:
 
 
 class Recovery:
-    """The result of `recover`."""
+    """Result of `recover`: the segments of the log, the live messages of each known queue, and the damage found."""
 
     def __init__(self, folder: str, indexes: IndexStore) -> None:
         self.queues: dict[int, RecoveredQueue] = {}
@@ -115,9 +115,10 @@ def recover(
 ) -> Recovery:
     """Read the log of a data folder, cut off a torn tail, and remove the mark of a clean stop.
 
-    :param known: the incarnations of the queues that exist; records of others are ignored.
+    :param known: the existing queues, each by its incarnation (its unique number in the log); records of other queues
+        are ignored.
     :param block: size of a block in bytes.
-    :param describe: returns the properties of a message that its index entry holds.
+    :param describe: returns priority, expiry and body size of an encoded message, for its index entry.
     :raises StoreError: the disk cannot be read or written.
     """
     indexes = IndexStore(folder.log, folder.files, folder.identity, block, describe)
@@ -145,8 +146,8 @@ class _QueueScan:
 class _LogScan:
     """Reads the indexes of the segments from the newest to the oldest, and builds those that are missing.
 
-    An acknowledgement is never in an older segment than its message. So a message that no newer segment acknowledges is
-    live, and of two copies of a message the newer one is.
+    An acknowledgement is in the segment of its message or in a newer one. So a message is live if neither its own nor a
+    newer segment acknowledges it. If compaction has left two copies of a message, the one in the newer segment counts.
     """
 
     def __init__(self, recovery: Recovery, known: frozenset[int]) -> None:
@@ -194,7 +195,11 @@ class _LogScan:
         self._collect(end.delivered if end is not None else None)
 
     def _build_index(self, number: int, may_be_torn: bool) -> tuple[SegmentIndex, list[Damage]]:
-        """Read a segment that has no index; cut off what follows its last intact record if its tail may be torn."""
+        """Build a segment's index from its records, and return it with the damaged places.
+
+        :param may_be_torn: a crash may have cut short the last write to the segment: all that follows the last intact
+            record is cut off, and is not counted as damage.
+        """
         damage: list[Damage] = []
         index, end = self._indexes.build(number, damage)
         if may_be_torn:
@@ -223,7 +228,7 @@ class _LogScan:
             self._files.close(handle)
 
     def _add_segment(self, segment: Segment, index: SegmentIndex) -> None:
-        """Add the live messages of a segment: those that no newer segment acknowledges or holds a copy of."""
+        """Add a segment's live messages: those not acknowledged in it or a newer one, and without a newer copy."""
         for incarnation, ranges in index.acks.items():
             queue = self._queues.get(incarnation)
             if queue is not None:
@@ -252,7 +257,10 @@ class _LogScan:
             queue.last_sequence = sequence
 
     def _add_row(self, segment: Segment, index: SegmentIndex, queue: _QueueScan, row: IndexRow) -> list[int]:
-        """Add the live messages of a row; return the ranges of all its messages."""
+        """Add the live messages of an index row (one queue's messages of one priority in the segment).
+
+        :return: the sequences of all messages of the row, live or not, as ranges: first, last, first, last, ...
+        """
         ranges: list[int] = []
         if row.last - row.first + 1 == row.count:
             ranges = [int(row.first), int(row.last)]
@@ -294,10 +302,10 @@ class _LogScan:
                 files.unlink(f"{folder}/{name}")
 
     def _collect(self, delivered: Optional[dict[int, int]]) -> None:  # noqa: UP045
-        """Complete the result with the delivery state of each queue.
+        """Complete the result with each queue's live messages, their delivery counts, and the last sequence delivered.
 
         :param delivered: by incarnation, the last sequence that may have been delivered, as noted by a clean stop; None
-            after a crash.
+            after a crash, when any message may have been.
         """
         for incarnation, queue in self._queues.items():
             result = self._result.queues[incarnation]
@@ -327,7 +335,12 @@ def _ranges_of(sequences: list[int]) -> list[int]:
 
 
 def _missing_segments(numbers: list[int], last: int) -> list[tuple[int, Damage]]:
-    """Report the segments that are missing between those that exist, and up to the one that should be the last."""
+    """Report the segments that are missing in a log, each gap with the number of its first segment.
+
+    :param numbers: the segments that exist, in order; at the end also the one that a clean stop names as the last, if
+        it is missing.
+    :param last: the last segment that exists.
+    """
     reports = []
     for before, after in pairwise(numbers):
         end = after if after > last else after - 1

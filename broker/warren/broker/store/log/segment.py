@@ -41,7 +41,7 @@ class SegmentList:
         self.segment_size = segment_size
 
     def size(self) -> i64:
-        """Return the bytes on disk."""
+        """Return the size of all segments together in bytes, without room that was preallocated."""
         total: i64 = 0
         for segment in self.segments:
             total += segment.size

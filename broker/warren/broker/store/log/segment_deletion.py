@@ -18,7 +18,7 @@ from warren.broker.store.log.writer_jobs import DeleteSegments, JobQueue
 
 
 class SegmentDeletion:
-    """Deletes the oldest segments once nothing in them is needed."""
+    """Deletes the oldest segments that hold no live message, once a crash cannot bring one back."""
 
     def __init__(self, segments: SegmentList, jobs: JobQueue) -> None:
         self._segments = segments
@@ -40,7 +40,11 @@ class SegmentDeletion:
                 forget_copies(segment.number, queues)
 
     def _take_deletable(self, synced: i64, committed: i64) -> list[Segment]:
-        """Remove the deletable segments from the list and return them. The last segment always stays."""
+        """Remove the oldest segments from the list, up to the first that is needed, and return them.
+
+        A segment is needed while it has live messages, or while the acknowledgements or queue deletions that ended its
+        messages are not on disk. The last segment, which is written to, always stays.
+        """
         segments = self._segments.segments
         count = 0
         for segment in segments[:-1]:

@@ -148,9 +148,11 @@ class SegmentReader:
         return False
 
     def _seek(self, start: int, stop: int) -> bool:
-        """Fill the buffer with the stream of records from `start` to `stop`, and with the bytes of one more header.
+        """Fill the buffer with the segment's bytes from `start` to `stop`, and with those of one more record header.
 
-        :return: False if the stream ends before.
+        Both positions are counted without the headers of blocks, as records may run over several blocks.
+
+        :return: False if the segment ends before `start`.
         """
         while start > self._base + len(self._buffer):
             self._at = len(self._buffer)

@@ -22,8 +22,8 @@ class SegmentWriter:
     appends zeros, and the next batches overwrite them. `finish` cuts the rest of the zeros off. Only the last segment
     of a process that was killed ends in zeros, and recovery looks for a torn tail there anyway.
 
-    :param preallocate: number of zeros, in bytes; 0 turns it off.
-    :param sync: False if nothing is ever synced.
+    :param preallocate: bytes of zeros that are appended at a time; 0 turns it off.
+    :param sync: False never to sync a file; no zeros are appended then.
     """
 
     def __init__(self, folder: str, files: Files, preallocate: int, sync: bool) -> None:

@@ -77,7 +77,7 @@ class WriteBuffer:
         self.enter(segment, offset)
 
     def enter(self, segment: Segment, offset: i64) -> None:
-        """Append the next records at this offset of a segment."""
+        """Have the next records laid out in this segment, from this offset on."""
         self.segment = segment
         self.base = segment.number << POSITION_SHIFT
         self.seed = segment_seed(self._identity, segment.number)
@@ -90,9 +90,12 @@ class WriteBuffer:
         return self.offset > 0 and self.offset + size > self._segment_size
 
     def extend_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> i64:
-        """Add a message to the open bundle, so that its log position is `bundle_position`.
+        """Add a message to the open bundle if it fits; its log position is then that of the bundle, `bundle_position`.
 
-        :return: the bytes that it adds to the batch; 0 if it does not fit in the bundle and was not added.
+        It fits if it is the next message of the bundle's queue, comes with the same bytes object as `head`, and the
+        bundle has room for it.
+
+        :return: the bytes that the message adds to the batch; 0 if it was not added.
         """
         contents = self._contents
         if (
@@ -114,7 +117,7 @@ class WriteBuffer:
         return size
 
     def begin_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> None:
-        """Begin a bundle with a message. The bundle before must be finished."""
+        """Begin a bundle with a message. The caller has finished the bundle before."""
         size: i64 = HEADER + len(head) + len(content)
         self._contents = [content]
         if head is not self._head:
@@ -153,7 +156,7 @@ class WriteBuffer:
             self.offset += HEADER + length
 
     def append(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> i64:
-        """Append a single record and return its size. The bundle before must be finished."""
+        """Append a record of its own and return its size. The caller has finished the open bundle."""
         data = encode_record(kind, incarnation, sequence, payload, self.seed)
         size: i64 = len(data)
         self._lay_out(data)
@@ -189,7 +192,7 @@ class WriteBuffer:
         self._set_stop()
 
     def close_write(self, batch: i64) -> None:
-        """Pass what was appended to this segment to a batch, with the number of the batch."""
+        """End what batch number `batch` writes to the current segment; `take` returns it."""
         self.finish_bundle()
         if self._pieces:
             self._writes.append(SegmentWrite(self.segment.number, self._start, self._pieces))
@@ -199,7 +202,7 @@ class WriteBuffer:
             self.segment.batch = batch
 
     def take(self) -> list[SegmentWrite]:
-        """Return the parts of the batch, and begin the next batch."""
+        """Return the writes of the current batch, one for each segment that it reaches, and begin the next batch."""
         writes = self._writes
         self._writes = []
         self.size = 0

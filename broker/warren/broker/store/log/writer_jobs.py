@@ -1,4 +1,4 @@
-"""Jobs of the log's writer thread: batches to write, segments to delete, slices to read for compaction."""
+"""Jobs of the log's writer thread: write a batch, delete segments, read part of a segment for compaction, stop."""
 
 from __future__ import annotations
 
@@ -51,21 +51,24 @@ class Batch:
 
 
 class DeleteSegments:
-    """Deletion of segments of the log by number, oldest first."""
+    """Job that deletes segments of the log, given by number, oldest first."""
 
     def __init__(self, segments: list[int]) -> None:
         self.segments = segments
 
 
 class DeleteStreamSegments:
-    """Deletion of segments of streams by path, oldest first."""
+    """Job that deletes segments of streams, given by path, oldest first."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
 
 
 class CompactionRead:
-    """Reading of about `size` bytes, the next slice of the segment that is being compacted."""
+    """Job that reads the next records, about `size` bytes of them, of the segment that is being compacted.
+
+    :param reader: reads the segment; the next job for the segment continues with it.
+    """
 
     def __init__(self, reader: SegmentReader, size: int) -> None:
         self.reader = reader
@@ -81,8 +84,9 @@ class CleanEnd:
     """The state of the log at a clean stop.
 
     :param segment: number of the last segment.
-    :param size: its size in bytes.
-    :param delivered: by queue, the last sequence that may have been delivered before an earlier crash.
+    :param size: size of the last segment in bytes.
+    :param delivered: by incarnation of the queue, the highest sequence of a message that may have been delivered before
+        an earlier crash.
     """
 
     def __init__(self, segment: int, size: int, delivered: dict[int, int]) -> None:

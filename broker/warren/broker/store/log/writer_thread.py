@@ -38,10 +38,10 @@ class WriterListener(Protocol):
         """Handle a batch that was written, and synced if it is durable."""
 
     def on_compaction_read(self, part: CompactionRead) -> None:
-        """Handle a slice that was read, or could not be read."""
+        """Handle a finished compaction job: `part.records` were read, or `part.error` says why they could not be."""
 
     def on_index_progress(self, job: IndexJob) -> None:
-        """Handle a slice of an index job that was done, or failed."""
+        """Handle one step of an index job: a part of the segment was read, the index was written, or the job failed."""
 
     def on_disk_space(self, enough: bool) -> None:
         """Handle a full disk (called again after each failed attempt), or a disk that has room again."""
@@ -69,7 +69,7 @@ class WriterThread:
     :param folder: the folder of the log's segments.
     :param call_soon: schedules the reports on the event loop.
     :param retry: seconds between attempts to write to a full disk.
-    :param sync: whether anything is synced at all.
+    :param sync: False never to sync a file, for `Sync.OFF`.
     :param preallocate: bytes by which a segment's file is made longer at a time; 0 turns it off.
     """
 

@@ -132,7 +132,10 @@ class RecordReader:
         return self._from_shared(incarnation, sequence)
 
     def _from_shared(self, incarnation: i64, sequence: i64) -> Optional[bytes]:  # noqa: UP045
-        """Return a message of the group, fan-out or bundle that was read last, so that each is decoded only once."""
+        """Return a message from the record of several messages that was read last; None if the record does not hold it.
+
+        Groups, fan-outs and bundles are such records. One is read and decoded once for successive messages in it.
+        """
         found = self._shared_spans.get((int(incarnation), int(sequence)))
         if found is None:
             return None
@@ -140,7 +143,7 @@ class RecordReader:
         return self._shared_head + content if self._shared_head else content
 
     def _read(self, segment: i64, number: i64, ahead: i64) -> bytes:
-        """Return a block without its header; read up to `ahead` blocks at once."""
+        """Return block `number` of a segment without its header; if it is not cached, read up to `ahead` blocks."""
         key: i64 = segment << POSITION_SHIFT | number
         held = self._blocks.get(int(key))
         if held is not None:

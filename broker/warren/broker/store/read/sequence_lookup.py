@@ -46,7 +46,7 @@ class SequenceLookup:
         position, in order."""
 
     def set_written_position(self, position: i64) -> None:
-        """Set the log position up to which the log is written."""
+        """Note the log position up to which the log is written to its files: messages before it are read from there."""
         self._records.end = position
         copies = self.unwritten_copies
         while copies:
@@ -56,7 +56,9 @@ class SequenceLookup:
             del copies[first]
 
     def payloads(self, queue: QueueLog, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
-        """Return the payload of each message; None for one that is not there or not intact. The messages must be written.
+        """Return the payload of each message; None for one that is not found or not intact.
+
+        The messages must have been written to the log's files. If the disk fails, the list is empty.
 
         :param wanted: sequence and log position of each message; position 0 if it is not known.
         """
@@ -70,15 +72,15 @@ class SequenceLookup:
     def find(
         self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
     ) -> tuple[list[StoredMessage], int]:
-        """Return the next part of a queue's live messages, and the sequence at which the next call has to continue.
+        """Return some of a queue's live messages by sequence, and the sequence from which the next call continues.
 
-        Only messages in segments with an index are found, and copies made by compaction. The list is empty if there are
-        none left.
+        In segments without an index only the copies that compaction made are found. The list is empty if no message is
+        left up to `last`.
 
-        :param lowest: lowest priority.
-        :param highest: highest priority.
-        :param first: lowest sequence.
-        :param last: highest sequence.
+        :param lowest: lowest priority of the messages.
+        :param highest: highest priority of the messages.
+        :param first: lowest sequence of the messages.
+        :param last: highest sequence of the messages.
         """
         self._add_live(queue)
         try:
@@ -168,7 +170,11 @@ class SequenceLookup:
         last: i64,
         found: list[StoredMessage],
     ) -> int:
-        """Append the matching messages of one segment; return the number of sorted lists that were appended."""
+        """Append the live messages of one segment with a priority and sequence in the given ranges to `found`.
+
+        :return: number of the lists, each ordered by sequence, that were appended; from 2 on, `found` must be sorted.
+            Copies in a segment without an index are in no order and count as 2.
+        """
         segment: i64 = extent.segment.number
         index = extent.segment.index
         if index is None:
@@ -198,7 +204,7 @@ class SequenceLookup:
         last: i64,
         found: list[StoredMessage],
     ) -> None:
-        """Append the matching copies in a segment that has no index yet."""
+        """Append the messages that compaction has copied into a segment without an index, if they are in the ranges."""
         for sequence, position in queue.copies.items():
             if position >> POSITION_SHIFT != extent.segment.number or not first <= sequence <= last:
                 continue

@@ -45,7 +45,7 @@ pack_length: Final = _CRC.pack
 
 
 class Chunk:
-    """A chunk that was read, or one that was just written, for consumers at the end of the stream."""
+    """A chunk of a stream: messages, or stored offsets, that were written together; read from disk or just written."""
 
     def __init__(self, kind: i64, first: i64, count: i64, timestamp: i64, payload: bytes) -> None:
         self.kind = kind
@@ -87,13 +87,13 @@ class SparseIndex:
         self.positions.append(position)
 
     def before_offset(self, offset: i64) -> i64:
-        """Return the position of the last indexed chunk that begins at or before an offset; 0 if there is none."""
+        """Return the file position of the last indexed chunk that begins at or before an offset; 0 if there is none."""
         return self._position(self.offsets, offset, True)
 
     def before_time(self, timestamp: i64) -> i64:
-        """Return the last indexed position before which all chunks are older than a time; 0 if there is none.
+        """Return the file position of the last indexed chunk that is older than a time; 0 if there is none.
 
-        A reader that wants the messages since that time begins there.
+        A reader that wants the messages since that time begins there: the index lists only some chunks.
         """
         return self._position(self.times, timestamp, False)
 
@@ -111,7 +111,7 @@ class SparseIndex:
 
 
 class Trailer:
-    """The trailer of a closed segment."""
+    """Trailer, the last bytes of a closed segment: where its index stands, and offset and time of its last chunk."""
 
     def __init__(self, position: i64, next_offset: i64, timestamp: i64, last_chunk: i64) -> None:
         self.position = position
@@ -125,17 +125,22 @@ class Trailer:
 
 
 def stream_seed(identity: int, incarnation: int, first: int) -> int:
-    """Return the seed of a segment's header CRCs."""
+    """Return the number with which the CRCs of a segment's headers begin, so that headers of other segments fail.
+
+    :param identity: the data folder's random number.
+    :param incarnation: the unique number of the stream.
+    :param first: offset of the segment's first message.
+    """
     return zlib.crc32(_SEED.pack(identity, incarnation, first))
 
 
 def segment_name(incarnation: int, first: int) -> str:
-    """Return the file name of a segment."""
+    """Return the file name of a segment, made from the stream's incarnation and the offset of its first message."""
     return f"{incarnation:016x}-{first:016x}.stream"
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Return incarnation and first offset from a segment's file name; None for any other name."""
+    """Return the stream's incarnation and the first offset in a segment's file name; None for any other name."""
     stem, dot, suffix = name.partition(".")
     incarnation, dash, first = stem.partition("-")
     if not dot or suffix != "stream" or not dash or len(incarnation) != 16 or len(first) != 16:

@@ -1,4 +1,4 @@
-"""Reading of a stream's segments in blocks of intact chunks; damaged places are skipped and reported."""
+"""Reading of a stream's segments, a block of chunks at a time; damaged places are skipped and reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class StreamRead:
 class ChunkScanner:
     """Reads a segment's chunks, block by block.
 
-    :param position: file position of a chunk.
+    :param position: file position of the first chunk to read.
     :param end: file position up to which to read.
     """
 
@@ -121,7 +121,9 @@ class ChunkScanner:
         """The offset that follows the segment, once its index was read; else -1."""
 
     def next_chunks(self, files: Files) -> list[Chunk]:
-        """Return the next chunks, about a block of them; none at the end, or if all of a block is damaged.
+        """Return the next intact chunks, read in one block of about `READ_SIZE` bytes.
+
+        The list is also empty if all chunks of the block are damaged: the end is reached when `position` is `end`.
 
         :raises OSError: the segment cannot be read.
         """
@@ -170,7 +172,10 @@ class ChunkScanner:
         return chunks
 
     def _skip(self, files: Files, start: i64, chunks: list[Chunk]) -> list[Chunk]:
-        """Skip from `start`, where no intact chunk stands, to the next intact chunk, or to the end."""
+        """Skip the damaged bytes from `start` to the next intact chunk, or to the end, and note them in `damage`.
+
+        :return: `chunks`: the intact chunks before the damaged bytes.
+        """
         at: i64 = start + 1
         while at < self.end:
             # Blocks overlap, so that a header on the border is found.

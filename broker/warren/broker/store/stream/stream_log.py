@@ -48,7 +48,7 @@ class StreamWrite:
 
 
 class StreamBatch:
-    """The part of a batch that belongs to one stream."""
+    """One stream's part of a batch of the log: the bytes to write, and the chunks that consumers get afterwards."""
 
     def __init__(self, stream: StreamLog) -> None:
         self.stream = stream
@@ -67,7 +67,8 @@ class StreamLog:
     :param identity: the data folder's random number, which seeds the checksums.
     :param incarnation: the number that names the stream; no other queue of the data folder has it.
     :param log: the log whose batches write the stream; None keeps the stream in memory.
-    :param write_soon: has the stream's part written at the end of this turn of the event loop, where there is no `log`.
+    :param write_soon: called instead of the log if there is none; has the stream's appended messages written at the end
+        of this turn of the event loop.
     :param now_ms: returns the time in milliseconds since 1970. The times of chunks never go back, even if it does.
     """
 
@@ -207,7 +208,7 @@ class StreamLog:
         return part
 
     def commit(self, part: StreamBatch) -> None:
-        """Note that a part of a batch is on disk, so that consumers may read its messages."""
+        """Note that the stream's part of a batch is on disk, so that consumers may read the messages in it."""
         if self.deleted:
             return
         for segment, end in part.ends:
@@ -287,7 +288,7 @@ class StreamLog:
         return fresh
 
     def _close_segment(self, segment: StreamSegment, next_offset: i64) -> None:
-        """Close a segment; readers read it up to its index."""
+        """End a segment with its index and its trailer; consumers read only the chunks before them."""
         chunks_end = int(segment.position)
         part = self._current_part()
         self._write(part, segment, segment.close(next_offset), b"")
@@ -312,7 +313,7 @@ class StreamLog:
         return held_back
 
     def drop(self) -> list[str]:
-        """Forget the content of the deleted stream; return the files that are to be removed."""
+        """Forget the content of a deleted stream; return the paths of its segments, for the caller to remove."""
         self.deleted = True
         if self.log is not None:
             self.log.unwritten_bytes -= self._bytes + (self._part.size if self._part is not None else 0)

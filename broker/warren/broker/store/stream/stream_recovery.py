@@ -51,8 +51,8 @@ class StreamRecovery:
 def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRecovery:
     """Read the streams of a data folder and cut off their torn ends.
 
-    :param known: the incarnations of the streams that exist.
-    :param clean: whether the last stop was clean, so that a torn end is damage.
+    :param known: the existing streams, each by its incarnation (its unique number in the data folder).
+    :param clean: True if the last stop was clean: a torn end is then reported as damage.
     :raises StoreError: a segment cannot be read or written, or is of an unknown format version.
     """
     found = StreamRecovery()
@@ -118,7 +118,7 @@ class _StreamScan:
             )
 
     def _read_closed(self, segment: StreamSegment) -> None:
-        """Read the trailer of a segment that has a successor; scan the segment if the trailer is damaged."""
+        """Read the trailer of a segment that is not the last; if it is damaged, read the segment whole."""
         data = self._files.read(segment.path, max(segment.size - TRAILER, 0), TRAILER)
         trailer = decode_trailer(data, segment.seed)
         if trailer is None:

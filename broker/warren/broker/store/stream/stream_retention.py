@@ -10,17 +10,17 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 def count_expired_segments(
     segments: list[StreamSegment], max_bytes: i64, not_before: i64, committed: i64
 ) -> tuple[int, bool]:
-    """Return how many of the oldest segments may be removed, and whether one more may be removed later.
+    """Return how many of the oldest segments of a stream may be removed now, and whether one more may be soon.
 
-    That one has expired too, but the segment after it is not on disk yet.
-
-    A segment expires while the stream is larger than `max_bytes`, or when all its messages are too old. The last
-    segment stays, whatever its age and size.
+    A segment has expired if it and the newer ones take more than `max_bytes`, or if all its messages are too old. The
+    last segment stays, whatever its age and size.
 
     :param segments: the stream's segments, oldest first.
     :param max_bytes: greatest size of the stream in bytes; negative for no limit.
     :param not_before: time in milliseconds since 1970; older messages are too old.
     :param committed: the messages below this offset are on disk.
+    :return: number of segments to remove; True if the next segment has expired too, but must stay until messages of
+        the segment after it are on disk.
     """
     expired = 0
     total: i64 = 0

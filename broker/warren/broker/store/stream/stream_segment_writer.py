@@ -16,7 +16,7 @@ again."""
 class StreamSegmentWriter:
     """Writes the segments of all streams.
 
-    :param sync: whether anything is synced at all.
+    :param sync: False never to sync a file.
     """
 
     def __init__(self, files: Files, sync: bool = True) -> None:
@@ -26,8 +26,9 @@ class StreamSegmentWriter:
         """Open files by path, the one used last at the end."""
 
     def write(self, write: StreamWrite, data: bytes) -> bool:
-        """Write and sync.
+        """Write a batch's bytes to a segment of a stream, and sync the file.
 
+        :param data: the pieces of `write`, joined.
         :return: whether there was room; if not, the segment is as it was.
         :raises OSError: the disk failed in another way.
         """

@@ -97,8 +97,8 @@ class StreamStore:
     def drop(self, log: StreamLog) -> None:
         """Remove the files of a deleted stream as soon as its deletion is on disk in the definitions database.
 
-        The caller has submitted the deletion before. Removed earlier, the stream would be back without messages after a
-        crash.
+        The caller has submitted the deletion before. If the files were removed earlier, a crash could bring the stream
+        back without its messages.
         """
         paths = log.drop()
         if self._log is None:
