@@ -51,7 +51,7 @@ class StreamSegment:
         """The segment ends with its index and trailer; nothing more is appended."""
 
     def add_chunk(self, offset: i64, timestamp: i64) -> None:
-        """Note a chunk of messages at file position `self.position`; the index lists one chunk every `SPACING` bytes."""
+        """Note a chunk of messages at file position `self.position`; the index lists a chunk every `SPACING` bytes."""
         index = self.sparse_index
         if index is not None:
             known = index.positions
