@@ -23,7 +23,10 @@ READ: Final = "read"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Permission of a user in a virtual host: one regular expression of resource names for each operation."""
+    """Permission of a user in a virtual host.
+
+    It has three regular expressions: for the names of queues and exchanges to configure, to write to, and to read from.
+    """
 
     user: str
     vhost: str
@@ -70,7 +73,7 @@ class TopicPermission:
 class Permissions:
     """Permissions and topic permissions of all users of a broker.
 
-    Changes are stored; a change that cannot be made raises `OperationRefused`.
+    Changes are stored in the data folder, if there is one. A change that cannot be made raises `OperationRefused`.
 
     :param user_exists: returns whether there is a user of that name.
     :param vhost_exists: returns whether there is a virtual host of that name.

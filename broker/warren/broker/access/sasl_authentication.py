@@ -84,7 +84,10 @@ def authenticate(
 
 
 def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
-    """Return user name and password of a PLAIN response (RFC 4616); an authorization identity is not supported."""
+    """Return user name and password of a PLAIN response (RFC 4616).
+
+    :raises LoginRefused: if the response is malformed or has an authorization identity, which is not supported.
+    """
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
         raise LoginRefused("the response to PLAIN is malformed")

@@ -45,7 +45,10 @@ class User:
 
 
 class Users:
-    """Users of one broker. Changes are stored; a change that cannot be made raises `OperationRefused`."""
+    """Users of one broker.
+
+    Changes are stored in the data folder, if there is one. A change that cannot be made raises `OperationRefused`.
+    """
 
     def __init__(self, definitions: Definitions | None, on_changed: Callable[[], None]) -> None:
         self.on_deleted: list[Callable[[str], None]] = []

@@ -114,7 +114,7 @@ class PublisherConfirms:
         self.settle(self.ready, ACK)
 
     def settle(self, last: i64, method: i64) -> None:
-        """Send one basic.ack or basic.nack (`method` ACK or NACK) for all unsettled publishes up to number `last`."""
+        """Send one basic.ack or basic.nack (`method` ACK or NACK) for all unconfirmed publishes up to number `last`."""
         count = last - self.sent
         if count <= 0:
             return

@@ -394,7 +394,9 @@ class Connection:
     def resume_reads(self, reasons: i64) -> None:
         """Clear some reasons for not reading; if none is left, read the socket.
 
-        Buffered frames are processed as soon as none of the reasons in FRAMES_HELD applies.
+        Frames received before the pause are processed earlier: as soon as no reason in FRAMES_HELD is left.
+
+        :param reasons: bits defined in `flow_control`.
         """
         if self.phase >= CLOSING:
             return
@@ -462,9 +464,11 @@ class Connection:
         self.pause_reads(AWAITING_REPLY)
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:
-        """Send `reply` when changes of definitions up to number `change` are on disk.
+        """Send `reply` when the changes of definitions that it depends on are on disk.
 
         Until then, no further frames of the client are processed.
+
+        :param change: number of the last such change; changes are numbered, and stored, in the order they were made.
         """
         self.await_reply()
         self.node.commit_waiters.append((change, self, reply))
@@ -577,7 +581,10 @@ class Connection:
         self.deliveries_paused = True
 
     def resume_deliveries(self) -> None:
-        """Resume deliveries to this client, and its frames if they were held because it did not read."""
+        """Resume deliveries to this client, whose write buffer has room again.
+
+        If too much output was unread even to process the client's frames, resume that, too.
+        """
         self.deliveries_paused = False
         if self.reads_paused & CLIENT_NOT_READING:
             self.resume_reads(CLIENT_NOT_READING)
@@ -607,7 +614,7 @@ class Connection:
     def release_channels(self) -> None:
         """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues, all without awaiting.
 
-        The socket may still wait for the reply to connection.close.
+        It is called when connection.close is sent, or the connection is lost; the socket may stay open for a while.
         """
         self.last_target = None
         self.scheduled_confirms.clear()

@@ -205,7 +205,10 @@ class ConnectionLifecycle:
     # -- errors and closing
 
     def fail_channel(self, number: int, error: AmqpError) -> None:
-        """Close a channel, or the connection, for an error that no frame of the client has caused."""
+        """Handle an error that no frame of the client has caused, such as an acknowledgement timeout.
+
+        Close the channel, or the whole connection, depending on the reply code.
+        """
         connection = self.connection
         connection.channel_number = number
         connection.class_id = connection.method_id = 0

@@ -109,7 +109,7 @@ class ProxiedServer:
     ) -> ProxiedServer:
         """Listen at an address.
 
-        :param factory: makes the protocol of each connection.
+        :param factory: makes the asyncio protocol of a connection, given the client's address.
         :param context: for TLS, which begins behind the header; None for plain connections.
         :param seconds: timeout of the header, and again of the TLS handshake.
         :raises OSError: if the address is in use or is not this machine's.

@@ -47,7 +47,11 @@ def transaction_of(context: MethodContext) -> Transaction:
 
 
 def tx_commit(context: MethodContext) -> None:
-    """Commit the transaction, and reply when its publishes and acknowledgements are on disk."""
+    """Commit the transaction, and reply when its publishes and acknowledgements are on disk.
+
+    :raises AmqpError: 406 if the channel is not in transaction mode, or if a queue refused one of the publishes; the
+        rest of the transaction has taken effect even so.
+    """
     outcome = transaction_of(context).commit()
     if outcome == REJECTED:
         raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")

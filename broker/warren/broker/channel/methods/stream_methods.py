@@ -1,6 +1,6 @@
 """basic.consume on streams, and RabbitMQ's errors for methods that streams do not support.
 
-https://www.rabbitmq.com/docs/streams#usage and rabbit_stream_queue.
+https://www.rabbitmq.com/docs/streams#usage and RabbitMQ's module rabbit_stream_queue.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
 
     Messages stay in a stream anyway, and can only be acknowledged.
 
-    :param messages: messages just taken from the unacknowledged ones.
-    :raises AmqpError: 540 if one of them belongs to a stream. Then all of them are unacknowledged again.
+    :param messages: messages to requeue or reject, which the caller has removed from `channel.unacked`.
+    :raises AmqpError: 540 if one of them belongs to a stream. Then all of them are put back into `channel.unacked`.
     """
     for message in messages:
         consumer = message.consumer
