@@ -27,7 +27,10 @@ PREFIXES: Final = (DELAYED_PREFIX, EXCHANGE_KEYS_PREFIX, QUEUE_KEYS_PREFIX)
 
 
 def split_rows(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueRow]]:
-    """Separate the stored queues at start: return those that clients declared, and the internal ones by name."""
+    """Separate the queues that the definitions database holds into those of clients and the internal ones, by name.
+
+    The internal queues hold delayed messages or deduplication keys.
+    """
     return (
         [row for row in rows if not row.name.startswith(PREFIXES)],
         {row.name: row for row in rows if row.name.startswith(PREFIXES)},

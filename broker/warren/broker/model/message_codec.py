@@ -1,6 +1,7 @@
 """Encoding of messages in the broker's log: a head with exchange, routing key, priority and expiry; then the content.
 
-Beside the record, the log keeps one number for each message, its mark: see `message_mark`.
+Beside this record, the log keeps one number for each message, its mark. It holds the redelivered flag, the number of
+requeues, and the reason of a pending dead letter.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def message_mark(message: Message, reason: int = 0) -> int:
 
 
 def pending_dead_letter_reason(mark: int) -> int:
-    """Return the dead-letter reason in a message's mark; 0 if the message is no pending dead letter.
+    """Return the dead-letter reason in a message's mark, a number in the log; 0 if it is no pending dead letter.
 
     The reason is a position in `death_history.REASONS`, counted from 1.
     """

@@ -121,8 +121,9 @@ class VirtualClock:
     async def advance(self, seconds: float) -> None:
         """Move the time forward by `seconds` and fire the timers that become due, each at its time.
 
-        Before and after each timer, wait until all work is done: no bytes are on the way between the broker and its clients
-        in this process, no confirm or definition waits for the disk, and no probe names work in progress.
+        Before and after each timer, wait until all work is done: no bytes are on the way between the broker and its
+        clients in this process, no publisher confirm and no change of definitions waits for the disk, and no function
+        that was passed to `watch` reports work in progress.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         :raises RuntimeError: if another `advance` is under way.

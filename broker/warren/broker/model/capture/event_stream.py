@@ -36,7 +36,7 @@ MEMORY_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
 
 
 class CaptureError(Exception):
-    """Events cannot be captured: the configured event stream is a queue of another type, or cannot be declared."""
+    """Life-cycle events cannot be recorded: the configured event stream is no stream, or it cannot be declared."""
 
 
 class EventStream:
@@ -77,7 +77,7 @@ class EventStream:
     def write(self, batch: EventBatch) -> bool:
         """Append a batch of events to the stream. Return False if that is not possible, so that the batch is dropped.
 
-        Of several failures in a row the first is logged.
+        Only the first of several failures in a row is logged.
         """
         reason = "publishers are blocked" if self._is_blocked() else ""
         if not reason:

@@ -101,9 +101,9 @@ class DeadLettering:
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         """Publish one message to the queue's dead letter exchange, or drop it, or keep it for a retry.
 
-        With the strategy at-least-once, a message that reaches no queue, or a full one, is kept for a retry. Internal
-        queues use expiry for other purposes: in that of a delayed exchange, the message's delay has ended and it is
-        routed; in one of deduplication, the key that the message stores is forgotten.
+        With the strategy at-least-once, a message is kept for a retry if the exchange routes it to no queue, or to a
+        full one. Internal queues use expiry for other purposes: in that of a delayed exchange, the message's delay has
+        ended and it is routed; in one of deduplication, the key that the message stores is forgotten.
         """
         vhost = self.vhost
         arguments = queue.arguments

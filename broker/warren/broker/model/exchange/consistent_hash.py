@@ -102,8 +102,9 @@ class ConsistentHash:
 
 
 def consistent_hash(fields: dict[str, Field]) -> ConsistentHash:
-    """Return the binding selector of an exchange with these arguments, of which hash-header and hash-property count.
+    """Make the part of an `x-consistent-hash` exchange that selects the destination of each message.
 
+    :param fields: the arguments of the exchange, of which hash-header and hash-property count.
     :raises AmqpError: 406 with RabbitMQ's text if one of them is invalid, or both are given.
     """
     names = []

@@ -68,7 +68,7 @@ def make_exchange(
     raw: bytes,
     described: str,
 ) -> Exchange:
-    """Make an exchange with the parts that its type needs, such as a binding selector.
+    """Make an exchange with the parts that its type needs, such as the hashing of a hash exchange.
 
     :param kind: the exchange type.
     :param raw: the encoded arguments.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RandomSelector:
-    """Binding selector of a random exchange.
+    """Part of a random exchange that selects a random binding for each message.
 
     :param local: True for an `x-local-random` exchange, to which only classic queues can be bound, with an empty key.
     """

@@ -67,7 +67,7 @@ class Delta:
 
     @property
     def exhausted(self) -> bool:
-        """True when all messages of the range have been read."""
+        """True when all messages between `first` and `last` have been read from disk."""
         return self.first > self.last
 
     def acknowledge_all(self, pager: QueuePager) -> None:

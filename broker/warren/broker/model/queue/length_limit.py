@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class LengthLimit:
     """Length limits of one queue, by number of messages and by bytes of bodies; -1 is no limit.
 
-    Ready messages count, and pending dead letters. Unacknowledged messages do not.
+    Ready messages count, and dead letters that no queue has accepted yet (strategy at-least-once). Unacknowledged
+    messages do not.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -50,7 +51,7 @@ class LengthLimit:
             self.queue.vhost.dead_lettering.dead_letter(self.queue, [message], "maxlen")
 
     def drop_head(self) -> None:
-        """Dead-letter the oldest messages until the queue is within its limits."""
+        """Dead-letter the oldest ready messages until the queue is within its limits (x-overflow `drop-head`)."""
         queue = self.queue
         ready = queue.ready
         dropped: list[Message] = []

@@ -99,7 +99,7 @@ class StreamReader:
         return True
 
     def take(self) -> Optional[StreamMessage]:  # noqa: UP045
-        """Return the next message of the current chunk; None if there are no more in it."""
+        """Return the next message of the chunk (batch of messages) that `open` has set; None if it has no more."""
         at = self._at
         payload = self._payload
         if at >= len(payload):

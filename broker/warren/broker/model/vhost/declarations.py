@@ -195,9 +195,10 @@ class Declarations:
         return vhost.streams
 
     def new_incarnation(self, stored: bool) -> int:
-        """Return a new number for a queue, which no queue of this broker has had.
+        """Return a new number for a queue, which no other queue of this broker has or had.
 
-        The log stores it in place of the name.
+        The log identifies the queue by it instead of its name, since a queue of the same name may be declared again
+        later.
 
         :param stored: True if the queue is durable, so that the number has to stay unique over restarts.
         """
