@@ -19,7 +19,7 @@ document = command_group("Describe an App in AsyncAPI 3.0.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the document. No broker is needed."""
+    """Write the AsyncAPI document that describes the messages of an App. No broker is needed."""
     return run_command(document, "asyncapi", arguments)
 
 

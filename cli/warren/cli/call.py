@@ -95,7 +95,7 @@ def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
 
 
 def _untyped(queue: str, body: bytes) -> Request[Any]:
-    """Return a request for a server that is not Warren's: any JSON object, sent to a queue."""
+    """Return a request without a message class: any JSON object, which is sent to a queue as it is."""
     from pydantic import ConfigDict
 
     from warren.sdk import Request

@@ -17,7 +17,7 @@ GROUP = "warren.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. An error with an exit status is printed as one line."""
+    """Run one command and return its exit status. An exception with an `exit_status` is printed as one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
     try:

@@ -37,7 +37,7 @@ LISTED = 100
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a subcommand.
+    """Run one of the subcommands `ls` and `show`.
 
     :raises UsageError: for wrong arguments, or a store or saga that does not exist
     """

@@ -44,7 +44,7 @@ Socket = Annotated[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a subcommand. Return 0 if the broker has everything that is declared, else 1."""
+    """Run `plan`, `apply` or `export`. Return 0 if the broker has everything that is declared, else 1."""
     return run_group(topology, "topology", arguments)
 
 

@@ -106,7 +106,10 @@ def event_prefix(
     no_ack: bool | None = None,
     stream: bool | None = None,
 ) -> str:
-    """Return the beginning of an event's JSON object: the fields that many events share, encoded once and cached."""
+    """Return the beginning of an event's JSON object, without the closing brace; calls are cached.
+
+    It contains those fields that many events have in common. A field that is None is left out.
+    """
     values = {
         "event": event,
         "exchange": exchange,

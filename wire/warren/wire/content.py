@@ -72,8 +72,11 @@ class RoutingProperties:
     def parse(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
         """Parse the properties in `data[start:end]` that `flags` announces.
 
+        Headers are validated, too. Malformed ones would otherwise cause an error only at a consumer, or when the
+        message is dead-lettered.
+
         :raises MalformedProperties: if the properties are shorter or longer than the frame, or if the headers are not a
-            valid field table. Otherwise the error would surface only at a consumer, or when the message is dead-lettered
+            valid field table
         """
         self.delivery_mode = 0
         self.priority = 0

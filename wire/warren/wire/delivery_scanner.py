@@ -40,14 +40,17 @@ PropertyValue: TypeAlias = "str | int"
 
 
 class StreamError(ValueError):
-    """Received bytes that are not AMQP frames, or frames in an order that AMQP does not allow."""
+    """Error in the bytes received on a connection: they are not AMQP frames, or the frames are in a wrong order.
+
+    The byte stream of the connection gave it the name, not a queue of type stream.
+    """
 
 
 class ChannelListener(Protocol):
     """Receiver of the messages and confirms of a channel."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Receive a message.
+        """Receive a message (delivered, fetched or returned), or basic.get-empty in place of one.
 
         :param method: payload of the method frame: basic.deliver, basic.get-ok, basic.return or basic.get-empty
         :param header: payload of the content header frame; empty for basic.get-empty

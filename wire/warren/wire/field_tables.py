@@ -139,7 +139,7 @@ def join(fields: dict[str, Field]) -> bytes:
 
 
 def field_of(value: Value) -> Field:
-    """Encode a value as a field."""
+    """Return a value as a field: with the type that RabbitMQ's field tables use for it, and its encoding."""
     raw = encode_value(value)
     return Field(chr(raw[0]), value, raw)
 

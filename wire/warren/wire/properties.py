@@ -58,8 +58,8 @@ class Properties(dict[str, Property]):
 def decode(header: bytes, opaque: str | None = None) -> Properties:
     """Decode the payload of a content header frame.
 
-    :param opaque: name of a header, such as "x-death", that stays encoded if it is an array: its value is None, its `raw`
-        holds the bytes
+    :param opaque: name of a header, such as "x-death", that stays encoded if it is an array: its value is None, the
+        bytes are in its `raw`
     :raises field_tables.TableError: if the properties or the headers are malformed
     """
     properties = Properties()

@@ -164,7 +164,7 @@ class LoadTopology:
         return _key(load, group, key), field_tables.encode({})
 
     def _idle_binding(self, number: int) -> tuple[bytes, bytes]:
-        """Return routing key and arguments of one of the bindings that match no message and only add to the work of routing.
+        """Return routing key and arguments of a binding that matches no message, but adds to the work of routing.
 
         For a topic exchange, some of the keys contain the wildcard `*` or `#`.
 

@@ -157,7 +157,7 @@ class _WorkerPool:
     def finish(self) -> tuple[list[PublisherReport], list[ConsumerReport]]:
         """Wait for the publishers' end and for all messages to be consumed; return the reports of all workers.
 
-        If no more messages arrive, it stops waiting: the missing ones are counted as lost.
+        If consumers report no more messages for 10 s, it waits no longer; the missing messages are counted as lost.
         """
         published: list[PublisherReport] = []
         while len(published := _reports(self._publishers, PublisherReport)) < self._load.publishers:

@@ -326,7 +326,10 @@ class DeliveryChecker:
 
 
 def bucket(value: i64) -> i64:
-    """Return the histogram index of a value; buckets have a relative width of 1/64, and are exact below 128."""
+    """Return the index of the bucket of the latency histogram into which a value falls.
+
+    Each value below 128 has its own bucket; the others are at most 1/64 of their values wide.
+    """
     exponent: i64 = 0
     if value < 0:
         return 0

@@ -30,7 +30,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """Report that a consumer process sends to the coordinator during a run: number of AMQP messages received so far."""
+    """Report of a consumer process to the coordinator: number of this run's AMQP messages that it has received so far.
+
+    By these reports, the coordinator knows when all published messages have been consumed.
+    """
 
     count: int
 

@@ -34,7 +34,7 @@ class LogConfig:
 class SettingKey:
     """Description of one setting: name, help text, type, parser and default.
 
-    :param hint: type of the value
+    :param hint: type annotation of the setting's field in its dataclass
     :param parse: converts a value of a file or a command line; its `ValueError` says what is wrong
     :param default: default in `warren broker`
     :param secret: True if the value is never printed and cannot be set by a flag

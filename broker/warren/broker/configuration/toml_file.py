@@ -37,7 +37,10 @@ def read_toml(path: Path) -> Settings:
 
 
 def _lines(text: str) -> dict[tuple[str, str], int]:
-    """Return the line number of each (table, key) in a TOML text; that of a table header has an empty key."""
+    """Return the number of the line that sets each (table, key) in a TOML text.
+
+    Keys outside of tables have an empty table name; the header of a table is entered with an empty key.
+    """
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -95,7 +95,11 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _term(value: Any) -> str:
-    """Format a value within a list: a table field (name, type, value), an array item (type, value), or a plain value."""
+    """Format an item of a list as rabbitmqctl does, in Erlang's syntax.
+
+    :param value: a field of a field table as [name, type, value], an item of a field array as [type, value], or a plain
+        value
+    """
     if isinstance(value, list) and len(value) == 3 and isinstance(value[0], str):
         return f"{{{_term(value[0])},{_content(value[1], value[2])}}}"
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str):

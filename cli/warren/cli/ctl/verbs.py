@@ -27,7 +27,7 @@ class Verb:
 
     :param takes: names of the arguments, in order: `name` is required, `name?` optional, `name...` takes all that
         remain
-    :param announce: line that is printed before; `{name}` is an argument
+    :param announce: line that is printed before the request is sent; `{name}` stands for the value of the argument
     :param vhost: True if it works on one virtual host: `/`, or that of `-p`
     """
 

@@ -1,1 +1,4 @@
-"""Verbs of the control socket, one module for each subject. RabbitMQ's rabbitmqctl documents the verbs of the same name."""
+"""Verbs: operations of the broker that `warren ctl` requests over the control socket, one module for each subject.
+
+RabbitMQ's documentation of rabbitmqctl describes the verbs, which have the same names there.
+"""

@@ -57,7 +57,11 @@ def table(columns: list[str], rows: list[list[Json]]) -> Json:
 
 
 def select_from_table(request: Request, columns: list[str], rows: list[list[Json]]) -> Json:
-    """Return a listing with the columns that the request selects; all columns if it selects none."""
+    """Return a listing with only those columns that the request selects; all columns if it selects none.
+
+    :param columns: headings of all columns
+    :param rows: values of all columns for each object
+    """
     asked, _ = select_columns(request, columns, columns)
     at = [columns.index(column) for column in asked]
     return table(asked, [[row[index] for index in at] for row in rows])
