@@ -84,7 +84,7 @@ class HandleMiddleware(Protocol):
     """An async function around every attempt to handle a message: `app.middleware(handle=...)`.
 
     It may read the delivery before the body is decoded, and passes it or `delivery.replace(...)` to `call_next`.
-    Exceptions of the handler are raised by `call_next`. Its own exceptions count as the handler's:
+    Exceptions of the handler are raised by `call_next`. The middleware's own exceptions count as the handler's:
     `DeadLetter("reason")` dead-letters the message as it was received, `Requeue` requeues it. If it does not call
     `call_next`, the message is acknowledged unhandled.
     """

@@ -58,8 +58,8 @@ class Endpoint:
     def add(self, handler: HandlerSpec) -> None:
         """Add a handler for its message type.
 
-        :raises ConfigError: if the queue has a handler for that type already,
-            or would have one for content without a type and another one.
+        :raises ConfigError: if the queue has a handler for that type already. A
+            handler of foreign content, which has no type, must be the only one.
         """
         name = getattr(handler.kind, "wire_type", "")
         if name in self._specs or (self._specs and ("" in self._specs or not name)):

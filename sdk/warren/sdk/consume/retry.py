@@ -24,7 +24,7 @@ class Retry:
 
     :param attempts: attempts in a row in this process, including the first; at least 1.
     :param first_wait: upper bound of the random wait before the second attempt; the bound doubles with each attempt.
-    :param longest_wait: limit to which that bound doubles.
+    :param longest_wait: largest value of that bound.
     :raises ConfigError: if `attempts` is less than 1, or a wait is not a duration.
     """
 

@@ -12,8 +12,8 @@ _RANDOM: list[str] = []
 """Unused random numbers of 64 bits, as hexadecimal digits."""
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 STEP_BACK_MS = 10_000
-"""Largest step back of the clock, in milliseconds, after which ids still count on from the last one. After a larger
-step the clock has been set, and the ids follow it."""
+"""Largest step back of the system clock, in milliseconds, that new ids ignore: they continue from the time of the last
+id, and so stay sorted. After a larger step new ids take the time of the clock."""
 
 
 def uuid7(milliseconds: int) -> str:

@@ -98,7 +98,7 @@ class Outgoing:
 
 
 def encode_headers(headers: Iterable[tuple[str, Any]]) -> bytes:
-    """Return an encoded header table; received fields keep their types and bytes."""
+    """Return an encoded header table; a `Field` of a received message keeps its AMQP type and its bytes."""
     return b"".join(field_tables.name_bytes(name) + _encoded(value) for name, value in headers)
 
 

@@ -1,4 +1,7 @@
-"""Publisher confirms: a bounded window of unconfirmed messages, exact returns, republishing after a lost connection."""
+"""Publisher confirms: awaits the confirm of each message, with a limit to the number of unconfirmed messages.
+
+Returned messages are assigned to their publishes; after a lost connection, unconfirmed messages are published again.
+"""
 
 from __future__ import annotations
 
@@ -455,7 +458,10 @@ class Publisher:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """Time out overdue publishes. One timer serves all: nearly every message is confirmed long before."""
+        """Fail the publishes whose deadline has passed with `PublishTimeout`, and set the timer to the next deadline.
+
+        One timer serves all messages, because nearly every message is confirmed long before its deadline.
+        """
         self._timer = None
         now = self._loop.time()
         earliest = None

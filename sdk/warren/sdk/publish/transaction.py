@@ -41,7 +41,7 @@ class TransactionChannels:
     """Pool of channels in transaction mode; a channel cannot have confirms and transactions both.
 
     :param on_connection: runs work on the publish connection.
-    :param publisher: has the state of `connection.blocked`, and counts committed messages.
+    :param publisher: knows whether the broker blocks publishers (`connection.blocked`), and counts committed messages.
     """
 
     def __init__(self, on_connection: OnConnection, publisher: Publisher) -> None:

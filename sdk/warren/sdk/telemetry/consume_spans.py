@@ -37,7 +37,7 @@ _processing: ContextVar[ProcessingSpan | None] = ContextVar("warren_processing",
 
 
 def record_failure(error: BaseException) -> None:
-    """Mark the current processing span, if there is one, as failed."""
+    """Mark the span of the message that is being handled as failed; do nothing if there is no such span."""
     processing = _processing.get()
     if processing is not None:
         processing.failed(error)

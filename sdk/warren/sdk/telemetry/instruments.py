@@ -89,8 +89,10 @@ class Instruments:
         """The failure of the user's template has been logged."""
 
     def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
-        """Add the attribute that the user's `template` function returns; its
-        exceptions are logged and affect no message.
+        """Add `messaging.destination.template`, if the user's function
+        `Telemetry.template` returns a value for this address.
+
+        Exceptions of that function affect no message; the first one is logged.
         """
         template = self.options.template
         if template is None:

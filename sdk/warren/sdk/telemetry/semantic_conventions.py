@@ -107,7 +107,7 @@ def outgoing_attributes(name: str, outgoing: Outgoing) -> Attributes:
 
 
 def delivery_attributes(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
-    """Return the attributes of a received message; `delivery_tag` is 0 if the broker did not deliver it."""
+    """Return the attributes of a received message; a `delivery_tag` of 0 is left out."""
     attributes = operation_attributes(name)
     attributes[DESTINATION] = consumer_destination(delivery.exchange, delivery.routing_key, delivery.queue)
     _note_temporary(attributes, delivery.queue)
@@ -129,7 +129,11 @@ def connection_attributes(url: str, client: str, peer: tuple[str, int] | None) -
 
 
 def error_type(error: BaseException) -> str:
-    """Return the `error.type`: the AMQP condition (section 1.1 of the reference) of a reply code, otherwise the class."""
+    """Return the attribute `error.type` of an error.
+
+    For an error with an AMQP reply code that is its name, such
+    as `precondition-failed`; for others the name of the class.
+    """
     code = getattr(error, "reply_code", 0)
     if code in _CONDITIONS:
         return _CONDITIONS[code]

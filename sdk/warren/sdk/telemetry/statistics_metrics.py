@@ -17,7 +17,7 @@ Measurement = tuple[float, str | None]
 
 
 class StatisticsSource(Protocol):
-    """The part of a run of an App that the metrics read."""
+    """The part of `Runtime`, one run of an App, that the metrics read."""
 
     @property
     def name(self) -> str: ...
@@ -204,7 +204,7 @@ class MeterSources:
 
 
 def observe_run(meters: MeterProvider, source: StatisticsSource) -> None:
-    """Export the statistics of a run at each collection of the provider, until `stop_observing`."""
+    """Export the statistics of a run each time the meter provider collects its metrics, until `stop_observing`."""
     sources_of = _sources.get(meters)
     if sources_of is None:
         # Once for each provider: it keeps the first instrument of a name, with its callbacks.

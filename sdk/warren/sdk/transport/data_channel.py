@@ -1,4 +1,7 @@
-"""Data channel: publishes, deliveries, confirms and settlements without a task, future or aiormq object per message."""
+"""Data channel: publishes, deliveries, confirms and settlements of one AMQP channel, at a low cost per message.
+
+No message needs a task, a future or an object of aiormq.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class SupervisedConnection:
             raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
 
     async def wait_up(self) -> Session:
-        """Return the session, as soon as there is one.
+        """Return the live connection (`Session`); wait for one while there is none.
 
         :raises TransportUnavailable: if the connection is closed for good.
         """

@@ -86,7 +86,9 @@ class HandlerRegistry:
     def registrar(
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
     ) -> Register:
-        """Check the options of `app.handle` and return a function that registers the decorated function."""
+        """Check the arguments of `app.handle` and return a function
+        that adds the decorated function as a handler with them.
+        """
         consumer_options = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
@@ -117,7 +119,9 @@ class HandlerRegistry:
         within: Duration,
         options: HandlerOptions,
     ) -> Register:
-        """Check the options of `app.handle.batch` and return a function that registers the decorated function."""
+        """Check the arguments of `app.handle.batch` and return a
+        function that adds the decorated function as a handler with them.
+        """
         if _is_request(message):
             raise ConfigError(
                 f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
