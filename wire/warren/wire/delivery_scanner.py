@@ -90,7 +90,7 @@ class IncompleteMessage:
 class DeliveryScanner:
     """Splits a connection's received bytes into frames, and passes messages and confirms to the listeners of channels.
 
-    :ivar limit: the largest frame that the peer may send, in bytes; the negotiated one, once it is known.
+    :ivar limit: largest frame in bytes that the peer may send; to be set to `frame_max` after its negotiation.
     """
 
     def __init__(self, connection: ConnectionListener) -> None:

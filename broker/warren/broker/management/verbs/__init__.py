@@ -1,4 +1,4 @@
 """Verbs: operations of the broker that `warren ctl` requests over the control socket, one module for each subject.
 
-RabbitMQ's documentation of rabbitmqctl describes the verbs, which have the same names there.
+A verb with the name of a command of rabbitmqctl does what RabbitMQ documents for that command.
 """
