@@ -37,8 +37,8 @@ class ReplayPlan:
         return self.timeout / self.speed
 
     def paid_after(self, order: Order) -> float | None:
-        """Return the real seconds from the order to its payment, at most four times the time to pay; None if it was
-        never paid."""
+        """Return the real seconds from the order to its payment; None if it was never paid. The result is at most four
+        times the time to pay, so that a payment months later does not prolong the replay."""
         if order.delay is None:
             return None
         return min(order.delay, 4 * self.timeout).total_seconds() / self.speed

@@ -35,8 +35,8 @@ class Verdict:
 
     @property
     def unjudged(self) -> int:
-        """Number of orders that cannot be judged, because both outcomes are correct (`near_timeout` and
-        `in_outage`)."""
+        """Number of orders that cannot be judged, because paid in time and paid late would both be correct: the payment
+        was close to the end of the time to pay, or fell into the broker's outage."""
         return self.near_timeout + self.in_outage
 
     @property

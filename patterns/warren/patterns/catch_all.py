@@ -41,10 +41,10 @@ class CatchAll:
     alert. All processes must declare the exchange with the same arguments: `class OrderPlaced(Event,
     exchange=orders.exchange, ...)`.
 
-    :param exchange: the exchange.
-    :param alert: called with each unroutable message, in one of the processes that include the CatchAll; without it,
-        messages are counted and logged. A failed call is retried as a handler is. A call that fails for good does not
-        prevent the report of the next message.
+    :param exchange: the exchange, or its name.
+    :param alert: called with each unroutable message, in one of the processes that include the CatchAll. A call that
+        raises is retried as a handler is; if it fails for good, the next message is still reported. Without an alert,
+        messages are counted and logged.
     """
 
     def __init__(

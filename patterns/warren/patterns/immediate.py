@@ -92,10 +92,12 @@ class Immediate:
         app.handle(bytes, queue=self._returns)(self._handle_return)
 
     async def on_start(self) -> None:
-        """Do nothing: receipts and returned messages arrive as messages."""
+        """Do nothing when the App starts: the App's own consumer reads the queue to which receipts and returned
+        messages come."""
 
     async def on_stop(self) -> None:
-        """Do nothing: the broker deletes the queue of returns with its connection."""
+        """Do nothing: this process's queue for receipts and returned messages is exclusive, so the broker deletes it
+        when the connection closes."""
 
     def handle(
         self, message: Any, *, concurrency: int = 10, retry: RetryPolicy | None = None
@@ -145,8 +147,8 @@ class Immediate:
             self._pending.pop(message_key, None)
 
     async def _send_receipt(self, app: App) -> None:
-        """Send the publisher a receipt for the delivery. This happens before the handler runs, because the handler may
-        take long."""
+        """Send the publisher a receipt for the delivery that is being handled. It is sent before the handler runs,
+        because the publisher waits for it and the handler may take long."""
         delivery = current_delivery()
         returns = delivery.headers.get(RECEIPT_HEADER) if delivery is not None else None
         if delivery is not None and isinstance(returns, str):

@@ -118,7 +118,8 @@ class Partitions:
                 app.handle(message, queue=queue, keys=[key], concurrency=1, **options)(handling)
 
     async def on_start(self) -> None:
-        """Do nothing: the broker chooses the active consumers."""
+        """Do nothing when the App starts: the App's own consumers read the partitions' queues, and the broker chooses
+        the active one of each queue."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -67,7 +67,7 @@ class WorkQueue:
         app.declare(*self.queues)
 
     async def on_start(self) -> None:
-        """Do nothing: work arrives as messages."""
+        """Do nothing when the App starts: the App's own consumers read the queue of each priority."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -119,8 +119,8 @@ class WorkQueue:
 
 
 class _Slots:
-    """Slots for concurrent handlers, granted by priority. A priority with waiting messages is passed over a limited
-    number of times."""
+    """Slots for concurrent handlers, granted to waiting messages by priority. A priority with waiting messages that was
+    passed over `bypass` times gets the next slot before higher ones."""
 
     def __init__(self, slots: int, priorities: int, bypass: int, statistics: WorkQueueStatistics) -> None:
         self._free = slots
@@ -146,8 +146,9 @@ class _Slots:
         self._schedule_dispatch()
 
     def _schedule_dispatch(self) -> None:
-        """Arrange that free slots are granted in the next iteration of the event loop. By then, a handler that has just
-        ended has its next message waiting, which may be the most urgent one."""
+        """Arrange that free slots are granted in the next iteration of the event loop, not at once. Until then, the
+        next prefetched message can take the place of one that was just handled; it may be the most urgent of the
+        waiting ones."""
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)

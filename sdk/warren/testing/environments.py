@@ -16,7 +16,8 @@ from warren.testing.name_rewriting import NameRewriter
 from warren.testing.proxy import RewritingProxy
 
 QUIET_SECONDS: Final = 0.15
-"""Seconds without a frame after which a live broker counts as idle: its internal work cannot be observed."""
+"""Seconds without a frame from or to a live broker after which it counts as idle. The broker's internal work, such as
+dead-lettering, cannot be observed."""
 POLL_SECONDS: Final = 0.01
 
 
@@ -36,9 +37,11 @@ class TestEnvironment(Protocol):
         ...
 
     def open(self, probe: Probe) -> AbstractAsyncContextManager[str]:
-        """Return a context that runs or connects the broker until the block ends; it yields the URL for clients.
+        """Return a context that runs the broker, or a proxy to a live broker, until the block ends. It yields the URL
+        for clients.
 
-        :param probe: returns a description of the clients' current work, empty if they are idle.
+        :param probe: returns a description of the work that the Apps and the test have not finished, empty if they are
+            idle. It is called repeatedly while `advance` and `settle` wait.
         """
         ...
 
@@ -93,11 +96,12 @@ class VirtualEnvironment:
 
 
 class LiveEnvironment:
-    """Live broker behind a proxy, which isolates the test by rewriting names, and divides TTLs and delays by `scale`.
+    """Live broker behind a proxy, which isolates the test by a suffix on the names of queues and exchanges, and divides
+    TTLs and delays by `scale`.
 
-    The broker's time passes all the time, while the test's time stands still between activities. The test's time is the
-    time of the last activity, or the end of the last `advance` if that is later. `advance` counts from there, so
-    waiting for idleness does not use up the test's time.
+    The broker's clock runs all the time, but the test's time stands still while the broker and the Apps are idle. It is
+    the time of the last activity (a frame, or a handler that ran), or the end of the last `advance` if that is later.
+    `advance` counts from there, so waiting for idleness does not use up the test's time.
 
     :param scale: how many times faster than real time the test's time passes.
     """

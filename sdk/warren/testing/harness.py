@@ -23,7 +23,7 @@ GRACE_SECONDS = 0.2
 """Real seconds that running handlers get to finish at the end of a test. Longer is of no use, because the test's time
 no longer passes."""
 STEP_SECONDS = 0.05
-"""Seconds by which the test's time advances at a time while a handler sleeps during `call`."""
+"""Seconds of the test's time by which the clock advances in one step while `call` waits for a handler that sleeps."""
 
 
 class Warren:
@@ -228,7 +228,8 @@ class Warren:
         return self._own
 
     async def _follow(self) -> None:
-        """Start to collect the dead letters of queues that the Apps have declared since the last call."""
+        """Bind the test's queue for dead letters so that it also gets those of the queues that the Apps have declared
+        since the last call."""
         own = self._client()
         for app in self._apps:
             await self._dead_letters.follow(own, app.topology)

@@ -14,8 +14,9 @@ NAME_BYTES: Final = 255
 TIMES: Final = frozenset(
     {"x-message-ttl", "x-expires", "x-delay", "x-delayed-retry-min", "x-delayed-retry-max"}
 )
-"""Queue arguments and message headers in milliseconds that are divided by `scale` on the way to the broker. Timeouts in
-real time are not included."""
+"""Queue arguments and message headers in milliseconds that are divided by `scale` on the way to the broker, because
+they are TTLs or delays in the test's time. Timeouts in real time, such as `x-consumer-timeout`, are left as they
+are."""
 
 _QUEUE = ("queue",)
 _EXCHANGE = ("exchange",)
@@ -71,10 +72,11 @@ class NameRewriter:
         return name.removesuffix(self._suffix)
 
     def rewrite_request(self, payload: bytes) -> tuple[bytes, Method | None, Arguments]:
-        """Rewrite the payload of a method frame from a client.
+        """Return the payload of a method frame from a client with the names that the broker gets, and with TTLs divided
+        by `scale`.
 
-        :return: the new payload, and, for the proxy to record, the method with its rewritten fields. The method is
-            None, and the payload unchanged, if the method contains no names.
+        :return: the new payload; the method; and its fields after the change, by which the proxy records what the test
+            declares. The method is None, and the payload unchanged, if the method contains no names.
         """
         method = _method(payload)
         if method is None:
@@ -154,8 +156,8 @@ class NameRewriter:
         return field_tables.field_of(self._divided(field.value))
 
     def _divided(self, milliseconds: int) -> int:
-        """Divide a TTL or delay by the factor by which the test's time is faster, rounded up so that nothing expires
-        too early."""
+        """Divide a TTL or delay by `scale`, the factor by which the test's time is faster than real time. Round up, so
+        that nothing expires too early."""
         return -int(-milliseconds // self._scale)
 
 

@@ -86,13 +86,14 @@ class Delay:
     has received the message. As `App(delay=Delay())` it also redelivers the messages that a retry policy delays.
 
     :param name: prefix of its exchanges and queues.
-    :param strategy: mechanism that makes messages wait: `BinaryDelayQueues()` (default: steps of 1 s up to 8.5 years,
-        on any broker), or `DelayedExchange()`.
+    :param strategy: mechanism that makes messages wait: `BinaryDelayQueues()` (default: resolution of 1 s, up to 8.5
+        years, on any broker), or `DelayedExchange()`.
     :param store: keeps a record of each message that is published with a `cancel_key`, so that it can be cancelled and
         listed. When such a message is due, it first arrives in the queue `<name>.due`, from which any process with the
         store may forward it.
-    :param keep: how long the record of such a message is kept after its due time; it must be longer than an outage. A
-        message that arrives later, without a record, becomes a dead letter of `<name>.due`. Default one week.
+    :param keep: how long the record of such a message is kept after its due time. A message that arrives later, because
+        the broker or all consumers were down, becomes a dead letter of `<name>.due`. Choose a time longer than any
+        outage. Default one week.
     :raises ConfigError: a parameter of the strategy is out of range.
     """
 
@@ -126,7 +127,8 @@ class Delay:
             app.handle(bytes, queue=self._due)(self._handle_due)
 
     async def on_start(self) -> None:
-        """Reset the state that belongs to an event loop; delayed messages wait in the broker, not here."""
+        """Create the lock for declarations anew, because the App may be started in another event loop. Delayed messages
+        wait in the broker, so nothing else has to start."""
         self._declaring = asyncio.Lock()
 
     async def on_stop(self) -> None:
@@ -151,9 +153,11 @@ class Delay:
     ) -> None:
         """Publish `message` so that it arrives after `delay`, at least once. Return when the broker has confirmed it.
 
-        The target may be deleted during the delay: a message without a target ends in the queue `<name>...lost`.
+        The target may be deleted during the delay. The message then ends in a queue for lost messages, whose name
+        begins with that of this `Delay` and ends with `.lost`.
 
-        :param exchange: exchange for a message without a message class, together with `key`.
+        :param exchange: target exchange, with the routing key `key`; empty for the queue `key`. By default the message
+            goes to the address of its message class; a message without one needs a `key`.
         :param cancel_key: name, chosen by the caller, under which the message can be cancelled before it is due.
             Another message with the same `cancel_key` replaces it.
         :raises ConfigError: the delay is longer than `longest`, the address is too long or missing, or there is a
@@ -187,11 +191,11 @@ class Delay:
         self.statistics.delayed += 1
 
     async def at(self, message: Message | bytes | Mapping[str, Any], when: datetime, **address: Any) -> None:
-        """Publish `message` so that it arrives at `when`, or at once if that time is past; parameters and errors as for
-        `after`.
+        """Publish `message` so that it arrives at `when`, or at once if that time is past. Errors are those of `after`.
 
         The delay is the difference between `when` and the publisher's clock.
 
+        :param address: `exchange`, `key`, `message_id` and `cancel_key`, as for `after`.
         :raises ConfigError: `when` has no time zone.
         """
         if when.tzinfo is None:
@@ -222,8 +226,11 @@ class Delay:
                 yield entry.delayed
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
-        """Return the exchanges and queues that must exist for messages of `queue` to be delayed (see `DelayBackend`).
+        """Return the exchanges, queues and bindings by which messages of `queue` can be delayed, for the App to
+        declare.
 
+        :param queue: queue to which the messages return after the delay.
+        :param delays: durations that the queue's retry policy uses.
         :raises ConfigError: one of these delays is longer than `longest`.
         """
         for delay in delays:
@@ -231,8 +238,8 @@ class Delay:
         return list(self._strategy.target_topology(self.name, "", queue))
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy of the delivery that arrives in `queue` after the delay `after`, rounded up to the strategy's
-        resolution (see `DelayBackend`).
+        """Publish a copy of the delivery that arrives in `queue` after the delay `after`, for the next attempt to
+        handle it. The delay is rounded up to the strategy's resolution.
 
         :raises ConfigError: the delay is longer than `longest`.
         :raises PublishError: the broker has not confirmed the copy.
@@ -246,9 +253,11 @@ class Delay:
         self.statistics.redelivered += 1
 
     async def _handle_due(self, body: bytes, delivery: Delivery) -> None:
-        """Forward a due message to its target, or drop it if it was cancelled or replaced.
+        """Handle a message that was published with a `cancel_key` and is now due: forward it to its target, or drop it
+        if it was cancelled or replaced.
 
-        :raises DeadLetter: it is unknown whether the message was cancelled.
+        :raises DeadLetter: the message arrived so late that its record may be deleted, so it is unknown whether it was
+            cancelled.
         """
         app = self._included()
         cancel_key = str(delivery.headers.get(CANCEL_KEY, ""))
@@ -329,8 +338,11 @@ class Delay:
         return exchange or "", key
 
     async def _entry_point(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
-        """Return the address and headers to publish the message with, after declaring the exchanges and queues from
-        there to its target."""
+        """Return the exchange, routing key and headers with which to publish the message so that it is delayed. Before
+        that, declare the strategy's exchanges, queues and bindings that lead from there to the target.
+
+        :param exchange: target exchange, with the routing key `key`; empty for the queue `key`.
+        """
         if delay <= NOW:
             return EntryPoint(exchange, key, {})
         await self._ensure_declared(
@@ -341,8 +353,13 @@ class Delay:
     async def _ensure_declared(
         self, app: App, what: object, reach: Callable[[], Iterable[Declarable]]
     ) -> None:
-        """Declare the exchanges and queues that `reach` returns, once for each `what`, even if several tasks need them
-        at the same time."""
+        """Declare exchanges, queues and bindings unless this was done before, even if several tasks need them at the
+        same time.
+
+        :param what: identity of the group to declare, by which a repetition is recognised: a message class, or the
+            exchange and routing key of a target.
+        :param reach: returns the group; called only if it must be declared.
+        """
         if what not in self._ensured:
             async with self._declaring:
                 if what not in self._ensured:
@@ -350,8 +367,12 @@ class Delay:
                     self._ensured.add(what)
 
     async def _record(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
-        """Record the message in the store under its `cancel_key`, with its id as `token`, and return its due time in
-        milliseconds."""
+        """Record in the store that a message waits under its `cancel_key`, and return its due time in milliseconds
+        since the epoch.
+
+        :param token: id of the message.
+        :param target: exchange and routing key to which the message goes when it is due.
+        """
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
         entry = DelayRecord(DelayState.WAITING, cancel_key, token, due_ms, *target)
         await self._decide(cancel_key, rules.schedule, entry)

@@ -69,15 +69,16 @@ class DelayLadder:
             app.declare(self.queue(step), wait_queue(self.queue(step).name, step))
 
     async def on_start(self) -> None:
-        """Do nothing: messages wait in the broker."""
+        """Do nothing when the App starts: the delayed messages wait in the broker's queues, which the App has
+        declared."""
 
     async def on_stop(self) -> None:
         """Do nothing: messages continue to wait in the broker."""
 
 
 def _rounded(step: Duration) -> timedelta:
-    """Return the delay rounded up to whole milliseconds, as the broker counts it. Steps that are equal then would share
-    a waiting queue."""
+    """Return the delay rounded up to whole milliseconds, the unit of a queue's TTL. Steps are compared after rounding,
+    because equal ones would share a waiting queue."""
     return timedelta(milliseconds=milliseconds(duration(step)) or 0)
 
 

@@ -21,8 +21,8 @@ from typing import Final
 from warren.patterns.stores.store import RuleResult
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""Milliseconds that a record is kept longer than needed, because the store deletes it by its own clock, which may be
-ahead of the publisher's."""
+"""Milliseconds for which a record is kept beyond its time. The store deletes records by its own clock, which may be
+ahead of the clock of the process that computed the time."""
 
 
 class Cancellation(StrEnum):
@@ -157,8 +157,8 @@ def _write(entry: DelayRecord) -> bytes:
 
 
 def _keep(entry: DelayRecord, now_ms: int, keep_ms: int) -> int:
-    """Return the milliseconds for which to keep the record: longer than the message waits, because it is read when the
-    message arrives."""
+    """Return the milliseconds for which the store must keep the record: until the message is due, then for `keep_ms`,
+    and a minute more because clocks may differ."""
     return max(0, entry.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
 
 

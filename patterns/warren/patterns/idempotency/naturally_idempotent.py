@@ -18,7 +18,7 @@ class _NaturallyIdempotent:
     """
 
     def register(self, app: App) -> None:
-        """Do nothing: the marker needs nothing from the App."""
+        """Do nothing when the App registers the handler: neither a store nor a clock is needed."""
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
         """Run the handler without any protection."""

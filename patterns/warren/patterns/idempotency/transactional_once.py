@@ -34,7 +34,8 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 NOTHING: Final = b"null"
-"""Encoded result of a handler that returns nothing, which the claim inserts in advance."""
+"""Encoded result (JSON) of a handler that returns None. The claim is inserted with it, so only another result needs an
+update before the commit."""
 SWEEP_MS: Final = 30_000
 SWEEP_ROWS: Final = 5000
 
@@ -235,7 +236,7 @@ class TransactionalOnce:
 
 
 class _Statements(NamedTuple):
-    """SQL statements of one table, built only once, because building them costs as much as running them."""
+    """SQL statements on the table of claims, built only once, because building them costs as much as running them."""
 
     claim: Executable
     """Inserts the claim, or takes over an expired one. It returns a row only if the caller has the claim now."""

@@ -69,8 +69,9 @@ class OutboxTables:
         )
 
     async def _create_for(self, session: AsyncSession) -> None:
-        """Create the tables before a caller's transaction writes to them. In SQLite this happens in the caller's
-        transaction, because that may already hold the database's lock."""
+        """Create missing tables before the session's transaction writes a message. In PostgreSQL this is a transaction
+        of its own. In SQLite the table of messages is created in the session's transaction, because that may already
+        hold the database's lock."""
         from sqlalchemy.schema import CreateTable
 
         if session.get_bind().dialect.name == "sqlite":
@@ -173,8 +174,8 @@ def _database_time_ms(session: AsyncSession) -> ColumnElement[int]:
 
 
 def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
-    """Return a query with the values as its rows. It needs a single argument, because both databases limit the number
-    of arguments of a statement."""
+    """Return a query with the values as its rows, for use with `IN`. All values are passed as one array (PostgreSQL) or
+    JSON text (SQLite), because both databases limit the number of parameters of a statement."""
     from sqlalchemy import ARRAY, func, literal, select
 
     if session.get_bind().dialect.name == "sqlite":

@@ -20,7 +20,7 @@ PUBLISH_SECONDS: Final = 30.0
 FIRST_RETRY_SECONDS: Final = 1.0
 MAX_RETRY_SECONDS: Final = 60.0
 MAX_RETRY_TIMES: Final = 10_000
-"""Largest number of refused messages for which a time of the next retry is kept, to limit memory."""
+"""Largest number of refused messages for which the relay keeps the time of the next retry in memory."""
 ERROR_PAUSE_SECONDS: Final = 1.0
 
 
@@ -193,8 +193,11 @@ class Relay:
                 await asyncio.shield(self._tables.delete(confirmed))
 
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> bool:
-        """Schedule a retry of a refused message. Return False if there are too many to keep a retry time for this
-        one."""
+        """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
+
+        :return: False if `MAX_RETRY_TIMES` messages have a scheduled retry already. The message is then skipped, and
+            read again after all later ones.
+        """
         name = _ordering_key(row)
         _, before = self._retry_times.get(name, (0.0, 0.0))
         wait = min(2 * before, MAX_RETRY_SECONDS) if before else self._first_retry

@@ -5,8 +5,9 @@ message id, type, content type, content encoding, correlation id and app id are 
 that was changed, is encrypted with an unknown key, or has no protection becomes a dead letter with the reason, before
 any of it is decoded. Dead letters, delayed and parked messages stay encrypted.
 
-Not hidden: properties, headers, routing keys, sizes. Not prevented: publishing a captured message again, unchanged;
-it has the same message id, by which `Once` recognises it, for as long as `max_age` accepts it.
+Not hidden: properties, headers, routing keys, sizes. Not prevented: somebody who has copied an encrypted message can
+publish it again, unchanged. It is accepted until it is older than `max_age`, but has the same message id, so `Once`
+recognises it as a duplicate.
 
 Costs: 28 bytes per message and about a microsecond, and one more for each kilobyte.
 """
@@ -95,7 +96,7 @@ class Encryption:
         app.middleware(publish=self._encrypt, handle=self._decrypt)
 
     async def on_start(self) -> None:
-        """Do nothing: encryption applies to each message."""
+        """Do nothing when the App starts: it calls this middleware for each message that it publishes or handles."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -19,8 +19,9 @@ AUTHENTICATED_PROPERTIES: Final = (
     "correlation_id",
     "app_id",
 )
-"""Properties that are authenticated with the body. Not included: `reply_to`, which brokers rewrite (direct reply-to),
-and properties that a delay, a dead letter exchange or a replay changes (exchange, routing key, expiration)."""
+"""Properties that are authenticated with the body. Not included: `reply_to`, which a broker replaces in a request with
+direct reply-to, and properties that a delay, a dead letter exchange or a replay changes (exchange, routing key,
+expiration)."""
 KEY_ID_CHARACTERS: Final = 64
 
 
@@ -58,15 +59,19 @@ def parse_header(text: object) -> ProtectionHeader | None:
 def authenticated_data(
     header: ProtectionHeader, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
 ) -> bytes:
-    """Return the bytes that are authenticated with the body: the protection header, the properties, and the headers
-    listed in `names`, in one unambiguous encoding."""
+    """Return the bytes that are authenticated with the body, as JSON: the protection header, the properties in
+    `AUTHENTICATED_PROPERTIES`, and the headers listed in `names`."""
     own = [properties.get(name) for name in AUTHENTICATED_PROPERTIES]
     further = [[name, headers.get(name)] for name in names]
     return json.dumps([str(header), own, further], separators=(",", ":"), default=str).encode()
 
 
 def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> None:
-    """Raise `ConfigError` if a key id cannot be part of the protection header, or the current id has no key."""
+    """Raise `ConfigError` if a key id cannot be part of the protection header, or the current id has no key.
+
+    :param what: name of the caller (`Encryption` or `Signing`) for the error's text.
+    :param current: id of the key that encrypts or signs; None if this process only checks signatures.
+    """
     for key_id in key_ids:
         if not key_id or ";" in key_id or len(key_id) > KEY_ID_CHARACTERS or not key_id.isprintable():
             raise ConfigError(

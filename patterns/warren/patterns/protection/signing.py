@@ -6,8 +6,8 @@ correlation id and app id are signed, with HMAC-SHA-256 (RFC 2104; the same secr
 unknown key becomes a dead letter with the reason, before any of it is decoded. Signatures are compared in constant
 time.
 
-Not prevented: publishing a captured message again, unchanged; it has the same message id, by which `Once` recognises
-it, for as long as `max_age` accepts it.
+Not prevented: somebody who has copied a signed message can publish it again, unchanged. It is accepted until it is
+older than `max_age`, but has the same message id, so `Once` recognises it as a duplicate.
 
 Costs: about 130 bytes per message; a few microseconds with HMAC, about a tenth of a millisecond with Ed25519.
 """
@@ -159,7 +159,7 @@ class Signing:
         app.middleware(publish=self._attach if self._sign is not None else None, handle=self._check)
 
     async def on_start(self) -> None:
-        """Do nothing: signing applies to each message."""
+        """Do nothing when the App starts: it calls this middleware for each message that it publishes or handles."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -10,7 +10,8 @@ from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve
 from warren.sdk import Clock, SystemClock
 
 MAX_KEYS: Final = 10_000
-"""Number of buckets (one per key) above which full buckets are deleted; a full bucket is the same as none."""
+"""Number of buckets (one per key) above which the full ones are deleted. A deleted bucket loses nothing: it is created
+again, full, when its key is used."""
 
 
 class LocalRateLimiter:

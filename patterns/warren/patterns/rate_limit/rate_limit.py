@@ -92,7 +92,7 @@ class RateLimit:
         app.middleware(handle=self._limit)
 
     async def on_start(self) -> None:
-        """Do nothing: the limit applies to each message."""
+        """Do nothing when the App starts: it calls this middleware for each message that it handles."""
 
     async def on_stop(self) -> None:
         """Close the limiter's connections."""

@@ -35,8 +35,9 @@ class KeySequence:
         self._waiting: dict[int, list[asyncio.Future[bool]]] = {}
 
     def wait(self, number: int, now: float) -> asyncio.Future[bool]:
-        """Register a waiting message, and return a future for the end of its wait. The result is True if the number may
-        be handled, and False if the message was evicted and must be delayed."""
+        """Register a message that waits for its turn, and return a future for the end of its wait. The result is True
+        if the message may be handled, or was handled or skipped before. It is False if the message lost its place in
+        memory (was evicted), and must be delayed in the broker."""
         if not self._waiting:
             self.last_progress = now
         ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -44,15 +45,18 @@ class KeySequence:
         return ready
 
     def remove(self, number: int, ready: asyncio.Future[bool]) -> None:
-        """Remove a message that `wait` registered, at the end of its wait."""
+        """Remove a message from the waiting ones at the end of its wait.
+
+        :param ready: future that `wait` returned for it.
+        """
         waiters = self._waiting[number]
         waiters.remove(ready)
         if not waiters:
             del self._waiting[number]
 
     def evict_beyond(self, number: int) -> bool:
-        """Evict the waiting message with the highest number, to make room for the message with `number`. Return False
-        if no waiting message has a higher number."""
+        """Make room in memory for the message with `number`: end the wait of the message with the highest number, so
+        that it is delayed in the broker instead. Return False if no waiting message has a higher number."""
         last = max(self._waiting, default=number)
         waiting = [ready for ready in self._waiting.get(last, ()) if not ready.done()]
         if last <= number or not waiting:
@@ -61,7 +65,8 @@ class KeySequence:
         return True
 
     def evict_all(self) -> None:
-        """Evict all waiting messages: their waits end with the result False."""
+        """End the wait of all messages, because the App closes or the connection was lost. Their futures get the result
+        False, so that they are not handled here: each is delayed, or delivered again by the broker."""
         for waiters in self._waiting.values():
             for ready in waiters:
                 if not ready.done():
@@ -81,8 +86,8 @@ class KeySequence:
         return min(self._waiting)
 
     def reset(self, position: Position) -> None:
-        """Mark the position as not loaded, so that it is read from the store again. It is also replaced by `position`,
-        unless a message is being handled."""
+        """Mark the position as not loaded, so that it is read from the store before the next message is handled. Until
+        then it is `position`, or unchanged if a message is being handled."""
         self.is_loaded = False
         if not self.is_handling:
             self.position, self.is_saved = position, True
@@ -92,7 +97,8 @@ class KeySequence:
         self.position, self.last_progress, self.is_saved = position, now, is_saved
 
     def release_ready(self) -> None:
-        """End the wait of all messages whose number is next, or past, with the result True."""
+        """End the wait of the messages whose number is the next one or a lower one: their futures get the result
+        True."""
         for number, waiters in self._waiting.items():
             if number <= self.position.next_number:
                 for ready in waiters:

@@ -171,7 +171,8 @@ class Resequencer:
             )
 
     async def on_start(self) -> None:
-        """Forget all positions, because another process may have handled messages since they were read."""
+        """Delete the next numbers of all keys from memory, because another process may have handled messages since they
+        were read from the store."""
         self._running = asyncio.Semaphore(self._concurrency)
         self._sequences.clear()
 
@@ -233,7 +234,10 @@ class Resequencer:
 
     def _check_session(self, session: int) -> None:
         """Raise `Requeue` if the connection was lost since the delivery: the broker delivers the message again, perhaps
-        to another process."""
+        to another process.
+
+        :param session: number of lost connections when the message was delivered.
+        """
         if session != self._session:
             raise Requeue
 
@@ -266,9 +270,11 @@ class Resequencer:
         self.statistics.repeated += 1
 
     async def _wait(self, sequence: KeySequence, key: str, number: int) -> bool:
-        """Wait until the number is next, or past. Return False if the message was evicted and must be delayed.
+        """Wait until the message with this number may be handled, or was handled or skipped meanwhile. If `gap_timeout`
+        passes without progress for the key, skip the missing numbers.
 
-        If the sequence makes no progress for `gap_timeout`, the missing numbers are skipped.
+        :return: False if the wait ended early, because a message with a lower number needed the place in memory, the
+            App closes, or the connection was lost. The message must not be handled then.
         """
         self.statistics.waiting += 1
         self.statistics.waited += 1
@@ -338,7 +344,8 @@ class Resequencer:
         return sequence
 
     async def _reload(self, sequence: KeySequence, key: str) -> None:
-        """Read the position from the store, because another process may have handled further messages meanwhile."""
+        """Read the next number of the key from the store, because another process may have handled further messages
+        meanwhile. If it is higher than the one in memory, continue with it."""
         held = read(await self._decide(key, lambda record: RuleResult(record, record)))
         if not sequence.is_loaded:
             sequence.start_is_unknown, sequence.is_loaded = (
@@ -353,7 +360,8 @@ class Resequencer:
             sequence.release_ready()
 
     def _trim(self) -> None:
-        """Delete unused keys from memory if there are too many; the store keeps their positions."""
+        """Delete keys without messages from memory if there are too many. Their next numbers remain in the store, from
+        which they are read again when needed."""
         while len(self._sequences) > MAX_KEYS:
             idle = next(
                 (

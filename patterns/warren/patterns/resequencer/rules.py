@@ -1,4 +1,5 @@
-"""Rules of a key's position: the next number to handle, and the numbers that were skipped."""
+"""Rules of a resequencer's record of one key (its position): the next number to handle, and the numbers that were
+skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Final
 from warren.patterns.stores import RuleResult
 
 MAX_SKIPPED: Final = 100
-"""Number of skipped ranges that are stored for each key; older ranges are forgotten."""
+"""Number of ranges of skipped numbers that are stored for each key; older ranges are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Position:
     """Progress of one key of a resequencer.
 
     :ivar next_number: the next number to handle.
-    :ivar skipped: latest skipped ranges, each with its first and last number.
+    :ivar skipped: latest ranges of numbers that were skipped because their messages did not arrive, each range as its
+        first and last number.
     """
 
     next_number: int

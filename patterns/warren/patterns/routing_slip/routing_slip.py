@@ -198,7 +198,7 @@ class RoutingSlips:
             )
 
     async def on_start(self) -> None:
-        """Do nothing: steps arrive as messages."""
+        """Do nothing when the App starts: the App's own consumers read the steps and compensations."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -255,7 +255,8 @@ class RoutingSlips:
         await self._go_back(slip)
 
     async def _go_forward(self, slip: RoutingSlip) -> None:
-        """Publish the next step, or the message that reports the end if none is left."""
+        """Publish the message of the next planned step. If none is left, publish the message that reports the end of
+        the slip."""
         if not slip.todo:
             results = {step.type: _json(step.result) for step in slip.done}
             await self._end(slip, completed=True, results=results)
@@ -265,7 +266,8 @@ class RoutingSlips:
         await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(next_step.body), "do")
 
     async def _go_back(self, slip: RoutingSlip) -> None:
-        """Publish the compensation of the last executed step, or the message that reports the end if none is left."""
+        """Publish the message that compensates the last executed step. If none is left, publish the message that
+        reports the end of the slip."""
         if not slip.done:
             await self._end(slip, completed=False)
             return
@@ -298,8 +300,8 @@ class _CompensateStep(Command):
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
-    """Return the annotated result type of a function. The other annotations are not evaluated, because they may use
-    names that are local to a function."""
+    """Return the annotated result type of a function. The annotations of its parameters are not evaluated, because they
+    may use names that are not visible in the module."""
     holder = type("Returned", (), {"__annotations__": {"value": function.__annotations__.get("return", Any)}})
     try:
         return get_type_hints(holder, globalns=function.__globals__)["value"]

@@ -72,8 +72,11 @@ class RoutingSlip:
         return replace(self, done=(*self.done, CompletedStep(*step, result)))
 
     def message_id(self, what: str) -> str:
-        """Return the id for the message that the slip sends in its present state for the purpose `what`. The id is the
-        same each time the message is published."""
+        """Return the id for the next message of the slip. It is computed from the slip's id, `what` and the number of
+        steps in `done`, so it is the same each time the message is published.
+
+        :param what: `do` for a step, `undo` for a compensation, `end` for the message that reports the end.
+        """
         return str(uuid5(NAMESPACE, f"{self.id}\n{what}\n{len(self.done)}"))
 
     def header(self) -> str:

@@ -11,7 +11,8 @@ A transition is a plain function of data and message. It must have no effect bes
 again if another process has changed the saga meanwhile.
 
 Costs: three or four store operations per message, and one publish and confirm for each message sent; a quorum queue for
-its events, one for its timeouts, and one wait queue for each of both and for each length of timeout.
+its events and one for its timeouts, a wait queue for each queue with its messages (for those that arrive too early),
+and one for each length of timeout.
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ class Saga(Generic[Data]):
             app.handle(self._due, concurrency=self._concurrency)(self._timed_out)
 
     async def on_start(self) -> None:
-        """Do nothing: messages and timeouts arrive from the saga's queues."""
+        """Do nothing when the App starts: the App's own consumers read the saga's messages and timeouts."""
 
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
@@ -351,8 +352,9 @@ class Saga(Generic[Data]):
             await self._unexpected(key, result.instance, message, delivery)
 
     async def _publish_pending(self, key: str, held: SagaInstance) -> None:
-        """Publish the saga's pending messages in order, and record that they are published. Timeouts go first, so that
-        no full queue can block them."""
+        """Publish the messages that are saved with the saga's state, in order, and record which ones the broker has
+        confirmed. Timeouts are published first, because the publish of another message may fail, for example if its
+        queue is full."""
         if not held.pending:
             return
         app = self._included()
@@ -376,8 +378,8 @@ class Saga(Generic[Data]):
                 )
 
     def _rebuild(self, key: str, held: SagaInstance, pending: PendingMessage) -> tuple[Message, str | None]:
-        """Return a pending message as an object to publish, and the queue for it if the message's class does not
-        determine the address."""
+        """Return the message object for a pending message of the saga's record, and the name of the queue to publish it
+        to: the wait queue of a timeout, or None if the message's class determines the address."""
         if pending.entry is not None:
             due = self._due.wire_key or ""
             after = self._timeouts_ms.get(pending.body, 1) * MILLISECOND
@@ -457,7 +459,8 @@ class _Due(Command):
 
 def _due_message(queue: Queue) -> type[_Due]:
     class Due(_Due, queue=queue, type="saga_timeout"):
-        """Message that reports the end of a state's timeout. The saga's record decides if the timeout still counts."""
+        """Message that the broker delivers at the end of a state's timeout. The timeout has no effect if the saga's
+        record says that the saga has left the state since."""
 
     return Due
 

@@ -142,8 +142,8 @@ class _Request(NamedTuple):
 
 
 def _collect(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request], bool]:
-    """Wait for a request, and return it with those that arrived meanwhile, at most `BATCH`; also return whether the
-    worker must end after them."""
+    """Wait for a request, and return it with those that arrived meanwhile, at most `BATCH`. The second result is True
+    if the queue then had a None, which asks the worker thread to end."""
     batch: list[_Request] = []
     item = requests.get()
     while True:
@@ -183,8 +183,8 @@ def _sweep(database: sqlite3.Connection, now: float) -> int:
 
 
 def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable) -> None:
-    """Pass the results of a batch to the waiting tasks, with one `call_soon_threadsafe` per event loop: one per request
-    would cost more than the changes."""
+    """Set the results of a batch on the futures of the waiting tasks, with one `call_soon_threadsafe` per event loop:
+    one call per request would take longer than the changes in the database."""
     by_loop: dict[
         asyncio.AbstractEventLoop, list[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]
     ] = {}

@@ -22,19 +22,21 @@ from warren.sdk import Clock, SystemClock
 from warren.sdk.extend import AppClock
 
 MAX_CHANGES: Final = 200
-"""Number of announced changes that the record keeps. A leader that has missed more must read everything again."""
+"""Number of announced changes (names of changed items, such as timers) that the election's record keeps. A leader that
+has missed more must read all items again."""
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Stored record of an election: the leader, its heartbeats, and the changes announced to it.
+    """Stored record of an election: the leader, its heartbeats, and the changes that other processes announce to it.
 
     :ivar owner: id of the leading process; empty if there is none.
     :ivar token: number of leaders so far, for use as a fencing token.
     :ivar heartbeats: number of heartbeats of this leader.
     :ivar revision: number of changes announced so far.
-    :ivar changes: latest changes, each with its revision and the name of what was changed.
+    :ivar changes: latest changes, each as its number (1 for the first) and the name of the changed item, such as a
+        timer.
     """
 
     owner: str = ""
@@ -49,8 +51,8 @@ class HeartbeatResult(NamedTuple):
 
     :ivar is_leader: True if this process is the leader.
     :ivar head: record of the election after the heartbeat.
-    :ivar changed_names: names announced as changed since the caller's revision; None if the record does not have all of
-        them any more.
+    :ivar changed_names: names of the items, such as timers, that processes have announced as changed since the revision
+        that the caller passed; None if the record no longer has all of them, so that the leader must read all items.
     """
 
     is_leader: bool
@@ -87,7 +89,8 @@ class LeaderElection:
         """Renew the lease as the leader, or become the leader if there is none or its record has not changed for a
         lease. Otherwise note the leader's record, for comparison by the next call.
 
-        :param revision: last revision whose changes the caller has read.
+        :param revision: number of announced changes that the caller has already read, as of its last heartbeat; -1 if
+            none.
         :raises StoreUnavailable: the outcome is unknown; a leader continues until two thirds of a lease after its last
             successful heartbeat.
         """
@@ -107,7 +110,8 @@ class LeaderElection:
         return HeartbeatResult(head.owner == self.owner, head, _changes_since(head, revision))
 
     async def announce_change(self, name: str) -> None:
-        """Add `name` to the changes in the record, for the leader to read with its next heartbeat."""
+        """Add the name of a changed item, such as a timer, to the election's record. The leader gets it as the result
+        of its next heartbeat."""
         await apply_rule(self._store, self._key, partial(_announce_change, name=name))
 
     async def resign(self) -> None:

@@ -38,9 +38,10 @@ answer."""
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Stored timer; its record has fields with the same names.
+    """Stored timer; its record has fields with the same names. Times are milliseconds since the epoch.
 
-    :ivar spec: schedule of the timer, as `spec_of` returns it.
+    :ivar spec: schedule of the timer: `{"at_ms": ...}` for a date, `{"every_ms": ...}` for an interval, or `{"cron":
+        ..., "zone": ...}`.
     :ivar type: wire type of the message to publish.
     :ivar body: message to publish, as JSON.
     :ivar missed: `catch_up` or `skip`: handling of a time at which no process was running.
@@ -48,7 +49,8 @@ class Timer:
     :ivar next_ms: time at which it is due next.
     :ivar firing: True while the message for `next_ms` is being published.
     :ivar fired: number of times that it was published.
-    :ivar token: token of the last `put` or `cancel`.
+    :ivar token: random token of the last `put` or `cancel`, by which a caller that repeats it recognises its own
+        change.
     :ivar standing: True if the timer is put at each start of an App; its record is then kept long after it has fired,
         so that it is not put again.
     :ivar over: `fired` or `cancelled` if it has no further time, else empty.
@@ -68,8 +70,11 @@ class Timer:
     over: str = ""
 
     def message_id(self, owner: str) -> str:
-        """Return the message id for the publish at `next_ms`. The id is the same whichever process publishes the
-        message, and however often."""
+        """Return the message id for the publish at `next_ms`. It is computed from the timer and that time, so it is the
+        same whichever process publishes the message, and however often.
+
+        :param owner: name of the set of timers.
+        """
         return str(uuid5(NAMESPACE, "\n".join((owner, self.name, self.type, self.body, str(self.next_ms)))))
 
     def has_same_definition(self, other: Timer) -> bool:
@@ -139,8 +144,12 @@ def begin_firing(
 
 
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
-    """Record that the timer's message was published; the answer is the timer with its next time, or None if there is
-    none."""
+    """Record that the timer's message was published, and set the timer to its next time.
+
+    :return: the rule's answer is the stored timer, waiting for its next time, or None if it was cancelled or has no
+        further time. If the record was changed meanwhile, for example by a new timer with the same name, it is left as
+        it is, and its timer is the answer.
+    """
     held = read(record)
     if held is None or not held.has_same_definition(timer) or held.next_ms != timer.next_ms:
         return RuleResult(record, held)
@@ -148,8 +157,12 @@ def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleRes
 
 
 def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
-    """Store the timer with its first time after `now_ms`, or as fired if there is none. All times before are passed
-    over, because one message is enough for any number of missed times."""
+    """Store the timer with its first time after `now_ms`, or as fired if it has no further time. Earlier times are
+    passed over, because one message is enough for any number of missed times.
+
+    :param count: number of publishes of the timer so far, to be stored.
+    :return: the rule's answer is the timer with its next time, or None if it has none.
+    """
     next_ms = next_time_ms(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
     if next_ms is None or "at_ms" in held.spec:
         over = replace(held, firing=False, fired=count, over=FIRED)
