@@ -127,7 +127,10 @@ PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
 
 
 class PortabilityChecks:
-    """Portability checks of one broker. They run after an operation has passed the broker's own checks."""
+    """Checks of operations for features that RabbitMQ 4.3 refuses or ignores, with the settings of one broker.
+
+    They run after an operation has passed the broker's own checks.
+    """
 
     def __init__(self, strict: bool) -> None:
         """:param strict: True to refuse what RabbitMQ 4.3 refuses, with its code and text; False to log it only."""
@@ -169,7 +172,7 @@ class PortabilityChecks:
     def check_queue(
         self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
     ) -> None:
-        """Check the portability of a queue.declare whose queue does not exist yet.
+        """Check a queue.declare for a new queue: does it use features that RabbitMQ 4.3 refuses or ignores?
 
         :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
         :param raw: the encoded arguments, from which `arguments` were parsed.
@@ -192,7 +195,7 @@ class PortabilityChecks:
             self.check("deduplication")
 
     def check_exchange(self, kind: bytes, raw: bytes) -> None:
-        """Check the portability of an exchange.declare whose exchange does not exist yet.
+        """Check an exchange.declare for a new exchange: does it use features that RabbitMQ 4.3 refuses or ignores?
 
         :param kind: the exchange type.
         :param raw: the encoded arguments.

@@ -46,7 +46,9 @@ class InternalQueues:
         """Internal queues from before a restart whose exchange or queue is not restored yet, by name."""
 
     def add_for_exchange(self, exchange: Exchange, rule: DeduplicationRule | None) -> None:
-        """Make the internal queues that a new exchange needs: one for delayed messages, one for deduplication keys.
+        """Make the internal queues of a new exchange: for its delayed messages, and for its deduplication keys.
+
+        An exchange that does not delay or deduplicate needs none.
 
         :param rule: its deduplication settings; None if it does not deduplicate.
         """

@@ -65,6 +65,8 @@ class ConsumptionRate:
 class MemoryBudget:
     """Guard of the memory that messages in queues take: pages contents out to disk, or blocks publishers.
 
+    Publishers are blocked (connection.blocked) only if paging cannot keep up with them.
+
     :param budget: bytes that the messages of all queues may take together.
     """
 
@@ -113,7 +115,7 @@ class MemoryBudget:
         self.timer = self.next_slice = self.unacked_timer = None
 
     def memory_bytes(self) -> i64:
-        """Return the approximate bytes of memory that the messages of all watched queues take."""
+        """Return the approximate bytes of memory that the messages of all queues with waiting messages take."""
         total: i64 = 0
         for queue in self.rates:
             total += queue.ready.memory_bytes()

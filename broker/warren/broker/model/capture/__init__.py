@@ -1,1 +1,1 @@
-"""Capture of life-cycle events of messages and consumers into an event stream."""
+"""Recording of life-cycle events (publishes, deliveries, acknowledgements and so on) in an event stream."""

@@ -1,4 +1,7 @@
-"""Writing of captured life-cycle events to a stream of their virtual host. The stream is declared if it is missing."""
+"""Writing of life-cycle events (publishes, deliveries and so on) to a stream of the virtual host that they are from.
+
+The stream is declared if it is missing.
+"""
 
 from __future__ import annotations
 

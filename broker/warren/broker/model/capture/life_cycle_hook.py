@@ -39,7 +39,7 @@ It is a lone high surrogate, to which no message id is decoded.
 
 
 def is_event_batch(content: bytes) -> bool:
-    """Return True if a message holds a batch of life-cycle events, by its property `type`."""
+    """Return True if a message holds a batch of life-cycle events, which its property `type` shows."""
     header = header_payload(content)
     if ENCODED_BATCH_TYPE not in header:
         return False
@@ -53,7 +53,8 @@ class LifeCycleHook(EventBatcher):
     """Capture hook of one virtual host: turns the steps in the life of its messages and consumers into events.
 
     The event stream itself has no hook. Messages that hold batches of events and are published by others (the SDK,
-    another broker) make no events either: otherwise reading events would make events without end.
+    another broker) make no events either: otherwise each delivery of a batch would be a new event, which is delivered
+    in a batch again, and so on without end.
     """
 
     publishing_batch: bool = False
@@ -79,7 +80,7 @@ class LifeCycleHook(EventBatcher):
         """Begin to record the events of a publish. Calls of `enqueued` for its queues follow, then `publish_finished`.
 
         :param origin: the name of the publisher's connection.
-        :param unrouted_reason: why the message reaches no queue; empty if it reaches one.
+        :param unrouted_reason: the reason why the message is in no queue; empty if it was routed to one.
         """
         self.origin = origin
         self.publishing_batch = is_event_batch(message.content)
@@ -122,7 +123,7 @@ class LifeCycleHook(EventBatcher):
         self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), message.body_size)
 
     def publish_finished(self, message: Message, rejected: bool) -> str | None:
-        """End the capture of the publish that `publish_started` began.
+        """Record the outcome of the publish that `publish_started` began.
 
         Return the message's id, for the later call of `confirmed`; None if the message holds a batch of events.
 

@@ -22,7 +22,10 @@ class BindingSelector(Protocol):
 
     @property
     def inspects_message(self) -> bool:
-        """True if two messages with the same routing key may go to different destinations."""
+        """True if messages with the same routing key may go to different destinations.
+
+        Their routes are then not cached.
+        """
         ...
 
     def add(self, binding: Binding) -> None:

@@ -125,7 +125,7 @@ class RuntimeParameters:
 
 
 def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
-    """Check the portability of a policy: log the use of features that RabbitMQ 4.3 refuses or ignores.
+    """Check a policy for features that RabbitMQ 4.3 refuses or ignores, and log their use.
 
     :raises InvalidPolicy: if the checks are strict and RabbitMQ would refuse the policy.
     """

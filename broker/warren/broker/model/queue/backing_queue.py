@@ -474,7 +474,7 @@ class BackingQueue:
         return messages
 
     def clear(self) -> None:
-        """Remove all messages, and leave the log as it is."""
+        """Remove all messages from memory, and leave the log as it is."""
         for part in (self.q1, self.q2, self.q3, self.q4, self.paging_out):
             part.clear()
         self.returned.clear()

@@ -77,7 +77,7 @@ class Delta:
         self.clear()
 
     def clear(self) -> None:
-        """Empty the delta, and leave the log as it is."""
+        """Empty the delta (the messages that are on disk only), and leave the log as it is."""
         self.count = 0
         self.bytes = 0
         self.excluded = {}

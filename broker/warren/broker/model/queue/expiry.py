@@ -1,6 +1,6 @@
 """Expiry of messages (per-message and per-queue TTL) and of unused queues (x-expires).
 
-Messages expire at the head of the queue only: a message with a longer TTL keeps the expired ones behind it
+Messages expire at the head of the queue only: expired messages stay while one with a longer TTL is before them
 (https://www.rabbitmq.com/docs/ttl).
 """
 

@@ -382,7 +382,9 @@ class Queue:
         return [message for message in messages if message.content] if absent else messages
 
     def log_delivery_count(self, message: Message) -> None:
-        """Record in the log how often a message was requeued, and that it is redelivered."""
+        """Record in the log the number of requeues of a message, and that it is redelivered, for the time after a
+        restart.
+        """
         pager = self.pager
         if message.stored and pager is not None:
             pager.log.record_delivery_count(pager.queue_log, message.sequence, message_mark(message))

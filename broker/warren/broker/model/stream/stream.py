@@ -295,7 +295,10 @@ class Stream(Queue):
         self.unacked -= len(messages)
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """Settle unacknowledged messages whose channel ends: a stream keeps its messages, so that nothing is put back."""
+        """Settle unacknowledged messages whose channel ends.
+
+        A stream keeps its messages, so that nothing is put back.
+        """
         self.unacked -= len(messages)
 
     # -- consumers and deletion
