@@ -111,8 +111,8 @@ class Compactor:
     def _find_wasteful(self, synced: int) -> Segment | None:
         """Return the oldest segment if the log is much larger than its live messages, or has too many segments.
 
-        In the first case more than half of the log is dead: even copying all live messages frees more bytes than it
-        writes.
+        In the first case less than half of the log's bytes are of live messages: even if all of these are copied, more
+        bytes become free than are written.
         """
         segments = self._segments.segments
         if len(segments) < 2:

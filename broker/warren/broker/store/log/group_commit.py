@@ -50,7 +50,7 @@ class Gate(Protocol):
 class GroupCommit:
     """Hands batches to the writer thread and releases them once they are durable, so that confirms are sent.
 
-    :param gate: the definitions that must be on disk before a batch is released, if any.
+    :param gate: the definitions database: changes submitted there before a batch must be on disk before its release.
     :param close_batch: closes the current batch and passes it to `add`, if it holds anything.
     :param on_released: called for each released batch, in order.
     """
@@ -86,11 +86,11 @@ class GroupCommit:
         return bool(self._ready)
 
     def submitted_change(self) -> int:
-        """Return the number of the last submitted change of the definitions, 0 without definitions."""
+        """Return the number of the last submitted change of the definitions; 0 without a definitions database."""
         return self._gate.submitted if self._gate is not None else 0
 
     def committed_change(self) -> int:
-        """Return the number of the last committed change of the definitions, 0 without definitions."""
+        """Return the number of the last committed change of the definitions; 0 without a definitions database."""
         return self._gate.committed if self._gate is not None else 0
 
     def schedule(self) -> None:

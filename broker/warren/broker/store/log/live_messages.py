@@ -1,4 +1,4 @@
-"""Live messages of the log: a bitmap for each queue and segment."""
+"""Live messages of the log, which are those still in their queue: a bitmap for each queue and segment."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Extent:
 
 
 class LiveMessages:
-    """The live messages of one queue in all segments."""
+    """The live messages of one queue (those not acknowledged) in all segments of the log."""
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
@@ -164,10 +164,10 @@ class LiveMessages:
             self.extents = [extent for extent in self.extents if extent.live]
 
     def clear(self, change: i64) -> None:
-        """Remove all messages of a deleted queue.
+        """Mark all messages of a deleted queue as no longer live.
 
-        :param change: number of the change of the definitions that deletes the queue; the segments are not deleted
-            before it is on disk.
+        :param change: number of the change of the definitions that deletes the queue: the segments of its messages are
+            not deleted before this change is on disk.
         """
         for extent in self.extents:
             segment = extent.segment
@@ -178,7 +178,7 @@ class LiveMessages:
         self.extents = []
 
     def take(self, segment: Segment, sequence: i64) -> bool:
-        """Remove a message that has been copied out of a segment; return whether it was live there."""
+        """Mark a message as no longer live in a segment, to copy it to a newer one; return whether it was live."""
         for extent in self.extents:
             if extent.segment is segment and extent.remove(sequence, sequence):
                 if extent.live == 0:

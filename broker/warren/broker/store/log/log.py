@@ -86,7 +86,8 @@ class Log:
     Methods that append a message take it in two parts, and recovery returns `head + content`. `head` holds what
     successive messages of a queue usually have in common, such as exchange and routing key. The queue passes the same
     bytes object for it again and again: a comparison by identity then shows that the messages can share a record.
-    `content` is the rest. The methods return the log position of the message, from which `lookup` reads it back.
+    `content` is the rest. The methods return the log position of the message (segment and offset, as one number), from
+    which `lookup` reads it back.
 
     :param gate: the definitions database: a batch is confirmed once all changes submitted there before it are on disk.
     :param segment_size: bytes after which a new segment is begun.
@@ -502,7 +503,7 @@ class Log:
     # Batches
 
     def close_batch(self) -> None:
-        """Close the current batch: write its acknowledgements as records and queue it for the writer thread."""
+        """Append the pending acknowledgements and delivery counts, and queue the batch for the writer thread."""
         # The list stays whole in between: the segment may change, and then the messages of all of them are in the old one.
         for queue in self._changes.queues:
             if not queue.dropped:

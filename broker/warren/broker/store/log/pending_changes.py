@@ -1,4 +1,4 @@
-"""Queues and streams that have changes for the next batch, and the delay of acknowledgements."""
+"""Queues and streams with something to write in the next batch, and the time that acknowledgements wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.broker.store.stream.stream_log import StreamBatch, StreamLog
 
 
 class PendingChanges:
-    """Queues and streams with changes for the current batch.
+    """Queues and streams with changes to write in the current batch: messages, acknowledgements, counts, offsets.
 
     A message is written at once. An acknowledgement, a delivery count or a stored offset waits for a message to be
     written in the same batch, for `ack_delay` seconds at most.
@@ -35,18 +35,18 @@ class PendingChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def add_queue(self, queue: QueueLog) -> None:
-        """Note that a queue has changes."""
+        """Note that a queue has messages, acknowledgements or delivery counts for the current batch."""
         if not queue.has_changes:
             queue.has_changes = True
             self.queues.append(queue)
 
     def add_delayed(self, queue: QueueLog) -> None:
-        """Note that a queue has changes that may wait for `ack_delay`."""
+        """Note that a queue has acknowledgements or delivery counts, which may wait for `ack_delay`."""
         self.add_queue(queue)
         self.start_delay()
 
     def add_stream(self, stream: StreamLog) -> None:
-        """Note that a stream has changes."""
+        """Note that a stream has messages or stored offsets for the current batch."""
         if not stream.has_changes:
             stream.has_changes = True
             self.streams.append(stream)

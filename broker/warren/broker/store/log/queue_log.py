@@ -46,7 +46,7 @@ class QueueLog:
         """Sequences of those copies that do not outlive the process."""
 
     def begin_added_range(self, sequence: i64) -> None:
-        """Begin a new range of appended sequences."""
+        """Begin a range of appended sequences with this one, because it does not follow the last one."""
         if self.added_last != NONE:
             self.added.append(self.added_first)
             self.added.append(self.added_last)
@@ -54,7 +54,7 @@ class QueueLog:
         self.added_last = sequence
 
     def begin_ended_range(self, sequence: i64) -> None:
-        """Begin a new range of acknowledged sequences."""
+        """Begin a range of acknowledged sequences with this one, because it does not follow the last one."""
         if self.ended_last != NONE:
             self.ended.append(self.ended_first)
             self.ended.append(self.ended_last)
@@ -62,7 +62,7 @@ class QueueLog:
         self.ended_last = sequence
 
     def take_added(self) -> list[int]:
-        """Return the ranges that were appended since the last call, as first, last, first, last, ..."""
+        """Return the sequences appended since the last call, as ranges: first, last, first, last, ..."""
         ranges = self.added
         if self.added_last != NONE:
             ranges.append(self.added_first)

@@ -17,7 +17,7 @@ from warren.broker.store.log.record_format import (
 
 
 class RecordGroup:
-    """The entries of a group, and the messages that it adds and ends."""
+    """Encoded entries of a group record, and the messages that the group appends and acknowledges."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -28,25 +28,30 @@ class RecordGroup:
         """Messages that the group acknowledges: queue, sequence."""
 
     def add_message(self, queue: QueueLog, sequence: i64, payload: bytes) -> None:
-        """Add a message."""
+        """Add a message of one queue to the group."""
         self.entries.append(encode_group_entry(MESSAGE, queue.incarnation, sequence, payload))
         self.added.append((queue, sequence, HEADER + len(payload)))
 
     def add_fan_out(self, targets: list[tuple[QueueLog, int]], payload: bytes, share: i64) -> None:
-        """Add one message for several queues; `share` is the number of its bytes that are counted for each queue."""
+        """Add one message for several queues to the group.
+
+        :param targets: the queues, each with the sequence of the message there.
+        :param payload: the payload of its FAN_OUT record.
+        :param share: bytes that are counted for each queue.
+        """
         queue, sequence = targets[0]
         self.entries.append(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))
         for queue, sequence in targets:
             self.added.append((queue, sequence, share))
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
-        """Add an acknowledgement."""
+        """Add the acknowledgement of a message to the group."""
         payload = pack_pairs([sequence, sequence])
         self.entries.append(encode_group_entry(ACK, queue.incarnation, sequence, payload))
         self.ended.append((queue, sequence))
 
     def record_delivery_count(self, queue: QueueLog, sequence: i64, count: i64) -> None:
-        """Add a delivery count."""
+        """Add the new delivery count of a message to the group."""
         payload = pack_pairs([sequence, count])
         self.entries.append(encode_group_entry(DELIVERY_COUNT, queue.incarnation, sequence, payload))
 

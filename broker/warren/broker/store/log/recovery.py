@@ -214,7 +214,7 @@ class _LogScan:
         return index, damage
 
     def _cut(self, path: str, size: int) -> None:
-        """Cut off a torn tail and sync.
+        """Cut a segment's file to `size` bytes, where its torn tail begins, and sync it.
 
         Sync even without a torn tail: what was read may have been in the page cache only, and a segment must be whole
         on disk before the next one is begun.

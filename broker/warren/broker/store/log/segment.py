@@ -10,7 +10,7 @@ from warren.broker.store.index.index_format import SegmentIndex
 
 
 class Segment:
-    """One file of the log, with the amount of live messages in it."""
+    """One file of the log, with number and bytes of the live messages in it (those not acknowledged)."""
 
     def __init__(self, number: i64, size: i64) -> None:
         self.number = number

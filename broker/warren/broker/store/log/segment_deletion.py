@@ -25,7 +25,7 @@ class SegmentDeletion:
         self._jobs = jobs
 
     def run(self, synced: i64, committed: i64, queues: Mapping[int, QueueLog]) -> None:
-        """Have the writer thread delete the segments that are no longer needed.
+        """Have the writer thread delete the oldest segments, up to the first that is still needed.
 
         :param synced: number of the last batch that is on disk.
         :param committed: number of the last change of the definitions that is on disk.

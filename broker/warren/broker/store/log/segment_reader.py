@@ -1,4 +1,4 @@
-"""Sequential reading of a segment, record by record in bounded memory, past damaged places."""
+"""Sequential reading of a segment, record by record in bounded memory; damaged places are skipped and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing and syncing of the segment files, with preallocated room so that a sync has only data to write."""
+"""Writing and syncing of the segment files, with preallocated room: most syncs need not write a new file size."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SegmentWriter:
         self._has_unsynced = False
 
     def write(self, number: int, start: int, data: bytes, durable: bool) -> bool:
-        """Write at `start` of a segment, and sync if the data has to be durable.
+        """Write data at offset `start` of a segment, and sync the file if the data has to be durable.
 
         A new segment is begun only after the one before is finished, so that only the last one can be torn.
 

@@ -28,7 +28,7 @@ class Batch:
     :param change: number of the change of the definitions that must be on disk before the batch is confirmed.
     :param end: log position behind its last byte.
     :param durable: False if it holds only spilled messages: it is written and not synced.
-    :param streams: the parts that it writes to streams.
+    :param streams: the messages and stored offsets of streams that are written with it, one part for each stream.
     """
 
     def __init__(

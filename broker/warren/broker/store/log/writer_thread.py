@@ -172,6 +172,8 @@ class WriterThread:
         """Wait for room on a full disk: do another job if there is one, else wait `retry` seconds.
 
         Other jobs are done because the deletion of segments frees space.
+
+        :return: the job that ends the thread, if it was next; else None.
         """
         try:
             return self._do(self.jobs.get(timeout=self._retry))

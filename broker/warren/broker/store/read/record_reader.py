@@ -1,4 +1,4 @@
-"""Reading of messages from the log by their log position, many at a time."""
+"""Reading of messages from the log by their log position (segment and offset, as one number), many at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ crc32: Final = zlib.crc32
 
 
 class RecordReader:
-    """Reads messages of one log by position. A record counts only if it is intact and holds the requested message.
+    """Reads messages of one log by position; finds one only if the record there is intact and holds that message.
 
     :param identity: the data folder's random number, which seeds the checksums.
     :param block: size of a block in bytes.

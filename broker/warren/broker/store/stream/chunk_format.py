@@ -209,7 +209,7 @@ def encode_sparse_index(index: SparseIndex) -> bytes:
 
 
 def decode_sparse_index(payload: bytes) -> SparseIndex:
-    """Return the index in an INDEX chunk's payload, given without the trailer."""
+    """Return the sparse index in the payload of an INDEX chunk; `payload` does not include the trailer."""
     index = SparseIndex()
     for offset, timestamp, position in _INDEX_ENTRY.iter_unpack(payload):
         index.add(offset, timestamp, position)
@@ -217,7 +217,7 @@ def decode_sparse_index(payload: bytes) -> SparseIndex:
 
 
 def encode_trailer(position: i64, next_offset: i64, timestamp: i64, last_chunk: i64, seed: int) -> bytes:
-    """Return the trailer of a closed segment."""
+    """Return the trailer of a closed segment, from the attributes of `Trailer` and the seed of its CRC."""
     data = _TRAILER.pack(position, next_offset, timestamp, last_chunk)
     return data + _CRC.pack(zlib.crc32(data, seed))
 

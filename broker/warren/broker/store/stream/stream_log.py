@@ -127,7 +127,7 @@ class StreamLog:
 
     @property
     def first(self) -> i64:
-        """Offset of the oldest message."""
+        """Offset of the oldest message; if no message is stored, that of the next one to be written."""
         return self.segments[0].first if self.segments else self.committed
 
     @property
@@ -297,11 +297,11 @@ class StreamLog:
     # Retention
 
     def apply_retention(self, not_before: i64) -> bool:
-        """Remove the oldest segments that exceed `max_bytes`, or whose messages are all older than a time.
+        """Remove the oldest segment as long as the stream exceeds `max_bytes` or all messages of it are too old.
 
         A consumer that is reading a removed segment gets nothing more of it.
 
-        :param not_before: time in milliseconds since 1970.
+        :param not_before: time in milliseconds since 1970; older messages are too old.
         :return: True if another segment may be removed once the messages after it are on disk: the caller tries again
             then.
         """

@@ -24,7 +24,7 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 
 @dataclass
 class RecoveredStream:
-    """Segments, offsets and time of one stream, as found on disk."""
+    """Segments, next offset, consumers' stored offsets and time of the last chunk of one stream, as found on disk."""
 
     segments: list[StreamSegment] = field(default_factory=list)
     """The segments, oldest first."""
@@ -38,7 +38,7 @@ class RecoveredStream:
 
 @dataclass
 class StreamRecovery:
-    """The result of `recover_streams`."""
+    """Result of `recover_streams`: the streams, the damage found, and the files that belong to no known stream."""
 
     streams: dict[int, RecoveredStream] = field(default_factory=dict)
     """The streams by incarnation."""

@@ -73,7 +73,7 @@ class StreamSegment:
         return b"".join((head, payload, trailer))
 
     def index(self, files: Files) -> SparseIndex:
-        """Return the index, from the file if it is not in memory; an empty one if it is damaged.
+        """Return the segment's sparse index, read from its file if it is not in memory; an empty one if it is damaged.
 
         :raises OSError: it cannot be read.
         """

@@ -27,7 +27,7 @@ class StreamStore:
     :param loop: the event loop on which the streams are used.
     :param folder: the data folder; None keeps the streams in memory.
     :param log: the log whose batches write the streams.
-    :param gate: the definitions: the files of a deleted stream stay until its deletion is on disk there.
+    :param gate: the definitions database: the files of a deleted stream stay until its deletion is on disk there.
     :param recovery: the streams that were found in the data folder.
     """
 
