@@ -382,8 +382,9 @@ class Queue:
         return [message for message in messages if message.content] if absent else messages
 
     def log_delivery_count(self, message: Message) -> None:
-        """Record in the log the number of requeues of a message, and that it is redelivered, for the time after a
-        restart.
+        """Record in the log the number of requeues of a message, and that it is redelivered.
+
+        So both are known after a restart.
         """
         pager = self.pager
         if message.stored and pager is not None:
