@@ -19,8 +19,8 @@ class PipelineError(Exception):
 
 
 class SparkFailed(OSError):
-    """Error of Spark itself, for lack of disk, memory or cluster. The message is one line; Spark's log has the
-    details.
+    """Error of Spark itself, such as a full disk, too little memory, or an unreachable cluster. The message is one
+    line; Spark's log has the details.
     """
 
 

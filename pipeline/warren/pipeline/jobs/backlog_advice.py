@@ -24,11 +24,11 @@ ACCEPTABLE_WAIT = 1.0
 """Backlog for which no measure is recommended unless it grows, as the time in seconds that the consumers take to handle
 its messages."""
 HIGH_REDELIVERY_SHARE = 0.2
-"""Share of redeliveries among the deliveries from which on failing messages are worth a measure of their own, because
-handling them again takes much of the consumers' time."""
+"""Share of redeliveries among all deliveries from which on handling the failing messages is recommended, because
+redeliveries take much of the consumers' time."""
 HIGH_IDLE_SHARE = 0.1
-"""Share of its time without a message from which on a consumer counts as waiting for the broker, while the queue has
-ready messages."""
+"""Share of its time without a message from which on a consumer counts as kept waiting by the broker, although the queue
+has ready messages."""
 LARGE_PREFETCH = 1000
 """Prefetch from which on a larger one is not recommended: with so many messages delivered ahead, a consumer that is
 idle does not wait for messages in transit."""

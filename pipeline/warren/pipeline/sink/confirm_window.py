@@ -16,7 +16,8 @@ class ConfirmWindow:
 
     def __init__(self) -> None:
         self.size = 0
-        """Bytes of the unconfirmed and refused messages."""
+        """Bytes of the messages that are unconfirmed, or refused by the broker (`basic.nack`) and not published again
+        yet."""
         self.confirmed = 0
         """Number of messages confirmed so far, over all channels that a publisher has used."""
         self.returned: ReturnFields | None = None
@@ -95,7 +96,7 @@ class ConfirmWindow:
         self.returned = decode_return(method)
 
     def blocked(self, reason: str | None) -> None:
-        """Store that the broker blocks the connection.
+        """Store the reason for which the broker blocks this connection, or that it no longer blocks it.
 
         :param reason: reason of `connection.blocked`; None for `connection.unblocked`
         """

@@ -41,9 +41,9 @@ class KeySet:
         }
 
     def _at(self, place: int, asked: _Halves) -> bool:
-        """Return whether a key is in the set, given the index of the first key with the same first half.
+        """Return whether a key is in the set, given the index of the first key whose first eight bytes are equal.
 
-        :param place: index in the sorted keys
+        :param place: that index in the sorted keys
         :param asked: the two halves of the key
         """
         while place < len(self._first) and self._first[place] == asked[0]:
@@ -54,5 +54,5 @@ class KeySet:
 
 
 def as_halves(joined: bytes | bytearray) -> _Halves:
-    """Convert concatenated keys to an array with two 64-bit numbers for each key."""
+    """Convert concatenated keys of 16 bytes to an array with two 64-bit numbers for each key."""
     return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY_BYTES // 8)

@@ -64,7 +64,7 @@ class Segment:
     """Pairs of the position of a chunk's first message and the chunk's byte offset, for the first chunk and some later
     ones."""
     size: int = 0
-    """Size of the file in bytes; 0 once it is removed."""
+    """Size of the segment file in bytes; 0 when it has been removed."""
 
     @property
     def keys_path(self) -> Path:
@@ -246,7 +246,7 @@ class Segments:
             sync_folder(self._folder.path)
 
     def _scan(self, segment: Segment, newest: bool) -> None:
-        """Read the chunks of a segment file, to record their positions and keys.
+        """Read the chunks of a segment file, to record their positions and the deduplication keys of their messages.
 
         :param newest: whether it is the segment to which messages are appended
         """

@@ -51,7 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least_two(text: str) -> int:
-    """Parse the value of `--burst-least`: the number of deaths from which on they are a burst."""
+    """Parse the value of `--burst-least`: the number of deaths (dead-letterings) at short intervals from which on they
+    count as a burst.
+    """
     try:
         count = int(text)
     except ValueError:
@@ -62,7 +64,7 @@ def at_least_two(text: str) -> int:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each dead letter, with its queue, reason and times of death."""
+    """Return one row for each dead letter, with queue, reason and times of its deaths (dead-letterings)."""
     return letters_of(messages)
 
 
@@ -79,7 +81,9 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the queues and reasons with the most deaths, and the largest bursts."""
+    """Print the queues and reasons for which the most messages were dead-lettered, and the largest bursts of dead
+    letters.
+    """
     from rich.table import Table
 
     table = Table(title=f"{summary.deaths:,} deaths of {summary.messages:,} messages", title_justify="left")

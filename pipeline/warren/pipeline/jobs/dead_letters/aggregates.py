@@ -194,6 +194,8 @@ def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
 def ranked(deaths: DataFrame, *columns: str, limit: int) -> list[Row]:
     """Return the `limit` most frequent combinations of values in the given columns, with their number of deaths
     (`count`).
+
+    :param deaths: one row for each death, a dead-lettering of a message
     """
     from pyspark.sql import functions as F
 
@@ -201,7 +203,11 @@ def ranked(deaths: DataFrame, *columns: str, limit: int) -> list[Row]:
 
 
 def groups(deaths: DataFrame, *columns: str) -> tuple[Group, ...]:
-    """Return the most frequent combinations of values in the given columns as groups for the summary."""
+    """Return the most frequent combinations of values in the given columns, with their number of deaths, for the
+    summary.
+
+    :param deaths: one row for each death, a dead-lettering of a message
+    """
     found = ranked(deaths, *columns, limit=GROUPS)
     return tuple(Group(tuple(row[column] for column in columns), row["count"]) for row in found)
 

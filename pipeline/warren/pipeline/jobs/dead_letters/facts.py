@@ -44,12 +44,13 @@ PUBLISHED_FROM = {
 
 
 def letters_of(messages: DataFrame) -> DataFrame:
-    """Return one row for each message that was read, with what its headers record about its death.
+    """Return one row for each message that was read, with what its headers record about its dead-letterings (deaths).
 
-    `reason` is null for a message without such headers. `died_at` is the time of the death that moved the message here.
-    If the message died several times in one queue for one reason (`deaths_here`), it is the time of the first of these
-    deaths, because brokers keep no other. `after_seconds` is the delay from publishing to `died_at`; it is precise to
-    `within_seconds`, provided that the clocks agree. It is only a lower bound if `published_from` is `first_death`.
+    `reason` is null for a message without such headers. `died_at` is the time of the death that moved the message to
+    the queue or stream that was read. If the message died several times in one queue for one reason (`deaths_here`), it
+    is the time of the first of these deaths, because brokers keep no other. `after_seconds` is the delay from
+    publishing to `died_at`; it is precise to `within_seconds`, provided that the clocks agree. It is only a lower bound
+    if `published_from` is `first_death`, because the time of publishing is unknown.
     """
     from pyspark.sql import functions as F
 
@@ -106,12 +107,12 @@ def reported_by() -> Column:
 
 
 def latest_death(part: str) -> Column:
-    """Return the column with the queue or the reason of the latest death that a broker recorded.
+    """Return the column with the queue or the reason of the latest death (dead-lettering) that a broker recorded.
 
     A stream of RabbitMQ 3.10 drops headers that are arrays, and with them `x-death`. The headers `x-last-death-...` are
     used instead or, because that version does not write them, `x-first-death-...`.
 
-    :param part: `queue` or `reason`
+    :param part: part of the record to return, `queue` or `reason`
     """
     from pyspark.sql import functions as F
 
@@ -122,8 +123,8 @@ def latest_death(part: str) -> Column:
 
 
 def death_columns() -> list[Column]:
-    """Return the columns with queue, reason and error of the death, the exchange and routing key of the original
-    publish, the numbers of deaths, and queue and reason of the first death.
+    """Return the columns about a message's dead-letterings (deaths): queue, reason and error of the latest one,
+    exchange and routing key of the original publish, numbers of deaths, and queue and reason of the first one.
     """
     from pyspark.sql import functions as F
 
@@ -155,8 +156,8 @@ def death_columns() -> list[Column]:
 
 
 def time_columns() -> list[Column]:
-    """Return the columns with the times of the latest and first death, the time of publishing, and the source of the
-    latter, a key of `PUBLISHED_FROM`.
+    """Return the columns with the times of the latest and first death (dead-lettering), the time of publishing, and the
+    source of the latter, a key of `PUBLISHED_FROM`.
     """
     from pyspark.sql import functions as F
 
@@ -190,7 +191,8 @@ def time_columns() -> list[Column]:
 
 
 def with_age(letters: DataFrame) -> DataFrame:
-    """Add the delay from publishing to death in seconds (`after_seconds`), and its precision (`within_seconds`).
+    """Add the delay from publishing to death (dead-lettering) in seconds (`after_seconds`), and its precision
+    (`within_seconds`).
 
     A negative delay that is smaller than the precision counts as 0.
     """

@@ -57,7 +57,9 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """Return the page's title: the number of deaths, and the queue and reason with the most of them."""
+    """Return the page's title: the number of deaths (dead-letterings), and the queue and reason with the most of
+    them.
+    """
     if not summary.places:
         return "No message died"
     first = summary.places[0]
@@ -75,7 +77,7 @@ def lead(summary: Summary, run: Run) -> str:
 
 
 def middle(summary: Summary) -> str:
-    """Return the median delay from publishing to death as text."""
+    """Return the median delay from publishing to dead-lettering as text."""
     half = summary.after.quantiles.get("0.50")
     return "unknown" if half is None else brief(half)
 

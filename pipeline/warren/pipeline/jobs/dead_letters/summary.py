@@ -9,13 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BurstRule:
-    """Definition of a burst: at least `least` deaths for one reason, each at most `gap` after the one before."""
+    """Definition of a burst: at least `least` deaths (dead-letterings) for one reason, each at most `gap` after the one
+    before.
+    """
 
     gap: timedelta = timedelta(seconds=10)
     least: int = 10
     of: str = "queue"
-    """Deaths that are counted together: `queue` for those of one reason in one queue, `reason` for those of one reason
-    in any queue."""
+    """Deaths (dead-letterings) that can form a burst together: `queue` for those of one reason in one queue, `reason`
+    for those of one reason in any queue."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Place:
     first: str | None
     last: str | None
     median_after: float | None
-    """Median delay from publishing to death in seconds; None if it is unknown."""
+    """Median delay from publishing to death (dead-lettering) in seconds; None if it is unknown."""
     p90_after: float | None
 
 
 @dataclass(frozen=True)
 class Group:
-    """Number of deaths of messages that have the same values (`words`) in some columns, such as exchange and routing
-    key.
+    """Number of deaths (dead-letterings) of messages that have the same values (`words`) in some columns, such as
+    exchange and routing key.
 
     A value is None if the message has none.
     """
@@ -59,7 +61,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class DeathDelay:
-    """Distribution of the delay from publishing to death in seconds, over the deaths for which both times are known."""
+    """Distribution of the delay from publishing to death (dead-lettering) in seconds, over the deaths for which both
+    times are known.
+    """
 
     known: int
     by_source: dict[str, int]
@@ -67,11 +71,12 @@ class DeathDelay:
     within_a_second: int
     """Number of delays that are precise to a second; the others are precise to a millisecond."""
     least_only: int
-    """Number of deaths for which, instead of the publishing time, only the time of an earlier death is known. They are
-    not part of `known` and of the distribution."""
+    """Number of deaths (dead-letterings) of messages whose time of publishing is unknown, so that the time since an
+    earlier death is only a lower bound of the delay. They are not part of `known` and of the distribution."""
     unknown: int
     before_publish: int
-    """Number of deaths dated before publishing, because two clocks disagree. They are part of `known`."""
+    """Number of deaths (dead-letterings) dated before publishing, because two clocks disagree. They are part of
+    `known`."""
     minimum: float | None
     maximum: float | None
     mean: float | None
@@ -82,7 +87,7 @@ class DeathDelay:
 
 @dataclass(frozen=True)
 class Burst:
-    """Burst: many deaths of one reason at short intervals, as defined by `BurstRule`."""
+    """Burst: many deaths (dead-letterings) for one reason at short intervals, as defined by `BurstRule`."""
 
     queue: str | None
     """Queue of the deaths; None if deaths in any queue were counted together."""
@@ -97,7 +102,7 @@ class Burst:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """Numbers of deaths by reason in one step of time, which begins at `at`."""
+    """Numbers of deaths (dead-letterings) by reason in one step of the chart over time, which begins at `at`."""
 
     at: str
     deaths: dict[str, int]
@@ -111,9 +116,9 @@ class Summary:
 
     letters: int
     repeated: int
-    """Number of dead letters about a death that another dead letter reports too."""
+    """Number of dead letters that are left out because another one reports the same death (dead-lettering)."""
     unexplained: int
-    """Number of messages that were read and have no headers about a death."""
+    """Number of messages that were read and have no headers about a dead-lettering."""
     deaths: int
     messages: int
     first: str | None
@@ -123,18 +128,18 @@ class Summary:
     more_places: int
     """Number of pairs of queue and reason beyond those in `places`."""
     origins: tuple[Group, ...]
-    """Deaths by the exchange and routing key to which the messages were originally published."""
+    """Deaths (dead-letterings) by the exchange and routing key to which the messages were originally published."""
     types: tuple[Group, ...]
     errors: tuple[Group, ...]
-    """Deaths by type of exception, for those where the SDK recorded one."""
+    """Deaths (dead-letterings) by type of exception, for those where the SDK recorded one."""
     times: tuple[Bucket, ...]
-    """Histogram: number of messages by how often they died."""
+    """Histogram: number of messages by how often they were dead-lettered."""
     after: DeathDelay
     step_seconds: int
     timeline: tuple[TimelineStep, ...]
     """Deaths over time; steps without deaths are left out."""
     undated: int
-    """Number of deaths whose time is not in the headers."""
+    """Number of deaths (dead-letterings) whose time is not in the message's headers."""
     burst_gap_seconds: float
     burst_least: int
     burst_of: str

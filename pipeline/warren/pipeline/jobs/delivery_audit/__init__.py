@@ -63,7 +63,9 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each captured message event, without repetitions."""
+    """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
+    was published twice counts once.
+    """
     return events_of(messages)
 
 
@@ -81,7 +83,8 @@ def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, Data
     """Return no tables, so a continuous run writes only the events continuously and derives the tables for each
     summary.
 
-    A stateful streaming query would drop events behind its watermark, and two sources may be any time apart.
+    A stateful streaming query would drop events behind its watermark, and there is no suitable watermark: events of two
+    applications or brokers may arrive any time apart.
     """
     return {}
 

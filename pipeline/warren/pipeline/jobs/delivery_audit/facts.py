@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 KEY = ("message_id", "queue")
 SIDES = ("sdk", "broker")
 PLACE = ("at", "source", "sequence", "connection")
-"""Columns with an event's time, its source and number there (which together identify it), and its connection."""
+"""Columns with an event's time, the application or broker that captured it (`source`), its number there, and its
+connection. Source and number together identify the event."""
 
 
 Condition = Callable[[], "Column"]
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """Return one row of facts for each message id and queue.
+    """Return one row for each message id and queue, with counts and earliest times of the message's captured events.
 
     The column `sent` describes the first publication as the application captured it, `taken` the first as the broker
-    did. The other columns are counts and earliest times of the message's events; for deliveries there is one set of
-    columns from the application's events (`..._sdk`) and one from the broker's (`..._broker`). All messages without an
-    id share a row.
+    did. For deliveries there is one set of columns from the application's events (`..._sdk`) and one from the broker's
+    (`..._broker`). All messages without an id share a row.
 
-    :param events: result of `event_rows.events_of`
+    :param events: one row for each captured event, from `event_rows.events_of`
     """
     from pyspark.sql import functions as F
 
@@ -105,8 +105,9 @@ def earliest(name: str, condition: Condition) -> Column:
 
 
 def first(name: str, condition: Condition, *known: str) -> Column:
-    """Return an aggregate column: the earliest event that fulfils the condition, as a struct of `PLACE` and `known`
-    columns.
+    """Return an aggregate column: the earliest event that fulfils the condition, as a struct of columns.
+
+    :param known: columns of the struct, besides those of `PLACE` (time, source, number, connection)
     """
     from pyspark.sql import functions as F
 

@@ -116,9 +116,9 @@ def ordered_times(spans: DataFrame) -> DataFrame:
 def duplicates_of(messages: DataFrame) -> DataFrame:
     """Return messages that were processed more than once in one queue; `times` is how often.
 
-    Expected acknowledgements are one for each attempt of a retry, and one for each dead-lettering by the SDK, which
-    publishes a copy and acknowledges the original. A message with more is a duplicate. With automatic acknowledgement,
-    deliveries are counted instead.
+    A message is a duplicate if it has more acknowledgements than expected: one for each attempt of a retry, and one for
+    each dead-lettering by the SDK, which publishes a copy and acknowledges the original. With automatic
+    acknowledgement, deliveries are counted instead.
     """
     from pyspark.sql import functions as F
 

@@ -32,10 +32,11 @@ finds out."""
 def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
     """Return the table `messages`: one row for each message and queue, with times, counts and outcome.
 
-    A message that reached no queue has one row with a null `queue`. If both an application and the broker saw an event,
-    its time is the application's, because latency is measured between applications.
+    A message that reached no queue has one row with a null `queue`. If both an application and the broker captured an
+    event, its time is the application's, because latency is measured between applications.
 
-    :param facts: result of `facts_of`; messages without an id cannot be distinguished and must be left out
+    :param facts: counts and earliest times of each message's events, from `facts_of`; messages without an id cannot be
+        distinguished and must be left out
     :param events: all events, from which purges of queues are taken
     """
     from pyspark.sql import Window

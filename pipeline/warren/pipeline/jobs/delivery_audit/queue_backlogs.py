@@ -62,8 +62,8 @@ def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
 def has_waiting_messages(messages: DataFrame, findings: DataFrame) -> bool:
     """Return whether any message still waits in a queue: it has no outcome, and is not among the losses.
 
-    :param messages: result of `outcomes.outcomes_of`
-    :param findings: result of `findings.findings_of`
+    :param messages: one row for each message and queue, with its outcome, from `outcomes.outcomes_of`
+    :param findings: one row for each finding, losses included, from `findings.findings_of`
     """
     from pyspark.sql import functions as F
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHUNK_SIZE = 10_000
-"""Range of positions that one task sorts."""
+"""Number of consecutive positions in a sequence whose rows are sorted together, in one task."""
 
 
 def with_maximum_before(

@@ -289,7 +289,7 @@ def messages_of(messages: DataFrame, horizon: Column) -> Messages:
 
 
 def stays_of(messages: DataFrame) -> dict[str, int]:
-    """Count the rows of the table `messages` by outcome, a key of `FATES`."""
+    """Count the rows of the table `messages` (one for each message and queue) by outcome, a key of `FATES`."""
     counted = {row["fate"]: row["count"] for row in messages.groupBy("fate").count().collect()}
     return {fate: counted.get(fate, 0) for fate in FATES}
 
@@ -374,7 +374,11 @@ def queue(row: dict[str, Any]) -> Queue:
 
 
 def span(since: str, until: str) -> Column:
-    """Return a column: the seconds between two times of a message; null in a stream."""
+    """Return the column with the seconds between two times of a message; null for a message in a stream.
+
+    :param since: column with the earlier time
+    :param until: column with the later time
+    """
     from pyspark.sql import functions as F
 
     return F.when(~F.col("stream"), (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000)

@@ -67,15 +67,18 @@ def limit(text: str) -> Limit:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each captured message event, without repetitions."""
+    """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
+    was published twice counts once.
+    """
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
     """Return the tables `steps` and `routes`.
 
-    `steps` has counts of events for each second, queue and consumer. `routes` has the queues that messages of an
-    exchange and routing key reached. In a continuous run several rows may have the same key; their counts add up.
+    `steps` has counts of events for each second, queue and consumer. `routes` has, for each exchange and routing key,
+    the queues from which such messages were delivered. In a continuous run several rows may have the same key; their
+    counts add up.
     """
     return {"steps": steps_of(events), "routes": routes_of(events)}
 

@@ -352,9 +352,10 @@ def queue_of(
 
 
 def forecast_of(ready: int, size: float | None, grows: Growth | None, limit: Limit | None) -> Forecast | None:
-    """Return when the queue reaches its limit; None without a limit, or for a limit in bytes if message sizes are
-    unknown.
+    """Return the forecast of when the queue reaches its maximum length; None without such a limit, or if the limit is
+    in bytes and message sizes are unknown.
 
+    :param ready: current number of ready messages
     :param size: average size of a message in bytes, if known
     :param grows: growth of the ready messages
     """

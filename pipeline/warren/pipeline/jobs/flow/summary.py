@@ -48,14 +48,14 @@ class TimelineStep:
 
 @dataclass(frozen=True)
 class Consumer:
-    """Consumer of a queue: its prefetch and use of it, from the events between its start and end."""
+    """Consumer of a queue: its prefetch, and how much of it the consumer used between its start and end."""
 
     queue: str
     connection: str | None
     consumer: str
     by: str
-    """Side whose events are used, `sdk` or `broker`. The SDK's are preferred, because a broker counts messages in
-    transit as unacknowledged."""
+    """Side that captured the events from which the numbers are computed: `sdk` (the consumer's process) or `broker`.
+    The SDK's events are preferred, because a broker counts messages in transit as unacknowledged."""
     prefetch: int | None
     """Limit of unacknowledged messages; 0 is no limit. None if the consumer started before the first captured event."""
     seconds: float
@@ -80,7 +80,8 @@ class Queue:
 
     queue: str
     by: str
-    """Side whose events are used: `broker` if the broker captured any about this queue, else `sdk`."""
+    """Side that captured the events from which the numbers are computed: `broker` if the broker captured any about this
+    queue, else `sdk`, the applications."""
     stream: bool
     """True for a stream. It has rates, but no backlog, growth, forecast or measures, because it keeps all messages."""
     published: int

@@ -45,8 +45,8 @@ class Forecast:
     """Seconds until the limit is reached; None if the queue does not grow significantly."""
     earliest: float | None
     latest: float | None
-    """Seconds until the limit is reached with the slowest growth in the interval, as `earliest` is with the fastest;
-    None if it is not reached with that growth."""
+    """Seconds until the limit is reached if the growth is the slowest of its 95 % interval; `earliest` is for the
+    fastest. None if the limit is not reached with that growth."""
 
 
 def growth(levels: Sequence[float], step: float) -> Growth | None:

@@ -170,7 +170,12 @@ def summary_of(
 
 
 def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelta]) -> dict[str, Any]:
-    """Compute all numbers about the orders in one pass: outcomes, delays, and the recount under each timeout."""
+    """Compute all numbers about the orders in one pass: outcomes, delays, and the outcomes that their times imply under
+    each timeout.
+
+    :param timeout: payment timeout that was in effect
+    :param timeouts: payment timeouts under which the orders are counted again
+    """
     from pyspark.sql import functions as F
 
     delay = F.col("delay_seconds")
