@@ -43,7 +43,7 @@ class Chart:
     title: str
     description: str
     labels: tuple[str, ...]
-    """Labels of the time axis, one for each step; as many are drawn as fit."""
+    """Labels of the time axis, one for each time step of the values; as many are drawn as fit."""
     series: tuple[Series, ...]
     table: Table
     """Table with the drawn values, which the page shows collapsed."""

@@ -1,4 +1,6 @@
-"""Deliveries that are not yet written to the spool and acknowledged, and the removal of duplicates among them."""
+"""Deliveries that are not yet written to the spool's files and acknowledged, and the removal of duplicates among
+them.
+"""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError
 
 SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", BooleanType())])
-"""Columns of a continuous read of a queue. `offset` is the position in the spool: the message's number since the spool
-was created."""
+"""Columns of a continuous read of a queue. `offset` is a message's number since the spool was created; a spool's files
+keep messages until Spark has processed them."""
 _ARROW = ARROW.append(pa.field("possible_duplicate", pa.bool_()))
 BATCH_ROWS = 4096
 """Approximate number of rows of an Arrow batch."""

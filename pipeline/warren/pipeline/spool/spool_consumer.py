@@ -77,7 +77,7 @@ class SpoolConsumer:
         return self._error
 
     def start(self) -> None:
-        """Start the thread.
+        """Start the thread that moves messages from the queue to the spool's files.
 
         Errors are not raised but stored in `error`, because the messages that are already in the spool can still be
         read.

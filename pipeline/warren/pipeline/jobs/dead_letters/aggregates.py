@@ -39,7 +39,7 @@ PLACES, GROUPS, BURSTS = 50, 20, 20
 SLOTS = 60
 """Maximum number of time steps in the chart of deaths (dead-letterings) over time."""
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
-"""Possible widths of a time step in seconds; beyond them multiples of the last one."""
+"""Possible widths in seconds of a time step in the chart of deaths over time; longer ones are multiples of the last."""
 REASONS = 5
 """Number of reasons with a colour of their own in the chart of deaths over time; the others are combined."""
 

@@ -1,4 +1,5 @@
-"""Extraction of one row from each dead letter: queue, reason, number of deaths, and delay since publishing.
+"""Extraction of one row from each dead letter: queue, reason, number of deaths (dead-letterings), delay since
+publishing.
 
 A broker writes the header `x-death` (RabbitMQ, "Dead Letter Exchanges"; Warren does the same): an array with the latest
 death first, one entry for each queue and reason, with the count of deaths and the time of the *first* of them, in whole

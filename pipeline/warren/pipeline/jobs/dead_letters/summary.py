@@ -67,7 +67,8 @@ class DeathDelay:
 
     known: int
     by_source: dict[str, int]
-    """Number of deaths by the source of their publishing time, a key of `facts.PUBLISHED_FROM`."""
+    """Number of deaths (dead-letterings) by the source of the message's time of publishing, a key of
+    `facts.PUBLISHED_FROM`."""
     within_a_second: int
     """Number of delays that are precise to a second; the others are precise to a millisecond."""
     least_only: int

@@ -1,5 +1,5 @@
-"""Aggregation of message events to facts: one row for each message and queue, and one with a null queue for the
-publication of the message.
+"""Aggregation of captured message events to facts, counts and earliest times: one row for each message and queue, and
+one with a null queue for the publication of the message.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def deliveries(side: str) -> list[Column]:
 def event_is(kind: str, side: str | None = None) -> Condition:
     """Return a function that makes the column "this row is an event of the given kind, captured by the given side".
 
-    :param side: `sdk` or `broker`; None for both
+    :param kind: kind of event, such as `published` or `delivered`
+    :param side: `sdk` for events that applications captured, or `broker`; None for both
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""Outcome of each message in each queue, derived from the facts about its publication and its time in the queue."""
+"""Outcome of each message in each queue, derived from the counts and times of its captured events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Queues with a backlog at the end of the captured time, with the advice that the job `flow` derives from the same
-events.
+"""Queues with a backlog at the end of the captured time (the time of the last captured event), with the advice that the
+job `flow` derives from the same events.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Backlog:
 
     queue: str
     ready: int
-    """Ready messages at the end of the captured time. If the queue's broker captures no events, messages that were lost
-    on the way to the queue are included."""
+    """Ready messages at the time of the last captured event. If the queue's broker captures no events, messages that
+    were lost on the way to the queue are included."""
     measures: tuple[Measure, ...]
     """Recommended measures, the most urgent first."""
 

@@ -194,8 +194,8 @@ def summary_of(
 
 
 def last_of(rows: DataFrame) -> int:
-    """Return the latest `captured_at` in the table `capture`, in microseconds since 1970: the end of the
-    captured time.
+    """Return the end of the captured time in microseconds since 1970: the latest `captured_at` in the table
+    `capture`.
     """
     from pyspark.sql import functions as F
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
-"""Confidence level of the intervals of the growth."""
+"""Confidence level of the interval that is given for the growth of a backlog."""
 MIN_CHANGES = 4
 """Minimum number of changes of the backlog, from one time step to the next, from which growth is computed."""
 
@@ -38,7 +38,7 @@ class Forecast:
 
     limit: float
     unit: str
-    """Unit of the limit and the level: `messages` or `bytes`."""
+    """Unit of `limit` and `level` (the queue's maximum and current length): `messages` or `bytes`."""
     level: float
     """Current number of ready messages or of their bytes."""
     full_in: float | None

@@ -67,8 +67,8 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """Return one row for each message that states a fact, with the order's id, times, and a flag for each kind
-    of fact.
+    """Return one row for each message that states a fact about an order (placed, paid, cancelled or refunded), with the
+    order's id, times, and a flag for each kind of fact.
     """
     from pyspark.sql import functions as F
 
@@ -85,7 +85,9 @@ def unreadable() -> Column:
 
 
 def merged_facts(facts: DataFrame) -> DataFrame:
-    """Merge the facts of each order: return one row for each order, with its earliest times and all flags."""
+    """Merge the facts of each order (placed, paid, cancelled, refunded): return one row for each order, with its
+    earliest times and all flags.
+    """
     from pyspark.sql import functions as F
 
     return facts.groupBy("order_id").agg(

@@ -36,11 +36,13 @@ its machine's zone."""
 
 
 def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: timedelta) -> DataFrame:
-    """Return a streaming frame of orders, each row with all facts about the order so far.
+    """Return a streaming frame of orders, each row with all facts about the order so far: placed, paid, cancelled,
+    refunded.
 
     An order's row is emitted when no new fact has arrived for some time. Later facts lead to another row of the order.
 
-    :param timeout: payment timeout; an order that is only placed is emitted as open after this time plus `settle`
+    :param timeout: payment timeout; an order that is placed, and neither paid nor cancelled, is emitted as such after
+        this time plus `settle`
     :param settle: time without a new fact after which a paid, cancelled or refunded order is emitted
     :param remember: time for which an emitted order is kept for corrections
     """
@@ -64,10 +66,11 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
 
 @dataclass(frozen=True)
 class OrderState:
-    """State of one order in Spark's state store: its merged facts, and when its next row is due.
+    """State of one order in Spark's state store: its merged facts (placed, paid, cancelled, refunded), and the time at
+    which its next row is to be emitted.
 
     :param revision: number of rows emitted so far
-    :param due: time at which the next row is to be emitted, in milliseconds since 1970; 0 if none is due
+    :param due: that time in milliseconds since 1970; 0 if no row is to be emitted
     """
 
     placed_at: int | None = None
@@ -80,7 +83,7 @@ class OrderState:
     due: int = 0
 
     def with_fact(self, row: Row) -> OrderState:
-        """Return the state merged with one more fact."""
+        """Return the state merged with one more fact: that the order was placed, paid, cancelled or refunded."""
         return replace(
             self,
             placed_at=earliest(self.placed_at, row.placed_at),
@@ -110,7 +113,8 @@ class OrderState:
 
 
 class OutcomeProcessor(StatefulProcessor):
-    """Stateful processor that emits the row of an order when no new fact has arrived for some time.
+    """Stateful processor that emits the row of an order when no message with a new fact about it has arrived for some
+    time.
 
     Spark pickles it to the executors, so it has only plain values.
     """
