@@ -65,7 +65,8 @@ class ConsumptionRate:
 class MemoryBudget:
     """Guard of the memory that messages in queues take: pages contents out to disk, or blocks publishers.
 
-    Publishers are blocked (connection.blocked) only if paging cannot keep up with them.
+    Publishers are blocked only while paging cannot keep up with them: the broker stops reading from their connections,
+    without an alarm and without connection.blocked.
 
     :param budget: bytes that the messages of all queues may take together.
     """
@@ -229,7 +230,7 @@ class MemoryBudget:
         return max(min(wanted, share), min(FLOOR, share))
 
     def update_overload(self, used: i64) -> None:
-        """Block publishers if messages take more than one and a half times the budget; unblock them below the budget.
+        """Stop reading from publishers if messages take over one and a half times the budget; resume below the budget.
 
         :param used: bytes that messages take; 0 if no content can be paged out, so that blocking would not help.
         """
