@@ -14,8 +14,8 @@ from warren.demo.services import BrokerProcess
 from warren.demo.shop import PayOrder, PlaceOrder, Shop
 
 CATCH_UP_SECONDS = 0.7
-"""Real seconds after the first confirm of the restarted broker that still count as outage, because the backlog is being
-processed."""
+"""Real seconds after the first confirm of the restarted broker that still count as outage, because messages that waited
+meanwhile are delivered late."""
 
 
 @dataclass(frozen=True)

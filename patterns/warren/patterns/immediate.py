@@ -102,8 +102,13 @@ class Immediate:
     def handle(
         self, message: Any, *, concurrency: int = 10, retry: RetryPolicy | None = None
     ) -> Callable[[Handler], Handler]:
-        """Decorate the handler of the queue's messages, as `app.handle` does; `message` is a `Message` without a queue
-        of its own, or another type that pydantic reads."""
+        """Decorate the handler of the queue's messages, as `app.handle` does.
+
+        :param message: message class without a queue of its own, or another type that pydantic can decode,
+            such as a dataclass.
+        :param concurrency: largest number of messages handled at a time.
+        :param retry: retry policy of the handler.
+        """
         app = self._included()
 
         def register(function: Handler) -> Handler:
@@ -122,7 +127,7 @@ class Immediate:
 
         :raises NoConsumer: no consumer could take the message at once.
         :raises PublishTimeout: it is unknown whether a consumer took it.
-        :raises PublishError: as `app.publish`.
+        :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         app = self._included()
         message_key = message_id or uuid7(int(app.clock.now() * 1000))

@@ -92,9 +92,12 @@ class Partitions:
         return register
 
     async def publish(self, message: Message, **options: Any) -> None:
-        """Publish into the partition of the message's key; parameters and errors as for `app.publish`.
+        """Publish into the partition of the message's key.
 
+        :param options: `message_id=`, `headers=` and the like, as for `app.publish`.
         :raises ConfigError: the message's class does not use this exchange.
+        :raises PublishError: the broker did not confirm the message, because it was refused or unroutable, or no
+            confirm arrived in time.
         """
         app = self._included()
         if type(message).wire_exchange != self.exchange.name:

@@ -73,8 +73,12 @@ class WorkQueue:
         """Do nothing: there is nothing to close."""
 
     def handle(self, message: Any, *, retry: RetryPolicy | None = None) -> Callable[[Handler], Handler]:
-        """Decorate the handler of the work queue's messages, as `app.handle` does; `message` is a `Message` without a
-        queue of its own, or another type that pydantic reads."""
+        """Decorate the handler of the work queue's messages, of all priorities, as `app.handle` does.
+
+        :param message: message class without a queue of its own, or another type that pydantic can decode,
+            such as a dataclass.
+        :param retry: retry policy of the handler.
+        """
         app = self._included()
 
         def register(function: Handler) -> Handler:
@@ -89,7 +93,7 @@ class WorkQueue:
         """Publish a message with a priority; return when the broker has confirmed it.
 
         :raises ConfigError: there is no such priority.
-        :raises PublishError: as `app.publish`.
+        :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         if not 0 <= priority < len(self.queues):
             raise ConfigError(

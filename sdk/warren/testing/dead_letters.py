@@ -81,8 +81,11 @@ class DeadLetters:
             self.received.append(DeadLettered.of(delivery))
 
     async def follow(self, app: App, topology: Iterable[Declarable]) -> None:
-        """Bind the collector's queue for the dead letters of those queues in `topology` that it does not collect
-        yet."""
+        """Bind the collector's queue with the dead letter routing keys of those queues in `topology` whose dead letters
+        it does not collect yet.
+
+        :param app: App that declares the bindings.
+        """
         new = [key for key in _keys(topology) if key not in self._keys]
         if new:
             exchange = Exchange(DEAD_LETTER_EXCHANGE, type="direct")

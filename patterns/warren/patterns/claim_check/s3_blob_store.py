@@ -90,7 +90,8 @@ class S3BlobStore:
             raise self._unavailable(error) from error
 
     async def _client(self) -> Any:
-        """Return the S3 client of the running event loop."""
+        """Return the S3 client of the running event loop, creating it if necessary: a client belongs to one event
+        loop."""
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._open is None or self._open[0] is not loop:

@@ -164,7 +164,7 @@ class Delay:
             `cancel_key` but no store.
         :raises TopologyMismatch: the target queue or exchange does not exist now.
         :raises StoreUnavailable: it is unknown whether the message was recorded; it is not delayed.
-        :raises PublishError: as `app.publish`.
+        :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         app = self._included()
         self._check(delay)

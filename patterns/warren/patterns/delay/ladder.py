@@ -56,7 +56,7 @@ class DelayLadder:
         """Publish `message` so that it arrives in `queue(step)` after the delay `step`, at least once.
 
         :raises ConfigError: there is no such step, or the ladder belongs to no App.
-        :raises PublishError: as `app.publish`.
+        :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         if self._app is None:
             raise ConfigError(f"the ladder {self.name} belongs to no App: call app.include(ladder) first")

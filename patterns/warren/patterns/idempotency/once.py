@@ -95,7 +95,8 @@ class Once:
         self.statistics: OnceStatistics = OnceStatistics()
 
     def register(self, app: App) -> None:
-        """Use the App's clock, unless a clock was given (called by the SDK)."""
+        """Take the App's clock for leases and results, unless the constructor got a clock (called by the SDK when the
+        handler is registered)."""
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -76,8 +76,8 @@ class Relay:
 
     @property
     def busy(self) -> bool:
-        """True while committed messages of this process may be unpublished, or before the first attempt to take the
-        lease."""
+        """True while there may be messages that this process has committed but not published, and before its first
+        attempt to take the lease."""
         return self._working or (self._statistics.relaying and self.wakeup.is_set())
 
     async def run(self, app: App) -> None:
@@ -103,8 +103,8 @@ class Relay:
                 self._statistics.relaying = self._working = False
 
     async def release(self) -> None:
-        """Release the lease, so that another process becomes the relay at once. If the database fails, the lease
-        expires later."""
+        """Release the lease, so that another process can become the relay without waiting for its expiry. If the
+        database fails, the lease expires later."""
         with contextlib.suppress(Exception):
             await self._tables.release_lease(self._holder)
 

@@ -78,7 +78,9 @@ class Encryption:
     def use(self, keys: Mapping[str, bytes], *, current: str) -> None:
         """Use these keys from now on instead of the previous ones; also possible while the App runs.
 
-        :raises ConfigError: as for the constructor.
+        :param keys: keys of 16, 24 or 32 random bytes, by their ids.
+        :param current: id of the key that encrypts; the others only decrypt.
+        :raises ConfigError: a key has another length, an id cannot be part of a header, or `current` is not in `keys`.
         """
         check_key_ids("Encryption", list(keys), current)
         for key_id, key in keys.items():

@@ -34,8 +34,12 @@ class RateLimiter(Protocol):
         ...
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = ...) -> None:
-        """Reserve `cost` tokens and wait until they are available, by default however long it takes; errors as for
-        `reserve`."""
+        """Reserve `cost` tokens and wait until they are available.
+
+        :param within: longest wait; by default there is no limit.
+        :raises RateLimitExceeded: the wait would be longer than `within`; none is reserved.
+        :raises StoreUnavailable: it is unknown whether the tokens were reserved.
+        """
         ...
 
     def use_clock(self, clock: Clock) -> None:

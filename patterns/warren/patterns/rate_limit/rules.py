@@ -44,7 +44,8 @@ class Rate:
         return self.per // MICROSECOND // self.count
 
     def check_cost(self, cost: int) -> None:
-        """Raise `ConfigError` if `cost` is below 1 or above the burst: so many tokens are never available at once."""
+        """Raise `ConfigError` if `cost` is below 1 or above the burst: a bucket never has more tokens than its burst,
+        so they could not be reserved."""
         if not 1 <= cost <= self.burst:
             raise ConfigError(f"a cost of {cost} is not from 1 to the burst of {self.burst}")
 

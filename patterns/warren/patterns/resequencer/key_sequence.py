@@ -73,7 +73,8 @@ class KeySequence:
                     ready.set_result(False)
 
     def is_stalled(self, gap: float, now: float) -> bool:
-        """Return whether messages wait for a missing number and the position has not changed for `gap` seconds."""
+        """Return whether messages wait for a missing number, none of the key's messages is being handled, and the next
+        number has not changed for `gap` seconds."""
         return (
             now - self.last_progress >= gap
             and not self.is_handling
@@ -93,7 +94,11 @@ class KeySequence:
             self.position, self.is_saved = position, True
 
     def move(self, position: Position, now: float, *, is_saved: bool) -> None:
-        """Set the position, and record `now` as the time of the last progress."""
+        """Set the position, that is the next number and the skipped ones.
+
+        :param now: time of this progress, from which the wait for a missing number counts.
+        :param is_saved: True if the store has this position.
+        """
         self.position, self.last_progress, self.is_saved = position, now, is_saved
 
     def release_ready(self) -> None:

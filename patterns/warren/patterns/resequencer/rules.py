@@ -35,8 +35,8 @@ class Position:
 
 
 def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleResult[bytes | None]:
-    """Store `position`, unless the stored position has a higher next number; the answer is the record that the store
-    has afterwards."""
+    """Store `position`, unless another process has stored one with a higher next number. The rule's answer is the
+    record that the store has afterwards."""
     held = read(record)
     if held is not None and held.next_number > position.next_number:
         return RuleResult(record, record)

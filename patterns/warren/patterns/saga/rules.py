@@ -134,7 +134,7 @@ class MessageOutcome(Enum):
 
 
 class SagaResult(NamedTuple):
-    """Effect of a message on its saga, and the saga's state afterwards."""
+    """Effect of a message on its saga, and the saga's stored state afterwards (None if there is no such saga)."""
 
     outcome: MessageOutcome
     instance: SagaInstance | None
@@ -328,8 +328,9 @@ class SagaRules:
 
 
 def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
-    """Take the compensations to send now: those up to and including the first whose answer must be awaited. Return the
-    saga without them, its new state, and their messages."""
+    """Remove the compensations to send now from the saga: those of the latest steps, up to and including the first
+    whose answer must be awaited. Return the saga without them, its new state, and the wire type and body of each
+    message."""
     steps = list(held.compensations)
     messages: list[tuple[str, str]] = []
     while steps:

@@ -49,9 +49,13 @@ class TransitionTo(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class StayInState(Generic[Data]):
-    """Transition that stays in the present state and does not restart its timeout; parameters as for `TransitionTo`.
+    """Transition that stays in the present state and does not restart its timeout.
 
-    If the saga is being compensated, `compensation` is sent next.
+    :param data: data of the saga from now on; None keeps the present data.
+    :param send: messages to publish in this order after the saga is saved, at least once; a message that is published
+        again has the same message id.
+    :param compensation: message that compensates this step if the saga is compensated later. If the saga is already
+        being compensated, this message is sent next.
     """
 
     data: Data | None = None
@@ -61,8 +65,11 @@ class StayInState(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class CompleteSaga(Generic[Data]):
-    """Transition that ends the saga successfully, in the state `COMPLETED`; its steps cannot be compensated any
-    more."""
+    """Transition that ends the saga successfully, in the state `COMPLETED`; its steps cannot be compensated any more.
+
+    :param data: data of the saga from now on; None keeps the present data.
+    :param send: messages to publish in this order after the saga is saved, at least once.
+    """
 
     data: Data | None = None
     send: Sequence[Message] = ()
@@ -70,9 +77,11 @@ class CompleteSaga(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class CompensateSaga(Generic[Data]):
-    """Transition that compensates all steps, the last one first, after the messages in `send` are published.
+    """Transition that sends the compensations of all steps of the saga, the last step's first.
 
     :param reason: text for the saga's history.
+    :param data: data of the saga from now on; None keeps the present data.
+    :param send: messages to publish in this order before the compensations, at least once.
     """
 
     reason: str

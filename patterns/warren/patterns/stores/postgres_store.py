@@ -147,7 +147,8 @@ class PostgresStore:
 
 
 class _LoopConnection:
-    """Connection of one event loop to PostgreSQL, with its request batcher. It is opened again after a loss."""
+    """Connection of one event loop to PostgreSQL, which sends the requests of its tasks in batches. If it is lost, the
+    next request opens it again."""
 
     def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
         self.batcher = RequestBatcher(self._send, f"PostgreSQL at {name}")

@@ -140,7 +140,7 @@ class RedisStore:
 
 
 class _LoopConnection:
-    """Connection of one event loop to Redis, with its request batcher."""
+    """Connection of one event loop to Redis, which sends the requests of its tasks in batches."""
 
     def __init__(self, client: Redis, name: str) -> None:
         self._client = client

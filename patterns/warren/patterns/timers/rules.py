@@ -118,12 +118,11 @@ def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
 def begin_firing(
     record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int
 ) -> RuleResult[Timer | None]:
-    """Mark `timer` as firing; the answer is the timer whose message the caller must publish.
-
-    The answer is None if there is nothing to publish: the stored timer was changed or cancelled, or the time was missed
-    and is skipped.
+    """Mark `timer` as firing, which means that a process is about to publish its message.
 
     :param late_ms: lateness in milliseconds above which a time counts as missed.
+    :return: the rule's answer is the timer whose message the caller must publish; None if there is nothing to publish,
+        because the stored timer was changed or cancelled, or the time was missed and is skipped.
     """
     held = read(record)
     if (

@@ -71,7 +71,8 @@ class CronSchedule:
     evenly.
 
     :param zone: name in the IANA database, such as `Europe/Berlin`; default UTC.
-    :param missed: as for `IntervalSchedule`.
+    :param missed: handling of times at which no process was running: with `catch_up` one message is published late for
+        all of them, with `skip` none until the next time.
     """
 
     name: str
