@@ -7,10 +7,10 @@ Active Consumer) that handles one message at a time; when the active process of 
 Guarantees: for each key, one message at a time, in the order in which the broker received them; after a crash or a lost
 acknowledgement a message may be delivered again, before the following ones. When a process loses its connection, its
 running handler runs to its end, while another process handles the same message again and continues: for that long, two
-messages of a key are handled at a time. A failing handler is retried at once, in its place; when it has failed for
-good, its message is dead-lettered and the next one follows. There is no order between several publishers, and the order
-of one publisher is kept only if it awaits each publish before the next; if that is not enough, number the messages
-(`Resequencer`).
+messages of a key are handled at a time. A failing handler is retried at once, before the next message; when all retries
+have failed, its message is dead-lettered and the next one follows. There is no order between several publishers, and
+the order of one publisher is kept only if it awaits each publish before the next; if that is not enough, number the
+messages (`Resequencer`).
 
 Costs: one queue per partition, with one handler at a time. Of several processes, the first that consumes from a queue
 handles all of its messages, so the partitions may be spread unevenly.

@@ -138,9 +138,12 @@ class Warren:
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
-        """Call as a client outside of the Apps, and return the answer; parameters as for `app.call`.
+        """Publish a request as a client outside of the Apps, and return the answer of its handler.
 
-        While a handler of the call sleeps, the test's time advances, so that the handler can finish.
+        While a handler of the request sleeps, the test's time advances, so that the handler can finish.
+
+        :param timeout: seconds of real time to wait for the answer.
+        :param message_id: id of the request; by default a new one.
         """
         client = self._client()
         calling = asyncio.ensure_future(client.call(request, timeout=timeout, message_id=message_id))

@@ -13,9 +13,10 @@ does: a payment whose message waited in a backlog loses to an expiry that did no
 never more generous: a completion whose own time is after the due time is late even if the expiry is not decided yet. A
 decision is never reversed.
 
-Costs: a quorum queue for the due messages, one that delays them, and a few more (each with half the delay) that are
-declared when they are first needed, for a deadline that was extended or started late. A deadline that expires costs two
-messages and three store operations, one that is completed costs one message and two or three store operations.
+Costs: a quorum queue for the due messages and a wait queue that delays them. For deadlines that were extended or
+started late there are a few more wait queues, each with half the delay of the one before, declared when needed. A
+deadline that expires costs two messages and three store operations, one that is completed costs one message and two or
+three store operations.
 """
 
 from __future__ import annotations

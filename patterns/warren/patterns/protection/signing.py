@@ -122,12 +122,14 @@ class Signing:
         max_age: timedelta | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
-        """Return a Signing that uses Ed25519: a private key signs and public keys check; further parameters as for
-        `hmac`.
+        """Return a Signing that uses Ed25519: a private key signs and public keys check.
 
         :param public: public keys, 32 raw bytes each, by their ids.
         :param private: private key, 32 raw bytes; None publishes without a signature and only checks. Never logged.
         :param current: id under which others have the public key of `private`.
+        :param required: False also accepts messages that are not signed, while an application moves to signing.
+        :param max_age: age above which a message is rejected. Default None: no limit.
+        :param headers: names of headers that are signed too; their values are text, integers or booleans.
         :raises ConfigError: a key is no Ed25519 key, or `private` does not belong to the public key `current`.
         :raises UsageError: `cryptography` is not installed.
         """

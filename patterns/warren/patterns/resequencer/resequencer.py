@@ -140,9 +140,11 @@ class Resequencer:
     def handle(
         self, message: Any, **options: Any
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
-        """Decorate the handler of a message, as `app.handle` does.
+        """Decorate the handler of a message class, as `app.handle` does. It is called in the order of the messages'
+        numbers.
 
-        :param message: as for `app.handle`; all message types of the resequencer share one order.
+        :param message: message class, or another type that `app.handle` accepts. Several handlers, for different
+            classes, share one order.
         :param options: `keys=`, `retry=` and the like, as for `app.handle`.
         """
 

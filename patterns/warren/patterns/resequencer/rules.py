@@ -18,15 +18,16 @@ class Position:
     """Progress of one key of a resequencer.
 
     :ivar next_number: the next number to handle.
-    :ivar skipped: latest ranges of numbers that were skipped because their messages did not arrive, each range as its
-        first and last number.
+    :ivar skipped: latest ranges of numbers that were skipped because their messages were not handled in time, each
+        range as its first and last number.
     """
 
     next_number: int
     skipped: tuple[tuple[int, int], ...] = ()
 
     def was_skipped(self, number: int) -> bool:
-        """Return whether the number is in a skipped range, so that its message must not be handled any more."""
+        """Return whether the number was skipped, because its message was missing for too long. A message with this
+        number must not be handled any more."""
         return any(first <= number <= last for first, last in self.skipped)
 
     def skip_to(self, number: int) -> Position:

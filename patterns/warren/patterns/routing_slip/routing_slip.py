@@ -6,7 +6,7 @@ present one is acknowledged, and always with the same message id, so that `Once`
 fails for good, or raises `AbortRoutingSlip` or `DeadLetter`, the executed steps are compensated, the last one first. In
 both cases a message reports the end. No store is needed, because the slip contains everything.
 
-Costs: one message per step, which carries the whole slip; at most 64 KiB of it.
+Costs: one message per step, which carries the whole slip in a header; a slip may have at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class RoutingSlips:
     def step(
         self, kind: type[StepCommand]
     ) -> Callable[[Callable[[StepCommand], Awaitable[Result]]], RoutingSlipStep[StepCommand, Result]]:
-        """Decorate the function that executes a step; its result (which must be JSON-compatible) is stored in the slip,
-        for the step's compensation and for the final message.
+        """Decorate the function that executes a step. Its result is stored in the slip, for the function that
+        compensates the step and for the message that reports the end; it must be JSON-compatible.
 
         :raises ConfigError: the step is not named in `steps`, or has a function already.
         """
