@@ -301,8 +301,9 @@ class Deadline:
         A wait queue has a fixed delay. If none fits, the message arrives early, and is then delayed again for the rest.
 
         :param until_ms: time of the delivery, in milliseconds since the epoch.
-        :param due_ms: due time to write into the message as its guess of the stored one; by default `until_ms`. The two
-            differ if the check is only retried after a failure.
+        :param due_ms: the deadline as it is known now, written into the message; by default `until_ms`. The deadline in
+            the store decides, because it may have been extended since. The two differ when a failed check is retried:
+            the message arrives later, and the deadline is the same.
         """
         queue = self._queue.name
         rest_ms = until_ms - self._now_ms()

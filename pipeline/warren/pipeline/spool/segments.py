@@ -278,7 +278,10 @@ class Segments:
             self._segments.append(segment)
 
     def _roll(self) -> None:
-        """Write the keys of the newest segment, which is full, and begin the next one."""
+        """Close the newest segment, which is full, and begin the next one.
+
+        The deduplication keys of its messages are written to a file beside it, so that a start need not read the segment.
+        """
         # Overwrite a key file from before a crash: the segment has grown since.
         self._seal(self._segments[-1], again=True)
         self._recent = set()

@@ -17,9 +17,11 @@ class ReplyMiddleware:
         self._middlewares = middlewares
 
     async def __call__(self, answer: RawReply, address: str) -> RawReply:
-        """Return the reply as it leaves the last middleware, which may have changed its headers and body.
+        """Pass the reply through all middlewares, each of which may change its headers and body, and return it.
 
-        :raises RemoteError: with the code `rejected_reply`, if a middleware raised an outcome or did not pass the reply on.
+        :param address: name of the queue in which the reply arrived.
+        :raises RemoteError: with the code `rejected_reply`, if a middleware raised an exception that ends a message
+            (`DeadLetter`, `Requeue`, `RetryLater`) or did not pass the reply on.
         """
         passed: list[Delivery] = []
 

@@ -104,8 +104,8 @@ class SupervisedConnection:
         return self.session
 
     async def use(self, work: Callable[[Session], Awaitable[Result]]) -> Result:
-        """Run `work` on the session, after waiting for one; if the session is lost
-        meanwhile, run it again on the next one.
+        """Wait for an open connection (a session) and run `work` on it; if it is lost meanwhile, run `work` again on the
+        next one.
 
         :raises TransportUnavailable: if the connection is closed for good, or the work raises it while the session
             lives. Also if the broker closes the connection because of a frame, which the work may have sent: at once if
@@ -130,7 +130,13 @@ class SupervisedConnection:
                 await self._down.wait()
 
     async def run(self, methods: Callable[[ControlChannel], Awaitable[Result]]) -> Result:
-        """Run synchronous methods, all on the same session, with the guarantees of `use`."""
+        """Call `methods` with the control channel, on which it awaits AMQP methods that have a reply (declare, bind),
+        and return its result.
+
+        All of them run on one connection. If it is lost, `methods` is called again from the start on the next one.
+
+        :raises TransportUnavailable: as `use` does.
+        """
 
         def on_session(_: Session) -> Awaitable[Result]:
             assert self.control is not None

@@ -237,9 +237,9 @@ class Queue:
     # -- delivering
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send a message to the first of the ready consumers, those that can take a message.
+        """Send a message to `consumer`, which must be the first of the ready consumers (those that can take a message).
 
-        Then the consumer goes behind the others of its priority, or is removed if it cannot take another message.
+        Then it goes behind the other ready consumers of its priority, or leaves them if it cannot take another message.
         """
         if not consumer.no_ack:
             self.unacked += 1

@@ -37,7 +37,7 @@ class RecordGroup:
 
         :param targets: the queues, each with the sequence of the message there.
         :param payload: the payload of its FAN_OUT record.
-        :param share: bytes that are counted for each queue.
+        :param share: bytes that each queue counts as its use of the log: the record's size divided among the queues.
         """
         queue, sequence = targets[0]
         self.entries.append(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))

@@ -44,7 +44,11 @@ class WriterListener(Protocol):
         """Handle one step of an index job: a part of the segment was read, the index was written, or the job failed."""
 
     def on_disk_space(self, enough: bool) -> None:
-        """Handle a full disk (called again after each failed attempt), or a disk that has room again."""
+        """Receive whether the disk has room.
+
+        :param enough: False if a write found no room, again after each further attempt that finds none; True once a
+            write succeeds again.
+        """
 
     def on_write_failure(self, text: str) -> None:
         """Handle a disk failure; nothing more is written."""

@@ -113,10 +113,11 @@ class OrderState:
 
 
 class OutcomeProcessor(StatefulProcessor):
-    """Stateful processor that emits the row of an order when no message with a new fact about it has arrived for some
-    time.
+    """Stateful processor that emits one row for each order, with its outcome: paid in time, paid late or cancelled.
 
-    Spark pickles it to the executors, so it has only plain values.
+    A row is emitted `settle` milliseconds after the last message that changed what is known about the order; an order
+    that is still undecided waits for `timeout` milliseconds more. Repeated messages change nothing. A later change
+    emits another row, with a higher revision. Spark pickles the processor to the executors, so it has only plain values.
     """
 
     def __init__(self, timeout: int, settle: int, remember: int) -> None:
