@@ -280,7 +280,7 @@ class Segments:
     def _roll(self) -> None:
         """Close the newest segment, which is full, and begin the next one.
 
-        The deduplication keys of its messages are written to a file beside it, so that a start need not read the segment.
+        The deduplication keys of its messages are written to a file beside it, which outlives the segment.
         """
         # Overwrite a key file from before a crash: the segment has grown since.
         self._seal(self._segments[-1], again=True)
