@@ -37,7 +37,7 @@ test-all: .venv/.tests .venv/.lint .venv/.types system-runtime system-rabbitmq s
 	$(call timed,make test-all,.venv/bin/pytest -q $(PARALLEL))
 
 # The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ did so above.
-COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker tests/sdk
+COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker
 test-compiled: .venv-compiled/.installed system-runtime
 	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) -k "not rabbit" $(COMPILED_TESTS))
 
