@@ -106,7 +106,7 @@ class InProcessBroker:
         """Restart from a copy of the current files, as if the process had been killed now."""
         assert self.data_dir is not None
         image = self.data_dir.with_name(self.data_dir.name + "+")
-        self.call(lambda: shutil.copytree(str(self.data_dir), image, ignore=shutil.ignore_patterns("*.sock")))
+        self.call(lambda: _copy_files(self.data_dir, image))
         self.stop()
         self.data_dir = image
         self.start()
@@ -151,3 +151,16 @@ class InProcessBroker:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
             self._loop.close()
+
+
+def _copy_files(folder: Path | None, image: Path) -> None:
+    """Copy a data folder in use, and again if the writer thread removed a file meanwhile: no crash finds half of that."""
+    while True:
+        try:
+            shutil.copytree(str(folder), image, ignore=shutil.ignore_patterns("*.sock"))
+        except shutil.Error as error:
+            if any(Path(source).exists() for source, *_ in error.args[0]):
+                raise
+            shutil.rmtree(image)
+        else:
+            return
