@@ -108,6 +108,7 @@ def test_the_numbers_of_the_file(spark: SparkSession, audit: Audit, tmp_path: Pa
     agrees(run(audit.url, audit.name, tmp_path), orders)
 
 
+@pytest.mark.slow
 def test_contradictions_are_counted_and_named(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     late = NOON + timedelta(hours=2)
     audit.publish(
@@ -161,6 +162,7 @@ def test_an_empty_queue_is_a_report_too(spark: SparkSession, audit: Audit, tmp_p
     assert "No order has both" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     bodies = [
         ("order_placed", b'{"order_id": "z", "placed_at": "2024-05-01T12:00:00Z"}'),
@@ -170,6 +172,7 @@ def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, 
     assert run(audit.url, audit.name, tmp_path).delay.maximum == 300.5
 
 
+@pytest.mark.slow
 def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     """The summary lists the most frequent message types, of which there may be any number."""
     bodies = [

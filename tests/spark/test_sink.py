@@ -186,6 +186,7 @@ def test_a_row_that_is_published_again_has_the_id_that_it_had(spark: SparkSessio
     assert not {properties.message_id for properties, _ in taken(audit)} & dict(first).keys()
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
     slow: Callable[[int], DataFrame], tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
         assert len({properties.message_id for properties, _ in found}) == 3000
 
 
+@pytest.mark.slow
 def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame], tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
@@ -254,6 +256,7 @@ def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_
     }
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
     """The queue rejects messages; as soon as there is room, the rest is accepted."""
     name = f"{audit.name}.full"
@@ -284,6 +287,7 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
             deleting.queue_delete(name)
 
 
+@pytest.mark.slow
 def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path: Path) -> None:
     with InProcessBroker(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 

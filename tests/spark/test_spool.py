@@ -279,6 +279,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_lose_and_repeat_nothing(audit: Audit, tmp_path: Path) -> None:
     """A process acts like a driver and is killed again and again while messages arrive: its output has each message once,
     in order."""
