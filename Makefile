@@ -17,7 +17,7 @@ demo: .venv/.demo system-runtime
 # A command and how long it took: $(call timed,NAME,COMMAND)
 timed = @start=$$(date +%s) && $(2) && echo "$(1): $$(( $$(date +%s) - start )) s"
 
-# While you work: lint without pyright, and the tests that start no process. Under a minute.
+# While you work: lint without pyright, and the tests that start no process. About a minute.
 check: .venv/.tests .venv/.lint
 	$(call timed,make check,$(MAKE) --no-print-directory --output-sync=target -j2 lint check-tests)
 
@@ -25,7 +25,7 @@ check: .venv/.tests .venv/.lint
 check-tests: .venv/.tests
 	.venv/bin/pytest -q -n 2 --dist loadfile --tier check
 
-# Before you commit: all that shows that this machine's Warren works, on one server of each kind. At most six minutes.
+# Before you commit: all that shows that this machine's Warren works, on one server of each kind. About seven minutes on two cores.
 # Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the
 # other: make test PARALLEL= .
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
