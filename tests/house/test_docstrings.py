@@ -7,6 +7,7 @@ noun phrase ("Seconds until a retry."). ruff's D401 holds the imperative mood of
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ HEADLESS = re.compile(
     r"(What|Who|Whose|Whom|How|Where|When|Whether|That|So|Which|Why|If|As|While|There|It|Its|They|He|She"
     r"|Nothing|Somebody|Something|Nobody|Once|After|Before|Until|In case|Because)\b"
 )
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -49,7 +55,7 @@ def test_no_docstring_begins_with_a_headless_clause(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in modules(folder)
-        for line, text in docstrings(ast.parse(path.read_text()))
+        for line, text in docstrings(tree_of(path))
         if HEADLESS.match(text)
     ]
     assert found == []
@@ -60,6 +66,6 @@ def test_every_module_has_a_docstring(folder: str) -> None:
     silent = [
         path.relative_to(ROOT).as_posix()
         for path in modules(folder)
-        if ast.get_docstring(ast.parse(path.read_text())) is None
+        if ast.get_docstring(tree_of(path)) is None
     ]
     assert silent == []

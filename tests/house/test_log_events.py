@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -40,14 +41,17 @@ Event = tuple[str, str, tuple[str, ...]]
 """Name, level and field names."""
 
 
-def log_calls(path: Path) -> Iterator[ast.Call]:
-    """Yield every call of a module that logs."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
-            owner = node.func.value
-            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
-            if name in LOGGERS:
-                yield node
+def logs(node: ast.AST) -> TypeGuard[ast.Call]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+        owner = node.func.value
+        return (owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")) in LOGGERS
+    return False
+
+
+@functools.cache
+def log_calls(path: Path) -> list[ast.Call]:
+    """Return every call of a module that logs."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if logs(node)]
 
 
 def heading_of(path: Path) -> str:

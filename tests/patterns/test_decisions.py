@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from tests.patterns.conftest import OpenStore
-from tests.support.tiers import examples
+from tests.support.tiers import Tier, chosen, examples
 from warren.patterns import RedisStore, SqliteStore, Store
 from warren.patterns.deadline import rules
 from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
@@ -146,9 +146,10 @@ async def test_of_a_payment_and_an_expiry_at_the_same_time_one_wins(open_store: 
         assert (outcome is DeadlineOutcome.LATE) == (expired.state is DeadlineState.EXPIRED)
 
 
-def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
-    """All of them, on the rules alone: what the stores add is that two rules are never applied to the same
-    record."""
+def test_every_sequence_of_events_leaves_one_outcome() -> None:
+    """All sequences of five events (four below tier `all`), with and without a start before them; on the rules alone: what
+    the stores add is that two rules are never applied to the same record.
+    """
 
     def play(events: tuple[str, ...]) -> None:
         record: bytes | None = None
@@ -206,7 +207,7 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
         "due",
         "due, then a crash",
     )
-    for events in itertools.product(names, repeat=5):
+    for events in itertools.product(names, repeat=5 if chosen() is Tier.ALL else 4):
         play(("start", *events))
         play(events)
 

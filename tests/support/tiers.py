@@ -80,6 +80,11 @@ def examples(number: int) -> int:
     return min(number, EXAMPLES[_chosen])
 
 
+def cases(numbers: range) -> range:
+    """Return the whole range in tier `all`, and every seventh number of it in the tiers below."""
+    return numbers if _chosen is Tier.ALL else numbers[::7]
+
+
 def tier_of(item: pytest.Item) -> Tier:
     """Return the lowest tier that has what the test needs."""
     tiers = [tier for name, tier in MARKERS.items() if item.get_closest_marker(name)]

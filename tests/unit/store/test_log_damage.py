@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.support.tiers import cases
 from tests.unit.store.log_run import LogRun
 from tests.unit.store.simulated_disk import Disk, FileState
 from warren.broker.store.log.record_format import MESSAGE, encode_record, segment_seed
@@ -69,7 +70,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_without_loss_before_it() -> None:
     run.sync()
     disk = run.kill()
     whole = content(disk)
-    for size in range(firm, len(whole) + 1):
+    for size in cases(range(firm, len(whole) + 1)):
         after = LogRun(with_content(disk, whole[:size]), (1, 2), segment_size=1 << 20)
         assert after.recovery.damage == []
         first, second = after.messages(1), after.messages(2)
@@ -96,7 +97,7 @@ def test_a_flipped_bit_loses_at_most_its_record_and_is_reported(block: int) -> N
     disk = written(block)
     whole = content(disk)
     hit: set[tuple[int, int]] = set()
-    for at in range(len(whole)):
+    for at in cases(range(len(whole))):
         flipped = bytearray(whole)
         flipped[at] ^= 1 << at % 8
         found, damage = recovered(with_content(disk, bytes(flipped)), block)
