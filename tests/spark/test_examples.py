@@ -13,6 +13,7 @@ from tests.support.example_programs import EXAMPLES, run
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow
 def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:
     audit.publish([Message(f"order {number}".encode()) for number in range(5)])
     ran = run("spark_read", audit.name, AMQP_URL=audit.url)
