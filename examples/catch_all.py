@@ -12,7 +12,7 @@ alerted = asyncio.Event()
 
 
 async def alert(delivery: Delivery) -> None:
-    print("nobody listens for", delivery.routing_key)
+    print("no queue is bound for", delivery.routing_key)
     alerted.set()
 
 

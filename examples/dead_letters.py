@@ -21,7 +21,7 @@ billed = asyncio.Event()
 @app.handle(OrderPlaced, queue="billing", retry=Retry(1))
 async def bill(order: OrderPlaced) -> None:
     if not bank_answers.is_set():
-        raise OSError("no line to the bank")
+        raise OSError("the bank does not answer")
     billed.set()
 
 

@@ -1,4 +1,4 @@
-"""Encryption: the broker and its disk hold ciphertext only, and messages from others are refused.
+"""Encryption: the broker and its disk hold ciphertext only, and messages that are not encrypted are rejected.
 
 Run it: python examples/encryption.py   (AMQP_URL chooses a broker; without it nothing else is needed)
 """
@@ -23,22 +23,22 @@ app.include(Encryption(keys, current="2026-11"))
 
 @app.handle(Pay)
 async def pay(command: Pay, delivery: Delivery) -> None:
-    on_its_way = delivery.original.body
-    print("on its way:", "readable" if b"account" in on_its_way else "noise")
-    print("here:", command)
+    in_transit = delivery.original.body
+    print("in transit:", "readable" if b"account" in in_transit else "ciphertext")
+    print("decrypted:", command)
 
 
 async def main() -> None:
     async with app:
         await app.publish(Pay(account="42", amount=100))
 
-        outsider = App(app.url)
+        outsider = App(app.url)  # has no keys
         outsider.declare(Queue("payments"))
         rejected = asyncio.Event()
 
         @outsider.handle(bytes, queue="payments.dead")
         async def dead(body: bytes, delivery: Delivery) -> None:
-            print("refused:", delivery.headers["warren-dead-error"])
+            print("rejected:", delivery.headers["warren-dead-error"])
             rejected.set()
 
         async with outsider:

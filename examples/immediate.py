@@ -14,27 +14,27 @@ class Ring(Message):
 
 
 async def main() -> None:
-    street = App()
+    publisher = App()
     bell = Immediate("bell")
-    street.include(bell)
-    async with street:
+    publisher.include(bell)
+    async with publisher:
         try:
             await bell.publish(Ring(caller="the postman"))
         except NoConsumer:
-            print("nobody is at home")
+            print("no consumer: nobody is at home")
 
-        house, heard = App(str(street.url)), asyncio.Event()
-        at_home = Immediate("bell")
-        house.include(at_home)
+        consumer, opened = App(str(publisher.url)), asyncio.Event()
+        doorbell = Immediate("bell")
+        consumer.include(doorbell)
 
-        @at_home.handle(Ring)
+        @doorbell.handle(Ring)
         async def answer(ring: Ring) -> None:
             print("opened for", ring.caller)
-            heard.set()
+            opened.set()
 
-        async with house:
+        async with consumer:
             await bell.publish(Ring(caller="a friend"))
-            await heard.wait()
+            await opened.wait()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ async def compress(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable
 
 async def expand(delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
     if delivery.properties.get("content_encoding") != "deflate":
-        raise DeadLetter("it is not compressed")
+        raise DeadLetter("the body is not compressed")
     await call_next(delivery.replace(body=zlib.decompress(delivery.body)))
 
 

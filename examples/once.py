@@ -28,9 +28,8 @@ async def charge(command: ChargeCard) -> str:
 async def main() -> None:
     async with app:
         print(await app.call(ChargeCard(order_id="42")))
-        print(
-            await app.call(ChargeCard(order_id="42"))
-        )  # an impatient customer, or a caller that lost the reply
+        # Again: from an impatient customer, or from a caller that lost the reply.
+        print(await app.call(ChargeCard(order_id="42")))
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ class Quote(BaseModel):
     price: Decimal
 
 
-class OnRequest(BaseModel):
+class MadeToOrder(BaseModel):
     days: int
 
 
-class Known(BaseModel):
+class KnownSkus(BaseModel):
     skus: list[str]
 
 
-class UnknownSku(Fault[Known], code="unknown_sku"):
-    """An error with details of the type `Known`, for the handler and the caller."""
+class UnknownSku(Fault[KnownSkus], code="unknown_sku"):
+    """An error with details of the type `KnownSkus`, for the handler and the caller."""
 
 
-class GetQuote(Request[Quote | OnRequest], queue="quotes.of.kinds", faults=[UnknownSku]):
+class GetQuote(Request[Quote | MadeToOrder], queue="quotes.typed", faults=[UnknownSku]):
     sku: str
 
 
@@ -35,12 +35,12 @@ app = App(replies="direct")  # RabbitMQ's direct reply-to, without a reply queue
 
 
 @app.handle(GetQuote)
-async def quote(request: GetQuote) -> Quote | OnRequest:
+async def quote(request: GetQuote) -> Quote | MadeToOrder:
     if request.sku == "lamp":
         return Quote(price=Decimal("9.90"))
     if request.sku == "chandelier":
-        return OnRequest(days=30)
-    raise UnknownSku(f"there is no {request.sku}", Known(skus=["lamp", "chandelier"]))
+        return MadeToOrder(days=30)
+    raise UnknownSku(f"there is no {request.sku}", KnownSkus(skus=["lamp", "chandelier"]))
 
 
 async def main() -> None:
@@ -50,7 +50,7 @@ async def main() -> None:
                 match await app.call(GetQuote(sku=sku)):
                     case Quote(price=price):
                         print(f"{sku}: {price}")
-                    case OnRequest(days=days):
+                    case MadeToOrder(days=days):
                         print(f"{sku}: in {days} days")
             except UnknownSku as error:
                 print(f"{error.message}, only {error.details.skus}")

@@ -18,7 +18,7 @@ class OrderChanged(Event, exchange="orders", key="order.changed"):
 
 resequencer = Resequencer(
     "order-history",
-    store=SqliteStore(f"{tempfile.mkdtemp()}/places.sqlite"),  # with several processes: RedisStore(url)
+    store=SqliteStore(f"{tempfile.mkdtemp()}/positions.sqlite"),  # with several processes: RedisStore(url)
     key=lambda change: change.order_id,
     number=lambda change: change.version,
 )

@@ -17,18 +17,18 @@ class Charge(Command, queue="charges"):
 
 
 async def main() -> None:
-    app, given_up = App(), asyncio.Event()
+    app, last_attempt = App(), asyncio.Event()
 
     @app.handle(Charge, retry=with_backoff)
     async def charge(command: Charge, delivery: Delivery) -> None:
         print(f"attempt {delivery.attempt}")
         if delivery.attempt == 4:
-            given_up.set()
-        raise ConnectionError("no line to the bank")
+            last_attempt.set()
+        raise ConnectionError("the bank does not answer")
 
     async with app:
         await app.publish(Charge(order_id="42"))
-        await given_up.wait()
+        await last_attempt.wait()
         letters: list[ParkedMessage] = []
         while not letters:
             async with ParkingLot(str(app.url), "charges.dead") as lot:

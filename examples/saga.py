@@ -71,7 +71,7 @@ class ShipOrder(Command, queue="shipping"):
 # The saga
 
 
-class At(StrEnum):
+class CheckoutState(StrEnum):
     PAYING = "paying"
     SHIPPING = "shipping"
 
@@ -94,34 +94,34 @@ checkout = Saga(
 @checkout.starts(OrderPlaced)
 def placed(event: OrderPlaced) -> TransitionTo[Order]:
     return TransitionTo(
-        At.PAYING,
+        CheckoutState.PAYING,
         Order(order_id=event.order_id),
         send=[ReserveStock(order_id=event.order_id), ChargeCard(order_id=event.order_id)],
         compensation=ReleaseStock(order_id=event.order_id),
     )
 
 
-@checkout.on(At.PAYING, CardCharged)
+@checkout.on(CheckoutState.PAYING, CardCharged)
 def charged(order: Order, event: CardCharged) -> TransitionTo[Order]:
     return TransitionTo(
-        At.SHIPPING,
+        CheckoutState.SHIPPING,
         send=[ShipOrder(order_id=order.order_id)],
         # The stock is released only after the card is refunded.
         compensation=Compensation(RefundCard(order_id=order.order_id), until=CardRefunded),
     )
 
 
-@checkout.on(At.SHIPPING, OrderShipped)
+@checkout.on(CheckoutState.SHIPPING, OrderShipped)
 def shipped(order: Order, event: OrderShipped) -> CompleteSaga[Order]:
     return CompleteSaga()
 
 
-@checkout.on(At.SHIPPING, OutOfStock)
+@checkout.on(CheckoutState.SHIPPING, OutOfStock)
 def out_of_stock(order: Order, event: OutOfStock) -> CompensateSaga[Order]:
     return CompensateSaga("out of stock")
 
 
-@checkout.timeout(At.PAYING, after=timedelta(minutes=15))
+@checkout.timeout(CheckoutState.PAYING, after=timedelta(minutes=15))
 def unpaid(order: Order) -> CompensateSaga[Order]:
     return CompensateSaga("not paid in time")
 
@@ -167,7 +167,8 @@ async def ship(command: ShipOrder) -> None:
     await app.publish(outcome(order_id=command.order_id))
 
 
-async def ended(order_id: str) -> str:
+async def wait_until_ended(order_id: str) -> str:
+    """Wait until the saga of the order has ended, and return its last state."""
     while True:
         history = await checkout.history(order_id)
         if history is not None and history.state in (COMPLETED, COMPENSATED) and not history.pending:
@@ -178,11 +179,11 @@ async def ended(order_id: str) -> str:
 async def main() -> None:
     async with app:
         await app.publish(OrderPlaced(order_id="41"))
-        print("41:", await ended("41"))
+        print("41:", await wait_until_ended("41"))
         await app.publish(OrderPlaced(order_id="42"))
-        state = await ended("42")
+        state = await wait_until_ended("42")
         print("42:", state)
-    # print(await checkout.history("42")) tells how it got there; so does: warren saga show checkout 42 --store URL
+    # All transitions of order 42: `await checkout.history("42")`, or: warren saga show checkout 42 --store URL
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ async def test_an_unpaid_order_is_cancelled(warren: Warren, app: App) -> None:
         assert warren.dead_letters == []
 
 
-async def test_a_paid_order_is_not(warren: Warren, app: App) -> None:
+async def test_a_paid_order_is_not_cancelled(warren: Warren, app: App) -> None:
     async with warren.running(app):
         await warren.publish(OrderPlaced(order_id="42"))
         await warren.advance(minutes=10)
@@ -69,7 +69,7 @@ async def test_a_paid_order_is_not(warren: Warren, app: App) -> None:
         assert warren.handled(CancelOrder) == []
 
 
-async def test_what_cannot_be_cancelled_is_a_dead_letter(warren: Warren, app: App) -> None:
+async def test_an_order_that_cannot_be_cancelled_is_dead_lettered(warren: Warren, app: App) -> None:
     async with warren.running(app):
         await warren.publish(CancelOrder(order_id="unknown"))
         await warren.advance(minutes=1)  # The waits between the attempts pass too.

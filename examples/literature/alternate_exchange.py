@@ -14,12 +14,12 @@ from warren.sdk import App, Delivery, Event
 alerted = asyncio.Event()
 
 
-async def tell(delivery: Delivery) -> None:
-    print("kept, and told:", delivery.routing_key)
+async def alert(delivery: Delivery) -> None:
+    print("kept, and alerted:", delivery.routing_key)
     alerted.set()
 
 
-normal = CatchAll("literature.normal", alert=tell)
+normal = CatchAll("literature.normal", alert=alert)
 app = App()
 app.include(normal)
 

@@ -18,14 +18,14 @@ class Parcel(Command, queue=Queue("literature.parcels", message_ttl=timedelta(mi
 
 
 app = App()
-held = asyncio.Event()
+released = asyncio.Event()
 
 
 @app.handle(Parcel, concurrency=1)
 async def carry(parcel: Parcel) -> None:
     if parcel.weight > 30:
         raise DeadLetter("too heavy")
-    await held.wait()  # meanwhile the messages behind this one expire
+    await released.wait()  # meanwhile the messages behind this one expire
 
 
 async def main() -> None:
@@ -36,7 +36,7 @@ async def main() -> None:
         while len(letters) < 2:
             async with ParkingLot(str(app.url), "literature.parcels.dead") as lot:
                 letters = [letter async for letter in lot]
-        held.set()
+        released.set()
         for letter in letters:
             print(letter.reason, letter.error)
 

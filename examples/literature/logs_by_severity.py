@@ -40,7 +40,7 @@ async def main() -> None:
         try:
             await app.publish(LogLine(text="typing error"), key="waning")
         except Unroutable as error:
-            print("nobody takes", error.routing_key)
+            print("no binding for", error.routing_key)
         await done.wait()
     print(*sorted(seen), sep="\n")
 

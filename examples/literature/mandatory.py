@@ -14,7 +14,7 @@ app = App()
 
 
 async def main() -> None:
-    app.on_return(lambda returned: print("for who did not await:", returned.body.decode()))
+    app.on_return(lambda returned: print("returned:", returned.body.decode()))
     async with app:
         try:
             await app.publish(b"a letter", exchange="amq.direct", key="literature.nowhere", message_id="m1")

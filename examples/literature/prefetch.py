@@ -23,23 +23,23 @@ async def show(url: str) -> None:
         await channel.set_qos(prefetch_count=3)  # each consumer of this channel
         await channel.set_qos(prefetch_count=5, global_=True)  # the channel
         queues = [await channel.declare_queue(exclusive=True) for _ in range(2)]
-        held: list[str] = []
-        five = asyncio.Event()
+        unacknowledged: list[str] = []
+        five_delivered = asyncio.Event()
 
         async def take(message: AbstractIncomingMessage) -> None:
-            held.append(message.consumer_tag or "")
-            if len(held) == 5:
-                five.set()
+            unacknowledged.append(message.consumer_tag or "")
+            if len(unacknowledged) == 5:
+                five_delivered.set()
 
         for queue in queues:
             for number in range(10):
                 await channel.default_exchange.publish(aio_pika.Message(b"%d" % number), queue.name)
         for queue in queues:
             await queue.consume(take)
-        await five.wait()
+        await five_delivered.wait()
         # No more deliveries arrive without an acknowledgement: after a round trip there are still five.
         await channel.declare_queue(exclusive=True)
-        print("held:", sorted(Counter(held).values(), reverse=True))
+        print("unacknowledged:", sorted(Counter(unacknowledged).values(), reverse=True))
 
 
 async def main() -> None:

@@ -39,7 +39,7 @@ async def main() -> None:
 
         async with workers[0], workers[1]:
             await all_done.wait()
-    print(f"worked {len(done) - 3}, tried the bad one {done.count('bad')} times")
+    print(f"completed {len(done) - 3}, attempted the bad one {done.count('bad')} times")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ async def main() -> None:
         try:
             await app.publish(Animal(name="fox"), key="quick.brown.fox")
         except Unroutable:
-            print("nobody wants the fox")
+            print("no binding matches the fox")
         await done.wait()
     print(*sorted(seen), sep="\n")
 

@@ -20,17 +20,17 @@ FOLDER = EXAMPLES / "literature"
 PROMISED = {
     "hello": ["Hello World"],
     "publish_subscribe": ["disk: started", "screen: started"],
-    "logs_by_severity": ["nobody takes waning", "disk: no room", "screen: no room", "screen: slow"],
+    "logs_by_severity": ["no binding for waning", "disk: no room", "screen: no room", "screen: slow"],
     "topics": [
-        "nobody wants the fox",
+        "no binding matches the fox",
         "orange: rabbit",
         "rabbits and lazy ones: pink rabbit",
         "rabbits and lazy ones: rabbit",
         "rabbits and lazy ones: sloth",
     ],
-    "task_queue": ["worked 20, tried the bad one 3 times"],
-    "mandatory": ["for who did not await: a letter", "312 NO_ROUTE literature.nowhere m1"],
-    "alternate_exchange": ["handled: hello", "kept, and told: unknown"],
+    "task_queue": ["completed 20, attempted the bad one 3 times"],
+    "mandatory": ["returned: a letter", "312 NO_ROUTE literature.nowhere m1"],
+    "alternate_exchange": ["handled: hello", "kept, and alerted: unknown"],
     "ttl": [
         "of a message: ['short expired']",
         "of a queue: ['one expired', 'two expired']",
@@ -45,7 +45,7 @@ PROMISED = {
     "confirms_one_by_one": ["confirmed: 20"],
     "confirms_in_batches": ["batches of [100, 100, 50]"],
     "confirms_asynchronous": ["confirmed: 1000"],
-    "prefetch": ["held: [3, 2]"],
+    "prefetch": ["unacknowledged: [3, 2]"],
     "lazy_queue": ["in order: True"],
 }
 
