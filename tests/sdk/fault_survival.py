@@ -176,9 +176,9 @@ async def _commit(app: App, *messages: Command) -> None:
 
 
 async def _take(app: App, queue: str) -> None:
-    held = await app.get(queue, timeout=60)
-    assert held is not None, f"nothing came from {queue}"
-    await held.ack()
+    message = await app.get(queue, timeout=60)
+    assert message is not None, f"nothing came from {queue}"
+    await message.ack()
 
 
 async def _at_last(attempt: Callable[[], Awaitable[Result]]) -> Result:

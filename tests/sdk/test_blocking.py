@@ -71,9 +71,9 @@ async def test_many_threads_share_one_app(make_app: MakeApp, amqp_client: AsyncC
     await asyncio.to_thread(work)
     await amqp_client.holds(name, 80)
     async with make_app() as other:
-        held = await other.get(name)
-        assert held is not None
-        await held.ack()
+        message = await other.get(name)
+        assert message is not None
+        await message.ack()
 
 
 async def test_blocking_calls_run_on_the_loop_of_a_running_app(make_app: MakeApp, name: str) -> None:
@@ -81,9 +81,9 @@ async def test_blocking_calls_run_on_the_loop_of_a_running_app(make_app: MakeApp
     app.declare(Queue(name))
     async with app:
         await asyncio.to_thread(app.sync.publish, b"1", key=name)
-        held = await asyncio.to_thread(app.sync.get, name, timeout=60)
-        assert held is not None
-        await asyncio.to_thread(held.ack)
+        message = await asyncio.to_thread(app.sync.get, name, timeout=60)
+        assert message is not None
+        await asyncio.to_thread(message.ack)
         with pytest.raises(ConfigError, match="would wait for its own event loop: await"):
             app.sync.publish(b"1", key=name)
         app.sync.close()

@@ -270,10 +270,10 @@ async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_its
     async def outer(request: Outer) -> int:
         await app.declare_now(Queue(f"{name}.log"))
         await app.publish(Log(n=request.n))
-        held = await app.get(f"{name}.log", timeout=60)
-        assert held is not None
-        await held.ack()
-        return held.read(Log).n - request.n + 1 + await app.call(Double(n=request.n))
+        message = await app.get(f"{name}.log", timeout=60)
+        assert message is not None
+        await message.ack()
+        return message.read(Log).n - request.n + 1 + await app.call(Double(n=request.n))
 
     async with app:
         assert await asyncio.gather(*(app.call(Outer(n=n), timeout=240) for n in range(20))) == [

@@ -188,9 +188,9 @@ async def test_a_transaction_is_captured_at_its_commit(
             await rolled_back(app, name)
         async with app.transaction() as tx:
             await tx.publish(b"next", key=name, message_id="next")
-        held = await app.get(name, timeout=30)
-        assert held is not None
-        await held.requeue()
+        message = await app.get(name, timeout=30)
+        assert message is not None
+        await message.requeue()
     events = (await read(reading, amqp_url, stream)).events
     assert names(events, message_id="old") == ["delivered", "acked"]
     assert names(events, message_id="new") == ["published", "confirmed", "delivered", "requeued"]

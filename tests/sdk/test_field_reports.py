@@ -13,7 +13,17 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.patterns import Delay
-from warren.sdk import App, Command, Event, HeldDelivery, Queue, Request, Requeue, Retry, TransportUnavailable
+from warren.sdk import (
+    App,
+    Command,
+    Event,
+    FetchedMessage,
+    Queue,
+    Request,
+    Requeue,
+    Retry,
+    TransportUnavailable,
+)
 from warren.testing import Warren
 
 
@@ -145,17 +155,17 @@ async def test_a_connection_without_free_channels_raises_and_keeps_working() -> 
         app.declare(Queue("parked"))
         async with app:
             await app.publish_many([b"1"] * 8, key="parked")
-            held: list[HeldDelivery] = []
+            fetched: list[FetchedMessage] = []
 
             async def take_all() -> None:
                 while (delivery := await app.get("parked")) is not None:
-                    held.append(delivery)
+                    fetched.append(delivery)
 
             with pytest.raises(TransportUnavailable, match="channel_max") as caught:
                 await take_all()
             assert (caught.value.outcome, caught.value.retryable) == ("not_sent", True)
-            assert held
-            await held[0].ack()
+            assert fetched
+            await fetched[0].ack()
             again = await app.get("parked")
             assert again is not None
             assert (app.statistics().reconnects, app.ready) == (0, True)

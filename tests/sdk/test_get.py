@@ -1,4 +1,4 @@
-"""`app.get`: a fetched message is held until it is settled, and is never lost."""
+"""`app.get`: a fetched message stays unacknowledged until it is settled, and is never lost."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ async def test_one_message_or_none(make_app: MakeApp, amqp_client: AsyncClient, 
     async with app:
         assert await app.get(name) is None
         await app.publish(Parked(number=7), message_id="m", headers={"tenant": "a"})
-        held = await app.get(name)
-        assert held is not None
-        assert (held.read(Parked), held.message_id, held.queue) == (Parked(number=7), "m", name)
-        assert (held.headers["tenant"], held.type, held.redelivered) == ("a", "parked", False)
-        assert await app.get(name) is None, "it is held"
+        message = await app.get(name)
+        assert message is not None
+        assert (message.read(Parked), message.message_id, message.queue) == (Parked(number=7), "m", name)
+        assert (message.headers["tenant"], message.type, message.redelivered) == ("a", "parked", False)
+        assert await app.get(name) is None, "the only message is unacknowledged"
         with pytest.raises(Undecodable):
-            held.read(list[int])
-        await held.ack()
+            message.read(list[int])
+        await message.ack()
         with pytest.raises(ConfigError, match="settled already"):
-            await held.requeue()
+            await message.requeue()
     await amqp_client.holds(name, 0)
 
 
@@ -49,10 +49,10 @@ async def test_get_waits_for_a_message_up_to_its_timeout(make_app: MakeApp, name
         waiting = [asyncio.create_task(app.get(name, timeout=60)) for _ in range(2)]
         await asyncio.sleep(0)
         await app.publish_many([b"1", b"2"], key=name)
-        got = [held for held in await asyncio.gather(*waiting) if held is not None]
-        assert sorted(held.body for held in got) == [b"1", b"2"]
-        for held in got:
-            await held.ack()
+        got = [message for message in await asyncio.gather(*waiting) if message is not None]
+        assert sorted(message.body for message in got) == [b"1", b"2"]
+        for message in got:
+            await message.ack()
         assert await app.get(name, timeout=0.05) is None
 
 
@@ -63,9 +63,9 @@ async def test_a_fetched_message_can_be_requeued_or_dead_lettered(
     app.declare(Queue(name), Queue(f"{name}.plain", dead_letter_exchange=None))
     async with app:
         await app.publish(b"1", key=name)
-        held = await app.get(name)
-        assert held is not None
-        await held.requeue()
+        message = await app.get(name)
+        assert message is not None
+        await message.requeue()
         again = await app.get(name, timeout=60)
         assert again is not None
         assert again.redelivered
@@ -90,17 +90,17 @@ async def test_a_with_block_acknowledges_or_requeues(
     app.declare(Queue(name))
     async with app:
         await app.publish(b"1", key=name)
-        held = await app.get(name)
-        assert held is not None
+        message = await app.get(name)
+        assert message is not None
         with pytest.raises(ZeroDivisionError):
-            async with held:
+            async with message:
                 raise ZeroDivisionError
-        held = await app.get(name, timeout=60)
-        assert held is not None
-        async with held as delivery:
+        message = await app.get(name, timeout=60)
+        assert message is not None
+        async with message as delivery:
             assert delivery.body == b"1"
-        held = await app.get(name)
-        assert held is None
+        message = await app.get(name)
+        assert message is None
         await app.publish(b"2", key=name)
         unsettled = await app.get(name)
         assert unsettled is not None
@@ -124,9 +124,9 @@ async def test_a_cancelled_get_takes_no_message(
             await asyncio.wait((getting,))
             if not getting.cancelled() and (early := getting.result()) is not None:
                 await early.requeue()
-            held = await app.get(name, timeout=60)
-            assert held is not None
-            await held.ack()
+            message = await app.get(name, timeout=60)
+            assert message is not None
+            await message.ack()
     await amqp_client.holds(name, 0)
 
 

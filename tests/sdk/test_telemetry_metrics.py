@@ -197,9 +197,9 @@ async def test_receive(traced: MakeApp, recorded: Recorded, server: Mapping[str,
     app.declare(Queue(name))
     async with app:
         await app.publish(b"x", key=name, message_id="m1")
-        held = await app.get(name)
-        assert held is not None
-        await held.ack()
+        message = await app.get(name)
+        assert message is not None
+        await message.ack()
         assert await app.get(name) is None
     got, nothing = recorded.spans("receive")
     assert (got.name, got.kind) == (f"receive {name}", SpanKind.CLIENT)

@@ -286,6 +286,6 @@ async def test_an_exclusive_queue_and_its_binding_are_declared_on_one_connection
                         raise
         proxy.to_client.cut_after(10**9)
         await app.publish(b"1", exchange=name, key="any")
-        held = await app.get(f"{name}.q", timeout=60)
-        assert held is not None
-        await held.ack()
+        message = await app.get(f"{name}.q", timeout=60)
+        assert message is not None
+        await message.ack()

@@ -20,9 +20,9 @@ from warren.sdk import (
     Depends,
     Event,
     Fault,
+    FetchedMessage,
     GatherResult,
     Header,
-    HeldDelivery,
     PublishReport,
     Queue,
     Request,
@@ -142,7 +142,7 @@ async def use_publishing() -> None:
     assert_type(await app.submit(OrderPlaced(order_id="1")), Future[None])
     async for report in app.publish_batches([OrderPlaced(order_id="1")], count=10):
         assert_type(report, PublishReport)
-    assert_type(await app.get("orders"), HeldDelivery | None)
+    assert_type(await app.get("orders"), FetchedMessage | None)
     async with app.transaction() as transaction:
         assert_type(await transaction.publish(OrderPlaced(order_id="1")), None)
     assert_type(app.statistics().handled, int)

@@ -6,7 +6,7 @@ Public modules: `warren.sdk` for applications, `warren.sdk.extend` for code that
 
 from warren.core.log_output import JsonLines
 from warren.sdk.app.app import App
-from warren.sdk.app.blocking import HeldMessage, Sync
+from warren.sdk.app.blocking import Sync, SyncFetchedMessage
 from warren.sdk.app.health_probe import HealthProbe
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
@@ -16,7 +16,7 @@ from warren.sdk.consume.batches import Outcomes
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
 from warren.sdk.consume.delivery import Delivery, current_delivery
 from warren.sdk.consume.dependencies import Depends, Header
-from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.subscription import Mode, Subscription
@@ -97,6 +97,7 @@ __all__ = [
     "Exchange",
     "Failure",
     "Fault",
+    "FetchedMessage",
     "GatherCall",
     "GatherResult",
     "GatheredReply",
@@ -105,8 +106,6 @@ __all__ = [
     "Header",
     "Health",
     "HealthProbe",
-    "HeldDelivery",
-    "HeldMessage",
     "JsonLines",
     "Message",
     "MessageOptions",
@@ -134,6 +133,7 @@ __all__ = [
     "Statistics",
     "Subscription",
     "Sync",
+    "SyncFetchedMessage",
     "SystemClock",
     "Telemetry",
     "Timer",

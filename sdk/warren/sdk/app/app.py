@@ -20,7 +20,7 @@ from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.retry import Retry
@@ -364,7 +364,7 @@ class App:
         """
         await self._operations.forward(forwarded(delivery, exchange, key, headers), timeout)
 
-    async def get(self, queue: str, *, timeout: float = 0.0) -> HeldDelivery | None:
+    async def get(self, queue: str, *, timeout: float = 0.0) -> FetchedMessage | None:
         """Return one message of a queue, or None if none arrives within `timeout` seconds.
 
         Settle it with `ack()`, `requeue()` or `dead_letter(reason)`, or with `async with`. For occasional use; to consume

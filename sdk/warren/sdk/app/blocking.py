@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from warren.sdk.app.lifecycle import Lifecycle
-from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.types import Request
@@ -29,15 +29,16 @@ Answer = TypeVar("Answer")
 Content = TypeVar("Content")
 
 
-class HeldMessage:
-    """A message that `app.sync.get` returned, with the methods of `HeldDelivery`; `with` acknowledges it."""
+class SyncFetchedMessage:
+    """A message that `app.sync.get` returned, with the methods of `FetchedMessage` as blocking calls; a `with` block
+    acknowledges it at its end, and requeues it if the block raises."""
 
-    def __init__(self, sync: Sync, delivery: HeldDelivery) -> None:
+    def __init__(self, sync: Sync, delivery: FetchedMessage) -> None:
         self._sync = sync
-        self.delivery: HeldDelivery = delivery
+        self.delivery: FetchedMessage = delivery
 
     def read(self, kind: type[Content]) -> Content:
-        """Decode the body as `kind`; see `HeldDelivery.read`."""
+        """Decode the body as `kind`; see `FetchedMessage.read`."""
         return self.delivery.read(kind)
 
     def ack(self) -> None:
@@ -52,7 +53,7 @@ class HeldMessage:
         """Dead-letter the message with a reason."""
         self._sync._run(self.delivery.dead_letter(reason))
 
-    def __enter__(self) -> HeldMessage:
+    def __enter__(self) -> SyncFetchedMessage:
         return self
 
     def __exit__(
@@ -108,10 +109,10 @@ class Sync:
         """See `App.call`."""
         return self._run(self._app.call(request, timeout=timeout, message_id=message_id))
 
-    def get(self, queue: str, *, timeout: float = 0.0) -> HeldMessage | None:
+    def get(self, queue: str, *, timeout: float = 0.0) -> SyncFetchedMessage | None:
         """See `App.get`."""
-        held = self._run(self._app.get(queue, timeout=timeout))
-        return None if held is None else HeldMessage(self, held)
+        message = self._run(self._app.get(queue, timeout=timeout))
+        return None if message is None else SyncFetchedMessage(self, message)
 
     def close(self) -> None:
         """Stop the App if this facade started it. It can be started again."""

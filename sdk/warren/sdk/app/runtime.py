@@ -16,7 +16,7 @@ from warren.sdk.capture.stream_writer import CaptureStreamWriter
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
-from warren.sdk.consume.get import HeldDelivery, PublishDeadLetter, fetch
+from warren.sdk.consume.get import FetchedMessage, PublishDeadLetter, fetch
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
@@ -322,7 +322,7 @@ class Runtime:
 
     async def fetch(
         self, queue: str, timeout: float, publish_dead_letter: PublishDeadLetter
-    ) -> HeldDelivery | None:
+    ) -> FetchedMessage | None:
         """Get one message of the queue; see `App.get`."""
         connection = self._consume_connection
         assert connection is not None

@@ -1,4 +1,4 @@
-"""Fetching a single message: `app.get` and the delivery that its caller settles."""
+"""Fetching a single message: `app.get` and the message that its caller settles."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ PublishDeadLetter = Callable[[Delivery, str], Awaitable[None]]
 """Publishes the dead letter copy of a delivery, with the reason; returns after the confirm."""
 
 
-class HeldDelivery(Delivery):
-    """A fetched message that its holder settles: with `ack`, `requeue` or `dead_letter`, or with `async with`.
+class FetchedMessage(Delivery):
+    """A message that `app.get` returned and that its caller settles: with `ack`, `requeue` or `dead_letter`, or with
+    `async with`.
 
     An `async with` block acknowledges at its end, and requeues if it raises. A message that is not settled goes back to its
     queue when the App stops or its connection is lost. It occupies a channel until then.
@@ -48,10 +49,10 @@ class HeldDelivery(Delivery):
         queue: str,
         publish_dead_letter: PublishDeadLetter,
         telemetry: ConsumeTelemetry | None,
-    ) -> HeldDelivery:
+    ) -> FetchedMessage:
         """Decode the frames of a message that was fetched on this channel."""
         tag, delivery = cls.from_frames(*frames, queue)
-        assert isinstance(delivery, HeldDelivery)
+        assert isinstance(delivery, FetchedMessage)
         delivery._channel, delivery._tag = channel, tag
         delivery._publish_dead_letter = publish_dead_letter
         delivery._telemetry = telemetry
@@ -103,7 +104,7 @@ class HeldDelivery(Delivery):
         self._send(channel, "ack")
         await _close(channel)
 
-    async def __aenter__(self) -> HeldDelivery:
+    async def __aenter__(self) -> FetchedMessage:
         return self
 
     async def __aexit__(
@@ -148,7 +149,7 @@ async def fetch(
     timeout: float,
     publish_dead_letter: PublishDeadLetter,
     telemetry: ConsumeTelemetry | None = None,
-) -> HeldDelivery | None:
+) -> FetchedMessage | None:
     """Return the next message of the queue on a channel of its own, or None if none arrives within `timeout` seconds.
 
     If the caller is cancelled meanwhile, the message returns to its queue.
@@ -171,7 +172,7 @@ async def _fetch(
     timeout: float,
     publish_dead_letter: PublishDeadLetter,
     telemetry: ConsumeTelemetry | None,
-) -> HeldDelivery | None:
+) -> FetchedMessage | None:
     started = perf_counter()
     deadline = asyncio.get_running_loop().time() + timeout
     try:
@@ -190,16 +191,16 @@ async def _fetch(
         if channel.usable:
             await _close(channel)
         raise
-    held = (
+    message = (
         None
         if frames is None
-        else HeldDelivery.from_get(channel, frames, queue, publish_dead_letter, telemetry)
+        else FetchedMessage.from_get(channel, frames, queue, publish_dead_letter, telemetry)
     )
     if telemetry is not None:
-        telemetry.received(held, 0 if held is None else held._tag, queue, started)
-    if held is None:
+        telemetry.received(message, 0 if message is None else message._tag, queue, started)
+    if message is None:
         await _close(channel)
-    return held
+    return message
 
 
 async def _consume_one(
@@ -219,10 +220,10 @@ async def _consume_one(
     return arrived.result() if arrived.done() else None
 
 
-def _requeue_result(task: asyncio.Task[HeldDelivery | None]) -> None:
+def _requeue_result(task: asyncio.Task[FetchedMessage | None]) -> None:
     """Return the message of a finished fetch to its queue, because the caller was cancelled."""
-    if not task.cancelled() and task.exception() is None and (held := task.result()) is not None:
-        requeue = asyncio.ensure_future(held.requeue())
+    if not task.cancelled() and task.exception() is None and (message := task.result()) is not None:
+        requeue = asyncio.ensure_future(message.requeue())
         requeue.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
