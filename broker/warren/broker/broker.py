@@ -91,7 +91,7 @@ class Broker:
             config = BrokerConfig(data_dir=None if data_dir is None else Path(data_dir), host=host, port=port)
         self.config = config
         self.on_shutdown: Callable[[], None] | None = None
-        """Called when an operator requests a stop; None refuses the request."""
+        """Callback for an operator's request to stop the broker (`warren ctl shutdown`); None refuses such requests."""
         self.failure: asyncio.Future[str] | None = None
         """Future that is resolved with the error text, one line, when the disk has failed; None until the start.
 

@@ -89,7 +89,11 @@ class ClientSocket:
 
     @staticmethod
     def find(here: object, there: object) -> ClientSocket | None:
-        """Return the socket of this process that is connected from `there` to `here`."""
+        """Return the client's socket of a connection, if it is in this process, else None.
+
+        :param here: address of the broker's end of the connection.
+        :param there: address of the client's end.
+        """
         try:
             descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
         except OSError:
@@ -100,7 +104,7 @@ class ClientSocket:
         return None
 
     def is_reading(self, waiting: int) -> bool:
-        """Return whether bytes wait for the client, and it still seems to be reading.
+        """Return whether the client has unread bytes, and still seems to be reading them.
 
         A client whose number of unread bytes has not changed for UNREAD_GRACE seconds is taken not to be reading.
 

@@ -24,9 +24,9 @@ one queue or many. Verify that every message is delivered once and in order."""
 MAX_QUEUES = 100_000
 """Largest number of queues that one run of `warren bench` may use."""
 MAX_MESSAGES = 200_000
-"""Largest number of different messages that are encoded in advance."""
+"""Largest number of different messages that each publisher process encodes before the run."""
 MAX_MESSAGE_BYTES = 1 << 30
-"""Largest size in bytes of these messages together."""
+"""Largest total size, in bytes, of the messages that each publisher process encodes before the run."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -242,7 +242,7 @@ def _check_layout(options: Namespace) -> None:
 
 
 def _exchange(options: Namespace) -> str:
-    """Return the type of the exchange that the options ask for; empty for the default exchange."""
+    """Return the exchange type that the options select; empty for the default exchange."""
     if options.exchange is None and options.fan_out > 1:
         return "fanout" if options.queues == 1 else "direct"
     return "" if options.exchange in (None, "default") else str(options.exchange)

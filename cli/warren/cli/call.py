@@ -95,7 +95,7 @@ def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
 
 
 def _untyped(queue: str, body: bytes) -> Request[Any]:
-    """Return a request without a message class: any JSON object, which is sent to a queue as it is."""
+    """Return a request to a queue without a message class, with any JSON object as its body, sent unchanged."""
     from pydantic import ConfigDict
 
     from warren.sdk import Request

@@ -282,8 +282,8 @@ def _settle(
 def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
     """Show a progress bar on standard error, if that is a terminal.
 
-    The value of the context is a function that adds a bar for an opened dead letter queue. It returns a function to be
-    called with the number of letters read so far.
+    The context manager yields a function that adds a bar for an opened dead letter queue. That function returns the
+    one that updates the bar; it takes the number of letters read so far.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -120,7 +120,7 @@ def _print_report(report: PublishReport, as_json: bool) -> int:
 
 
 class _Failed(Exception):
-    """Publishing failed; carries the exit status of the command."""
+    """Failure of a publish, with the exit status of the command."""
 
     def __init__(self, text: str, exit_status: int) -> None:
         super().__init__(text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from warren.sdk.planning import Listing, Plan, Planner, Risk
 
 SUBJECTS = 3
-"""Largest number of subjects that are printed for one risk; `--json` prints all."""
+"""Largest number of affected exchanges or queues printed for one risk; `--json` prints all of them."""
 
 topology = command_group(
     "Compare the topology of an App with that of the broker, declare it, or write it to a file."
@@ -208,7 +208,7 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
-    """Group risks by text and advice, and return the affected subjects (exchanges or queues) of each group.
+    """Return the names of the affected exchanges and queues of all risks that have the same (text, advice).
 
     The same risk often concerns dozens of exchanges; it is then printed once, with the first few of them.
     """

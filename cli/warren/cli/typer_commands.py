@@ -17,10 +17,10 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="amqp://user:password@host:port/vhost (default: $AMQP_URL)"),
 ]
-"""Option `--url`; see `broker_url`."""
+"""Option `--url` of a command: the AMQP URL of the broker."""
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-"""Option `--json`."""
+"""Option `--json` of a command: print JSON instead of text for people."""
 
 
 def command_group(description: str) -> typer.Typer:

@@ -20,11 +20,10 @@ READY: Final = b"+"
 NOT_READY: Final = b"-"
 """State of a worker whose App is not ready."""
 FIRST_WAIT_SECONDS: Final = 0.5
-"""Longest wait before the first restart of a worker; it doubles with each restart, up to `LONGEST_WAIT_SECONDS`."""
+"""Upper bound of the random wait before a worker's first restart; further restarts double it."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 30.0
-"""Seconds after which a worker counts as well started: when it ends later, the waits before restarts begin small
-again."""
+"""Seconds that a worker must run so that its next restart counts as the first one again, with the shortest wait."""
 
 
 class Worker:
@@ -56,7 +55,7 @@ class Worker:
     async def run_once(self, changed: Callable[[], None], obsolete: Callable[[], bool]) -> int:
         """Start a process and wait for its end. Return the exit status, negative for a signal.
 
-        :param changed: called when the worker becomes ready, or is not ready any more
+        :param changed: callback for the worker becoming ready, or not ready any more
         :param obsolete: returns True if the worker was told to stop while it was being started: a signal sent then
             would be lost
         """
@@ -99,9 +98,9 @@ class Worker:
                 changed()
 
     def wait_seconds(self) -> float:
-        """Return the seconds to wait before the next start.
+        """Return the seconds to wait before the next start: a random number between half of a bound and the bound.
 
-        They are random, between half of a bound and the bound, which doubles each time that the worker ends early.
+        The bound doubles each time that the worker ends within STEADY_SECONDS of its start.
         """
         bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(self._failures, 10))
         return random.uniform(bound / 2, bound)
@@ -121,10 +120,10 @@ async def _read_states(reading: int) -> AsyncIterator[bytes]:
 
 
 class Supervisor:
-    """Keeps worker processes running until it is stopped.
+    """Supervisor that keeps worker processes running until it is stopped.
 
-    :param restart_on_usage: how to treat a worker that ends with 2 (wrong use, which a restart does not cure): if true,
-        wait for `restart`, as `--reload` needs it; if false, stop all workers and return 2
+    :param restart_on_usage: reaction to a worker that ends with 2 (its App cannot be loaded): True to wait until
+        `restart` is called, as with `--reload`; False to stop all workers and return 2
     """
 
     def __init__(

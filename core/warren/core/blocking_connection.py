@@ -23,7 +23,7 @@ _REFUSALS = (Reply.ACCESS_REFUSED, Reply.NOT_FOUND, Reply.RESOURCE_LOCKED, Reply
 
 
 class ClosedByBroker(Exception):
-    """The broker closed the channel or the connection.
+    """Error that the broker has closed the channel or the connection.
 
     :param code: reply code of the close method
     :param text: its reply text
@@ -41,7 +41,7 @@ class ClosedByBroker(Exception):
 
 
 class BlockingConnection:
-    """An open connection with one open channel."""
+    """Blocking AMQP connection with one open channel."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BlockingConnection:
         :param timeout: seconds for connecting and for each reply of the broker
         :param product: `product` of the client properties
         :param context: TLS context for an `amqps` URL; by default the system's certificate authorities are trusted
-        :param heartbeat: seconds that are proposed; 0 is no heartbeats. The caller has to send them (see `heartbeat`)
+        :param heartbeat: heartbeat timeout in seconds to propose; 0 is none. The caller has to send the heartbeats
         :raises OSError: if the broker cannot be reached or does not answer
         :raises ClosedByBroker: if the broker refuses the user or the virtual host
         """
@@ -64,7 +64,7 @@ class BlockingConnection:
         self.buffer = b""
         self.frame_max = FRAME_MAX
         self.heartbeat = 0
-        """Negotiated heartbeat in seconds; 0 is none. The broker closes a connection that is silent for twice as long."""
+        """Negotiated heartbeat timeout in seconds; 0 is none. A client silent for twice as long is disconnected."""
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.tls:
@@ -130,7 +130,7 @@ class BlockingConnection:
             raise_if_close(method.name, arguments)
 
     def raise_if_closed(self, frame: bytes) -> None:
-        """Check a frame that the caller did not expect; ignore everything but a close.
+        """Raise an error if a frame that the caller did not expect closes the channel or connection; ignore any other.
 
         :raises ClosedByBroker: if the frame closes the channel or the connection
         """
@@ -144,7 +144,7 @@ class BlockingConnection:
         self.call("channel.open", b"")
 
     def close(self) -> None:
-        """Close the connection, and wait for the reply: the broker sends it after all earlier frames are processed."""
+        """Close the connection, and wait for connection.close-ok: then the broker has processed all earlier frames."""
         try:
             self.call("connection.close", int(Reply.SUCCESS), b"done", 0, 0, channel=0)
         finally:
@@ -170,7 +170,7 @@ class BlockingConnection:
 
 
 def raise_if_close(name: str, arguments: methods.Arguments) -> None:
-    """Check a method that was received.
+    """Raise an error if a received method, given by name and arguments, closes the channel or the connection.
 
     :raises ClosedByBroker: if the method is channel.close or connection.close
     """

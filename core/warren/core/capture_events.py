@@ -1,4 +1,4 @@
-"""Capture events: names and JSON keys of the life-cycle events of messages, and the message that carries a batch of them.
+"""Life-cycle events of messages (published, delivered, ...): names, JSON keys, and the message that carries a batch.
 
 docs/pipeline/events.md defines each event, and what a reader can conclude from a gap.
 """
@@ -13,9 +13,9 @@ from typing import Final, Literal, TypeAlias
 from warren.wire import field_tables, properties
 
 MESSAGE_TYPE: Final = "warren.events"
-"""Property `type` of a message that carries a batch."""
+"""Property `type` of a message that carries a batch of life-cycle events."""
 CONTENT_TYPE: Final = "application/json"
-"""Property `content_type` of such a message."""
+"""Property `content_type` of a message that carries a batch of life-cycle events."""
 
 PUBLISHED: Final = "published"
 RETURNED: Final = "returned"
@@ -34,7 +34,7 @@ PURGED: Final = "purged"
 CONSUMING: Final = "consuming"
 CANCELLED: Final = "cancelled"
 STARTED: Final = "started"
-"""First event of a source (see `EventBatch`). If it is absent, the source's first events are missing."""
+"""First event of a source, one run of a process (see `EventBatch`). Without it, the source's first events are lost."""
 STOPPED: Final = "stopped"
 """Last event of a source that stopped gracefully. If it is absent, the source still runs or crashed, or its last events
 are missing."""
@@ -57,7 +57,7 @@ EVENTS: Final = (
     STARTED,
     STOPPED,
 )
-"""Names of all events."""
+"""Names of all life-cycle events of messages, as in the JSON key `event`."""
 
 EVENT_KEYS: Final[dict[str, type]] = {
     "event": str,
@@ -76,17 +76,19 @@ EVENT_KEYS: Final[dict[str, type]] = {
     "no_ack": bool,
     "stream": bool,
 }
-"""JSON keys of an event with their types. Every event has `event` and `at` (microseconds since 1970)."""
+"""Type of each JSON key of a life-cycle event. Every event has `event`, its name, and `at`, microseconds since 1970."""
 
 Recorder: TypeAlias = Literal["sdk", "broker"]
-"""Component that recorded a batch: header `by`."""
+"""Component that recorded a batch of life-cycle events; the value of the header `by`."""
 
 Event: TypeAlias = tuple[str, int, str, int]
-"""One event: its prefix (of `event_prefix`), the time (microseconds since 1970), the id of the message ("" if it has none)
-and the bytes of its body (-1 if unknown). A plain tuple: one is made for each message and each step of its life."""
+"""(prefix, time, message id, body size) of one life-cycle event of a message.
+
+The prefix is the result of `event_prefix`, the time is in microseconds since 1970, the id is "" if the message has
+none, and the size is in bytes, -1 if unknown. It is a plain tuple for speed: each message causes several events."""
 
 PREFIX_CACHE_SIZE: Final = 8192
-"""Number of event prefixes that stay cached. It is bounded because routing keys are not."""
+"""Number of event prefixes that stay cached; limited, because the number of different routing keys is not."""
 
 _text = json.JSONEncoder().encode
 
@@ -106,9 +108,9 @@ def event_prefix(
     no_ack: bool | None = None,
     stream: bool | None = None,
 ) -> str:
-    """Return the beginning of an event's JSON object, without the closing brace; calls are cached.
+    """Return the beginning of an event's JSON object: the fields that many events share, without the closing brace.
 
-    It contains those fields that many events have in common. A field that is None is left out.
+    A field that is None is left out. Results are cached.
     """
     values = {
         "event": event,

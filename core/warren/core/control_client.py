@@ -17,7 +17,7 @@ FOLDER_VARIABLE: Final = "WARREN_BROKER_DATA_DIR"
 
 
 class ControlError(Exception):
-    """The broker cannot be reached or cannot perform the request. The text is one line.
+    """Failure of a request over the control socket: the broker is not reachable or refuses. The text is one line.
 
     :param status: exit status of the command
     """

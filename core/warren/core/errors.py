@@ -19,14 +19,14 @@ class ExitStatus(IntEnum):
 
 
 class UsageError(Exception):
-    """The input is wrong. The text is one line that says what is wrong and what to do; a command exits with `USAGE`."""
+    """Error in the input of a command, which then exits with 2. The text is one line: what is wrong and what to do."""
 
 
 def missing_extra_error(extra: str, purpose: str) -> UsageError:
     """Return the error for a feature whose optional dependencies are not installed.
 
     :param extra: name of the extra of the package `warren`, such as "redis"
-    :param purpose: feature that needs the packages; the error text is a sentence that begins with it
+    :param purpose: feature that needs the packages, as the subject of the error text
     """
     return UsageError(f"{purpose} needs packages that are not installed: pip install 'warren[{extra}]'")
 

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
-"""Format of a line of text."""
+"""Format of a log record as a line of text, for `logging.Formatter`."""
 
 TEMPLATE: Final = re.compile(
     r"event=([a-z][a-z_]*\.[a-z][a-z_]*)((?: [a-z][a-z0-9_]*=%[-+#0]*[\d.]*[sdrgfx])*)"
 )
-"""The grammar of the template of a log call: the event, and all its fields."""
+"""Pattern of the template of a log call; its groups are the event, and all fields (` key=%s`) as one text."""
 
 _KEY: Final = re.compile(r" ([a-z0-9_]+)=%")
 
@@ -66,7 +66,7 @@ def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | No
     """Return the event and its fields, or None for a record whose template does not fit the grammar.
 
     The fields come from the record's arguments, not from its text: a value may contain anything. Text, numbers and
-    booleans stay what they are, every other value becomes text.
+    booleans keep their types; any other value is converted to text.
     """
     template = TEMPLATE.fullmatch(str(record.msg))
     if template is None:

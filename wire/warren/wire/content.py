@@ -31,14 +31,15 @@ MORE_FLAGS: Final = 0x0001
 PER_MESSAGE: Final = (
     HEADERS | CORRELATION_ID | REPLY_TO | EXPIRATION | MESSAGE_ID | TIMESTAMP | USER_ID | MORE_FLAGS
 )
-"""Flags of the properties that usually differ between two messages of a publisher, or that a broker must check in each
-message. Without them, the parsed properties of an equal header can be used again."""
+"""Flags of the properties that usually differ between messages of a publisher, or must be checked in each message.
+
+Without them, a broker can reuse the parsed properties of the last message if the header is the same."""
 
 HEADER_FIXED: Final = 14
 """Bytes of a content header before its properties: class, weight, body size, flags."""
 
 BEFORE_MESSAGE_ID: Final = PRIORITY | CORRELATION_ID | REPLY_TO | EXPIRATION
-"""Flags of the less frequent properties that precede the message id."""
+"""Flags of those rarely set properties that are encoded before the message id, to skip them with one test."""
 
 _FRAME: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQH")
@@ -49,7 +50,7 @@ _WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
 
 
 class MalformedProperties(ValueError):
-    """The property list of a content header is shorter or longer than its flags announce, or its headers are malformed."""
+    """Error in a content header: properties shorter or longer than its flags announce, or malformed headers."""
 
 
 class RoutingProperties:
@@ -60,10 +61,10 @@ class RoutingProperties:
         self.priority: i64 = 0
         self.headers = b""
         self.valid_headers = b""
-        """Last header table that was validated: a publisher often sends the same one again."""
+        """Last header table that was validated; an equal one, which publishers often send, is not validated again."""
         self.reply_to = b""
         self.reply_to_offset: i64 = 0
-        """Offset of `reply_to` in bytes, from the first property."""
+        """Offset of the encoded property reply-to in bytes, counted from the first property."""
         self.expiration = b""
         self.user_id = b""
         self.has_expiration = False
@@ -158,7 +159,11 @@ def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
 
 
 def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
-    """Validate the value at `start` and return the position after it."""
+    """Validate the encoded field value at `data[start]`, and return the position after it.
+
+    :param end: end of the table or array that contains the value
+    :param depth: number of tables and arrays around the value
+    """
     if start >= end:
         raise MalformedProperties("the header table is malformed")
     kind: i64 = data[start]
@@ -231,13 +236,13 @@ def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
 
 
 def header_payload(content: bytes) -> bytes:
-    """Return the payload of the content's header frame."""
+    """Return the payload of the header frame of a message's content."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     return content[7 : 7 + size]
 
 
 def body_payload(content: bytes) -> bytes:
-    """Return the whole body."""
+    """Return the whole body of a message's content."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     if len(content) == size + 8:
         # There is no body frame. In compiled code a slice that ends before it starts is an error.

@@ -27,7 +27,7 @@ END: Final = 0xCE
 OVERHEAD: Final = 8
 """Bytes of a frame besides its payload."""
 SMALLEST_LIMIT: Final = 4096
-"""Largest frame in bytes before the frame size is negotiated (`frame-min-size`, AMQP 0-9-1 section 1.2)."""
+"""Largest frame, in bytes, that is allowed before frame-max is negotiated (frame-min-size, AMQP 0-9-1 section 1.2)."""
 LARGEST_BODY: Final = 512 * 1024 * 1024
 """Largest size of a message in bytes that RabbitMQ allows. A header that announces more is an error of the peer."""
 
@@ -42,12 +42,12 @@ PropertyValue: TypeAlias = "str | int"
 class StreamError(ValueError):
     """Error in the bytes received on a connection: they are not AMQP frames, or the frames are in a wrong order.
 
-    The byte stream of the connection gave it the name, not a queue of type stream.
+    "Stream" means the byte stream of the connection, not a queue of type stream.
     """
 
 
 class ChannelListener(Protocol):
-    """Receiver of the messages and confirms of a channel."""
+    """Interface of the object that receives the messages and publisher confirms of one channel."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         """Receive a message (delivered, fetched or returned), or basic.get-empty in place of one.
@@ -68,7 +68,7 @@ class ChannelListener(Protocol):
 
 
 class ConnectionListener(Protocol):
-    """Receiver of connection.blocked and connection.unblocked."""
+    """Interface of the object that receives connection.blocked and connection.unblocked."""
 
     def blocked(self, reason: str | None) -> None:
         """Receive the reason of connection.blocked, or None for connection.unblocked."""
@@ -88,7 +88,7 @@ class IncompleteMessage:
 
 
 class DeliveryScanner:
-    """Splits a connection's received bytes into frames, and passes messages and confirms to the listeners of channels.
+    """Scanner of a client connection's received bytes: passes messages and confirms to the listeners of channels.
 
     :ivar limit: largest frame in bytes that the peer may send; to be set to `frame_max` after its negotiation.
     """
@@ -215,7 +215,7 @@ class DeliverFields(NamedTuple):
 
 
 class ReturnFields(NamedTuple):
-    """Fields of basic.return: reason, exchange and routing key of the publish."""
+    """Fields of basic.return: reply code and text, and exchange and routing key of the returned publish."""
 
     reply_code: int
     reply_text: str
@@ -224,7 +224,7 @@ class ReturnFields(NamedTuple):
 
 
 class ContentHeader(NamedTuple):
-    """Properties of a message by name (those that are set), and its `headers` as an encoded field table."""
+    """Decoded content header: the properties that are set, by name, and `headers` as an encoded field table."""
 
     properties: dict[str, PropertyValue]
     table: bytes

@@ -24,7 +24,7 @@ class Field(NamedTuple):
     """A value of a field table, with its type and its encoding."""
 
     kind: str
-    """Letter of the type in the encoding."""
+    """Letter that stands for the type in the encoding, such as `S` for a long string."""
     value: Value
     raw: bytes
     """Encoding of the field: type letter and value."""
@@ -74,7 +74,7 @@ _FIXED = {
     "d": struct.Struct(">d"),
 }
 VALUE_WIDTHS = {"t": 1, "T": 8, "V": 0, "D": 5, **{kind: fixed.size for kind, fixed in _FIXED.items()}}
-"""Size in bytes of the values of each fixed-size type."""
+"""Size of an encoded value in bytes, by type letter, for the types of fixed size."""
 _LENGTH = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _UNSIGNED_LONG = struct.Struct(">Q")
@@ -85,7 +85,7 @@ MAX_DEPTH = 64
 
 
 class TableError(ValueError):
-    """The bytes are not a valid field table."""
+    """Error in bytes that are not a valid field table."""
 
 
 def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:

@@ -84,7 +84,7 @@ _SPEC = """
 
 
 BASIC: Final = 60
-"""Class id of basic. The method ids below belong to it; hot paths encode and decode these methods by hand."""
+"""Class id of the AMQP class basic."""
 PUBLISH: Final = 40
 DELIVER: Final = 60
 ACK: Final = 80
@@ -94,7 +94,7 @@ NACK: Final = 120
 
 
 class Method(NamedTuple):
-    """A method of AMQP: its name, its ids, and type and name of each argument (`short`, `table`, ...)."""
+    """Method of AMQP: its name, its ids, and (type, name) of each argument, such as (`short`, `queue`)."""
 
     name: str
     class_id: int
@@ -113,7 +113,7 @@ def _parse() -> dict[int, Method]:
 
 
 BY_ID = _parse()
-"""All methods, by `class << 16 | method`."""
+"""Every AMQP method, by `class id << 16 | method id`."""
 BY_NAME = {method.name: method for method in BY_ID.values()}
 
 _NUMBERS = {

@@ -14,7 +14,7 @@ class Access:
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None = None) -> None:
         self.epoch = 0
-        """Number of changes of users and permissions so far; permissions cached at another number are outdated."""
+        """Number of changes made to users and permissions so far; a cache filled at an earlier number is outdated."""
         self.users = Users(definitions, self._changed)
         self.permissions = Permissions(
             definitions, self._changed, self.users.__contains__, virtual_hosts.__contains__

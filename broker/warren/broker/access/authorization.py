@@ -1,4 +1,4 @@
-"""Authorization of a connection: its user's permissions in its virtual host, and RabbitMQ's errors for missing ones.
+"""Authorization of a connection: permissions of its user in its virtual host, and RabbitMQ's errors if one is missing.
 
 https://www.rabbitmq.com/docs/access-control#authorisation lists the permissions that each method needs.
 """
@@ -32,13 +32,13 @@ class Authorization:
 
     @property
     def user(self) -> User:
-        """User of the connection with its current settings; if it was deleted, with those before the deletion."""
+        """User of the connection, with its current tags and limits; a deleted user keeps those it had last."""
         self._refresh()
         return self._user
 
     @property
     def may_open_vhost(self) -> bool:
-        """True if the user has a permission in the virtual host, even one that allows nothing."""
+        """True if a permission is set for the user in the virtual host, even one whose patterns match no name."""
         self._refresh()
         return self._permission is not None
 
@@ -61,7 +61,7 @@ class Authorization:
         :param kind: `queue` or `exchange`.
         :param class_id: class id to report to the client in the error; 0 for that of the method being processed.
         :param method_id: method id to report; 0 for that of the method being processed.
-        :raises AmqpError: 403 if the user lacks it.
+        :raises AmqpError: 403 if the user lacks the permission.
         """
         self._refresh()
         if self._allows_everything:
@@ -83,7 +83,9 @@ class Authorization:
         """Check the topic permission for a routing key on a topic exchange; on other exchanges, allow every key.
 
         :param operation: WRITE to publish with the routing key, READ to bind with it.
-        :raises AmqpError: 403 if the user lacks it.
+        :param class_id: class id to report to the client in the error; 0 for that of the method being processed.
+        :param method_id: method id to report; 0 for that of the method being processed.
+        :raises AmqpError: 403 if the user lacks the permission.
         """
         self._refresh()
         if not self._topics or exchange.kind != b"topic":

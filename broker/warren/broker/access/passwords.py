@@ -1,6 +1,6 @@
 """Password hashes in RabbitMQ's form: a salt of four bytes, then the hash of salt and password.
 
-https://www.rabbitmq.com/docs/passwords. Either broker can import hashes that the other has exported.
+https://www.rabbitmq.com/docs/passwords. RabbitMQ can import hashes that this broker exports, and the reverse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALGORITHMS: Final = {
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-"""Hash algorithms: name in definitions, and in hashlib. MD5 is accepted because old exports contain it."""
+"""Name in hashlib of each hash algorithm that RabbitMQ's definitions can name. Old exports contain MD5."""
 SALT_BYTES: Final = 4
 
 
@@ -36,14 +36,14 @@ def matches(password: bytes, stored: bytes, algorithm: str) -> bool:
 
 
 def to_definitions(stored: bytes) -> str:
-    """Return stored salt and hash in the form of the field `password_hash` of definitions (Base64)."""
+    """Encode stored salt and hash as Base64, the form of the field `password_hash` in RabbitMQ's definitions."""
     return base64.b64encode(stored).decode()
 
 
 def from_definitions(password_hash: str, algorithm: str) -> bytes:
-    """Return salt and hash of a `password_hash` in definitions; empty for a user without a password.
+    """Decode the field `password_hash` of RabbitMQ's definitions to salt and hash; empty for a user without a password.
 
-    :raises OperationRefused: if it is no valid hash of that algorithm.
+    :raises OperationRefused: if the field is no valid hash of the algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise OperationRefused(

@@ -96,11 +96,14 @@ class Permissions:
     # -- queries
 
     def of(self, user: str, vhost: str) -> Permission | None:
-        """Return a user's permission in a virtual host; None if the user may not open it."""
+        """Return a user's permission in a virtual host; without one (None), the user may not open the virtual host."""
         return self._permissions.get((user, vhost))
 
     def topics_of(self, user: str, vhost: str) -> dict[str, TopicPermission]:
-        """Return a user's topic permissions by exchange. On any other exchange, every routing key is allowed."""
+        """Return a user's topic permissions in a virtual host, by the name of the exchange.
+
+        On a topic exchange without such a permission, every routing key is allowed.
+        """
         return self._topics.get((user, vhost), {})
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[Permission]:

@@ -95,7 +95,10 @@ def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_amqplain(response: bytes) -> tuple[bytes, bytes]:
-    """Return user name and password of an AMQPLAIN response: a field table without length, with LOGIN and PASSWORD."""
+    """Return user name and password of an AMQPLAIN response.
+
+    The response is a field table without its length prefix; its fields are LOGIN and PASSWORD.
+    """
     try:
         fields = field_tables.decode_fields(response)
     except field_tables.TableError as error:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management", "impersonator")
 """User tags that have a meaning in RabbitMQ; any other tag is stored, too, but without effect."""
 _UNKNOWN_USER: Final = passwords.hash_password("")
-"""Hash that is verified in place of an unknown user's, so that refusing takes as long as for known users."""
+"""Hash to verify a password against if no user has the name, so that a login takes equally long for unknown names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Load:
     exchange: str = ""
     """Exchange type, such as `topic`; empty to publish to queues through the default exchange."""
     queues: int = 1
-    """Number of queue groups; messages are routed to one group after the other."""
+    """Number of queue groups (see `fan_out`); successive messages are routed to successive groups."""
     fan_out: int = 1
     """Number of queues in each group; each of them gets a copy of the group's messages."""
     keys: int = 1
@@ -44,7 +44,7 @@ class Load:
     headers: int = 0
     """Number of headers in each message."""
     priorities: int = 0
-    """Number of message priorities, used one after the other; 0 declares queues without priorities."""
+    """Number of different message priorities, used in turn; 0 declares queues without priorities."""
     arguments: tuple[tuple[str, int | str], ...] = ()
     """Further arguments of queue.declare."""
     uses_get: bool = False
@@ -89,7 +89,7 @@ class SpanCounts:
     first: int = 0
     last: int = 0
     processor: float = 0.0
-    """Processor time of the worker between the two samples, in seconds."""
+    """Processor time that the worker used in the measured span, in seconds."""
 
     @property
     def per_second(self) -> float:
@@ -119,7 +119,7 @@ class ConsumerReport:
     sums: list[int] = field(default_factory=list)
     """Sum of the sequence numbers of received messages, by publisher number.
 
-    With the counts, it shows that each message was delivered exactly once.
+    Together with `counts` it reveals losses and duplicates: N messages delivered once have the sum 1 + ... + N.
     """
     reordered: int = 0
     """Number of messages that were delivered after a later one of the same publisher."""
@@ -127,5 +127,5 @@ class ConsumerReport:
     foreign: int = 0
     """Number of received messages that belong to other runs."""
     latencies: list[int] = field(default_factory=list)
-    """Histogram of latencies in microseconds: message counts by the index that `message_flow.bucket` returns."""
+    """Histogram of latencies: number of messages in each bucket, a range of microseconds (`message_flow.bucket`)."""
     consuming: SpanCounts = field(default_factory=SpanCounts)

@@ -12,10 +12,10 @@ from warren.wire.content import DELIVERY_MODE, HEADERS, PRIORITY
 from warren.wire.reply_codes import Reply
 
 WORDS = 100
-"""Number of different words that bindings which match no message use at each position of their key."""
+"""Number of different words at each position of the binding keys that match no message (see `Load.bindings`)."""
 
 BINDING_SECONDS = 120.0
-"""Seconds that the broker may take to declare all bindings until the run fails."""
+"""Seconds that the broker may take to declare all bindings; after them, the run fails."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def queues_of(load: Load, consumer: int) -> list[bytes]:
 def publish_targets(load: Load) -> list[PublishTarget]:
     """Return the targets that messages use in turn: each combination of queue group, routing key and priority.
 
-    Publishes to all targets are encoded in equally many bytes, because names, keys and headers have fixed widths.
-    `PublishBuffer` relies on it: it writes sequence numbers into encoded publishes at constant distances.
+    The encoded publishes to all targets are equally long, because names, keys and headers have fixed widths.
+    `PublishBuffer` relies on that: it overwrites the sequence numbers at constant distances in one buffer.
     """
     groups, keys = load.queues, load.keys
     levels = max(load.priorities, 1)

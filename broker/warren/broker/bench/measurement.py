@@ -19,9 +19,9 @@ from warren.broker.bench.worker_process import STALL_SECONDS, Failure, Progress,
 _Report = TypeVar("_Report", PublisherReport, ConsumerReport)
 
 LEAD_SECONDS = 0.05
-"""Seconds from the last worker's `Ready` to the start of the run.
+"""Seconds between the last worker's report that it is connected (`Ready`) and the start of the run.
 
-After the measured span, publishers go on for twice as long.
+After the measured span, publishers continue for twice this time.
 """
 
 

@@ -49,7 +49,7 @@ class PublishBuffer:
         :param addresses: targets of the messages, in turn; publishes to them must be encoded in equally many bytes
         :param size: bytes of each body
         :param capacity: least number of messages in the buffer; it is rounded up to a multiple of the targets
-        :param prefix: number of run and publisher, from `sequence_prefix`, to which `stamp` adds sequence numbers
+        :param prefix: first eight bytes of each body as a number, without sequence number (see `sequence_prefix`)
         """
         turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
         rounds = -(-capacity // len(turn))
@@ -86,7 +86,7 @@ class PublishBuffer:
 
 
 def publish_frames(address: PublishTarget, size: int, frame_max: int, channel: int) -> bytes:
-    """Encode the method, header and body frames of one publish; the body consists of zeros."""
+    """Encode the method, header and body frames of one publish to `address`, with a body of `size` zero bytes."""
     method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
     header = make_header(size, address.properties, address.flags)
     return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
@@ -150,9 +150,9 @@ class ConfirmCounter:
 
 
 def sequence_prefix(run: int, publisher: int) -> int:
-    """Return the number in the first eight bytes of a publisher's message bodies, before a sequence number is added.
+    """Return the first eight bytes of a publisher's message bodies as a number, with sequence number 0.
 
-    It consists of the run (11 bits), the publisher (12 bits), and 40 bits for the sequence number, which starts at 1.
+    From the top, it has 11 bits for the run, 12 for the publisher, and 40 for the sequence number, to be added.
     """
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
@@ -168,7 +168,7 @@ def u64(data: bytes, at: i64) -> i64:
 
 
 def consumer_tag(place: int) -> bytes:
-    """Return the consumer tag for queue number `place` (below 2**18): three printable bytes."""
+    """Encode the number of a queue (`place`, below 2**18) as a consumer tag of three printable bytes."""
     return bytes(48 + (place >> shift & 63) for shift in (12, 6, 0))
 
 
@@ -203,15 +203,15 @@ class DeliveryChecker:
         self.sums = [0] * publishers
         self.highest = [0] * (publishers * queues)
         self.latest: i64 = -1
-        """Index in `highest` for publisher and queue of the last message; -1 before the first.
+        """Index in the list `highest` for publisher and queue of the last message; -1 before the first message.
 
-        The three counters below belong to it; `flush_counters` adds them to the lists.
+        The attributes `latest_count`, `latest_sum` and `latest_highest` refer to the same publisher and queue.
         """
         self.latest_count: i64 = 0
         self.latest_sum: i64 = 0
         self.latest_highest: i64 = 0
         self.measuring = False
-        """True while latencies are recorded."""
+        """True during the measured span of the run, in which latencies are recorded."""
         self.latencies = [0] * _BUCKETS
         self.acks: list[bytes] = []
         """Encoded basic.ack frames that the caller has to send."""
@@ -254,7 +254,11 @@ class DeliveryChecker:
         self.rest = data[p:] if p < end else b""
 
     def method(self, data: bytes, p: i64, after: i64) -> None:
-        """Process a method frame: basic.deliver (60.60), basic.get-ok (60.71), basic.get-empty (60.72) or another."""
+        """Process the method frame `data[p:after]`.
+
+        Read the delivery tag of basic.deliver (60.60) and basic.get-ok (60.71), count basic.get-empty (60.72), and
+        keep any other frame in `other`.
+        """
         number: i64 = data[p + 10] if data[p + 8] == 60 and data[p + 7] == 0 else 0
         if number == 60:
             length: i64 = data[p + 11]
@@ -275,7 +279,11 @@ class DeliveryChecker:
             self.other.append(data[p:after])
 
     def check(self, data: bytes, at: i64, size: i64, now: i64) -> None:
-        """Check run, publisher and sequence number of a body, and record the latency from its timestamp."""
+        """Check run, publisher and sequence number of the body that starts at `data[at]`, and record its latency.
+
+        :param size: size of the body frame's payload in bytes
+        :param now: time at which the bytes were received, in nanoseconds
+        """
         number: i64 = u64(data, at)
         publisher: i64 = (number >> 40) & 0xFFF
         if number >> 52 != self.run or publisher >= self.publishers:
@@ -341,7 +349,7 @@ def bucket(value: i64) -> i64:
 
 
 def bucket_value(place: i64) -> i64:
-    """Return the smallest value that falls into the histogram bucket with an index."""
+    """Return the smallest value that falls into the histogram bucket with the index `place`."""
     if place < 128:
         return place
     exponent: i64 = place // 64 - 1

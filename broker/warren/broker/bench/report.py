@@ -21,7 +21,7 @@ from warren.broker.bench.message_flow import bucket_value
 class Latency:
     """Percentiles of the latency in milliseconds, from just before a message is written until it has been read.
 
-    Publisher and consumer read the same clock.
+    Publisher and consumer run on the same machine, and read the same clock.
     """
 
     p50: float
@@ -72,7 +72,7 @@ class Report:
     load_tool_cores: float
     """Processor cores that the workers kept busy on average.
 
-    The broker is the bottleneck only if the workers left cores idle.
+    If they kept all cores busy, the workers were the bottleneck, not the broker.
     """
     verdict: Verdict
 

@@ -69,7 +69,7 @@ def run_and_report(pipe: Connection, work: Callable[[], PublisherReport | Consum
 
 
 class RateMeter:
-    """Recorder of a message counter at the start and the end of the measured span, to compute a rate from."""
+    """Recorder of a worker's message count and processor time at the start and the end of the measured span."""
 
     def __init__(self, schedule: Schedule, rates: SpanCounts) -> None:
         self._from = schedule.measured_from
@@ -78,7 +78,11 @@ class RateMeter:
         self.measuring = False
 
     def sample(self, now: int, count: int) -> None:
-        """Record time, counter and processor time if the measured span has begun or ended since the last call."""
+        """Record time, message count and processor time if the measured span has begun or ended since the last call.
+
+        :param now: current `time.monotonic_ns()`
+        :param count: messages that the worker has processed so far
+        """
         rates = self._rates
         if self.measuring:
             if now >= self._until:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 MAX_EXACT_GROUPS: Final = 1000
 """Most groups of deliveries, by delivery time, that are tracked exactly for each timeout.
 
-Beyond it, deliveries close in time share a group; their timeout is then up to a thousandth late.
+With more, deliveries close in time share a group: they then time out late, by at most 1/1000 of the timeout.
 """
 
 
 def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: int, described: str) -> int:
     """Return a consumer's acknowledgement timeout in milliseconds; 0 is none.
 
-    The consumer's argument x-consumer-timeout precedes that of its queue, which precedes the broker's default.
+    The consumer's argument x-consumer-timeout overrides that of its queue, which overrides the broker's default.
 
     :param consumer: the consumer's arguments, an encoded table.
     :param default: the broker's timeout in milliseconds.
@@ -46,10 +46,10 @@ def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: i
 
 
 class DeliveryGroup:
-    """Consecutive deliveries of one channel, made at nearly the same time, for which one common deadline is kept.
+    """Consecutive deliveries of one channel, made at nearly the same time, that share one deadline.
 
     :ivar first: time of the first delivery in seconds, by the broker's clock.
-    :ivar last: time of the last delivery; the deadline is one timeout later.
+    :ivar last: time of the last delivery; the deadline is this time plus the acknowledgement timeout.
     :ivar last_tag: delivery tag of the last delivery.
     """
 
@@ -62,7 +62,7 @@ class DeliveryGroup:
 class AckDeadlines:
     """Acknowledgement deadlines of those deliveries of one channel that have the same timeout.
 
-    :param timeout: milliseconds, more than 0.
+    :param timeout: acknowledgement timeout in milliseconds, more than 0.
     """
 
     def __init__(self, channel: Channel, timeout: int) -> None:

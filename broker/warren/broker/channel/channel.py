@@ -60,7 +60,7 @@ class PublishTarget:
 
 
 class Channel:
-    """Channel of a connection: its state, and its methods on the hot path. The others are in the package `methods`."""
+    """Channel of a connection: state, publishes, acknowledgements. Other AMQP methods are in the package `methods`."""
 
     prefetch: i64 = 0
     """Most deliveries of the whole channel that may be unacknowledged (basic.qos with global=true); 0 is no limit."""
@@ -86,7 +86,7 @@ class Channel:
         self.number = number
         self.vhost = vhost
         self.unacked: dict[int, Message] = {}
-        """Unacknowledged messages by their delivery tags, in ascending order unless a rollback has returned some."""
+        """Unacknowledged messages by delivery tag, in ascending order except for those put back by tx.rollback."""
         self.subscriptions: dict[bytes, Subscription] = {}
         """Consumers of the channel, by their consumer tags."""
         self.queues_left: list[Queue] = []
@@ -103,12 +103,12 @@ class Channel:
         """Exchanges that the user may publish to, by name: a cache that is valid for `writable_epoch`."""
         self.capture = vhost.capture
         self.origin = ""
-        """Name of the connection for captured life-cycle events; empty if events are not captured."""
+        """Name of the connection in recorded life-cycle events of messages; empty if the virtual host records none."""
         if vhost.capture is not None:
             end = connection.transport.get_extra_info
             self.origin = connection_name(end("peername"), end("sockname"))
         self.captured_ids: dict[int, str] = {}
-        """Message ids in captured life-cycle events, by the delivery tags of unacknowledged messages."""
+        """Ids of unacknowledged messages by delivery tag, for the life-cycle event that records their settlement."""
         self.last_queue = b""
         """Name of the queue last declared on the channel, used where a method has an empty queue name."""
 
@@ -158,7 +158,7 @@ class Channel:
             authorization.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
 
     def publish_refused(self, name: bytes, missing: bool) -> AmqpError:
-        """Return the error of a publish to an exchange that does not exist (`missing`), or else is internal."""
+        """Return the error of a publish to exchange `name`: 404 if it is `missing`, else 403 because it is internal."""
         shown = name.decode(errors="replace")
         vhost = self.vhost.name.decode(errors="replace")
         if missing:
@@ -217,7 +217,10 @@ class Channel:
             capture_published(self, capture, message, outcome)
 
     def may_impersonate(self) -> bool:
-        """Return whether the user may publish under another name (https://www.rabbitmq.com/docs/validated-user-id)."""
+        """Return whether the user may set the property user-id of a publish to the name of another user.
+
+        https://www.rabbitmq.com/docs/validated-user-id
+        """
         authorization = self.connection.authorization
         return authorization is not None and authorization.user.may_impersonate
 
@@ -276,6 +279,7 @@ class Channel:
     def reject(self, tag: i64, multiple: bool, requeue: bool, method: i64) -> None:
         """Process basic.reject or basic.nack.
 
+        :param method: REJECT or NACK, the method id to report in the error.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
         messages = self.take_one_or_up_to(tag, multiple, method)
@@ -286,7 +290,11 @@ class Channel:
             self.return_to_queues(messages, requeue)
 
     def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
-        """Remove the message of a tag, or with `multiple` all up to it, from `unacked`, and return the messages."""
+        """Remove the message with a delivery tag, or with `multiple` all up to it, from `unacked`, and return them.
+
+        :param method: method id of ACK, NACK or REJECT, to report in the error.
+        :raises AmqpError: 406 for a tag that is not unacknowledged.
+        """
         if multiple:
             return self.take_up_to(tag, method)
         message = self.unacked.pop(int(tag), None)
@@ -326,7 +334,11 @@ class Channel:
             self.wake_all()
 
     def take_up_to(self, tag: i64, method: i64) -> list[Message]:
-        """Remove the messages up to a delivery tag from `unacked`, and return them in order; tag 0 means all."""
+        """Remove the messages up to a delivery tag from `unacked`, and return them in order; tag 0 means all.
+
+        :param method: method id of ACK or NACK, to report in the error.
+        :raises AmqpError: 406 for a tag that is not unacknowledged.
+        """
         unacked = self.unacked
         if tag and int(tag) not in unacked:
             raise unknown_tag(tag, method)
@@ -363,10 +375,10 @@ class Channel:
             consumer.queue.resume_consumer(consumer)
 
     def wake_all(self) -> None:
-        """Resume all suspended consumers for which prefetch limits and the client's reading permit deliveries again.
+        """Resume all suspended consumers of the channel that may get messages again.
 
-        They share the channel's prefetch limit, so all are made known to their queues before any queue delivers:
-        otherwise the first queue could use up the limit.
+        Such a consumer is below its prefetch limits, and its client reads its output. All are put back into the
+        schedulers of their queues before any queue delivers: else the first queue could use up the channel's limit.
         """
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
@@ -385,10 +397,10 @@ class Channel:
             self.wake_all()
 
     def suspend_consumers(self, last: Optional[Subscription]) -> None:  # noqa: UP045
-        """Suspend all consumers with acknowledgements: the prefetch limit of the channel is reached.
+        """Suspend all consumers with acknowledgements, because the prefetch limit of the channel is reached.
 
-        :param last: the consumer whose delivery reached the limit; None if a lower limit was set. It becomes the last
-            one to be resumed, and is not suspended here, because the queue that is delivering to it does that.
+        :param last: the consumer whose delivery reached the limit; None if a lower limit was set. Its queue, which is
+            delivering to it, suspends it afterwards. It will be the last one to be resumed.
         """
         if last is not None:
             del self.subscriptions[last.tag]
@@ -418,7 +430,7 @@ class Channel:
         return found
 
     def stop_replies(self) -> None:
-        """Cancel the direct reply-to consumer: later replies are unroutable."""
+        """Cancel the direct reply-to consumer, if there is one; replies that are published later are unroutable."""
         if self.replies is not None:
             self.vhost.reply_queues.pop(self.replies.name, None)
             self.replies.mark_deleted()
@@ -456,7 +468,7 @@ class Channel:
 
 
 def tag_of(consumer: Consumer) -> bytes:
-    """Return a consumer's tag: the key for sorting consumers."""
+    """Return the consumer tag of a consumer, as the key to sort consumers by."""
     return consumer.tag
 
 

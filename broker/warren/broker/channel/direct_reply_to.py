@@ -75,7 +75,7 @@ def declare(context: MethodContext, name: bytes) -> None:
 def refuse_binding(context: MethodContext, name: bytes) -> None:
     """Refuse with 403 to bind or unbind a generated reply queue name, as RabbitMQ does since 4.0.
 
-    While an older version is emulated, just return: the caller goes on as for any other name of a missing queue.
+    For any other name, or while an older version is emulated, return without effect.
 
     :raises AmqpError: 403 for a generated name, unless the emulated version is before 4.0.
     """
@@ -85,7 +85,7 @@ def refuse_binding(context: MethodContext, name: bytes) -> None:
 
 
 def replace_reply_to(channel: Channel, content: bytes, properties: RoutingProperties) -> bytes:
-    """Return a message's content with the channel's generated name in place of the pseudo-queue as its reply-to.
+    """Return a message's content; if its reply-to is the pseudo-queue, with the channel's generated name instead.
 
     :raises AmqpError: 406 if the channel does not consume replies.
     """

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 
 NO_CONSUMERS: Final[list[Queue]] = []
-"""Queues of an immediate message if none of those it is routed to has a consumer.
+"""Routing result of an immediate message whose queues all have no consumers.
 
-It differs from other empty lists by identity, and is never modified.
+The list is compared by identity (`is`), to tell it from the empty list of an unroutable message. It stays empty.
 """
 
 
@@ -66,7 +66,7 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
     It is returned if it is mandatory, or if it is immediate and its queues have no consumers. The confirm comes later,
     because basic.return must precede basic.ack.
 
-    :param queues: the list `NO_CONSUMERS` itself if only consumers were missing; any other list means unroutable.
+    :param queues: the list `NO_CONSUMERS` itself if the queues have no consumers; any other list means unroutable.
     """
     exchange = target.resolved_exchange
     assert exchange is not None
@@ -91,7 +91,10 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
 
 
 def drop_reason(queues: list[Queue]) -> str:
-    """Return the reason why a message is enqueued nowhere, for the event that records it; empty if it is enqueued."""
+    """Return the reason, for the life-cycle event, why a message is not enqueued; empty if it is.
+
+    :param queues: the queues to enqueue it in. If there are none, the identity of the list tells the reason.
+    """
     if queues:
         return ""
     return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NO_CONSUMERS else "unroutable"
@@ -102,7 +105,7 @@ def capture_published(channel: Channel, capture: LifeCycleHook, message: Message
 
     In confirm mode, keep the message's id until the confirm, which is recorded as an event of the same message.
 
-    :param outcome: ACCEPTED, STORED or REJECTED by the queues.
+    :param outcome: ACCEPTED or STORED if the queues took the message, REJECTED if one refused it.
     """
     identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:

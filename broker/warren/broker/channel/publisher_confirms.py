@@ -21,7 +21,7 @@ _pack_confirm = struct.Struct(">BHIHHQBB").pack
 
 
 class ConfirmRange:
-    """Consecutive publishes that may be confirmed at the same time: when one batch of the log is on disk.
+    """Consecutive publishes of a channel that may be confirmed together, when the same batch of the log is on disk.
 
     A publish that a queue refused forms a range of its own, because it gets basic.nack.
     """
@@ -47,17 +47,20 @@ class PublisherConfirms:
     flush_scheduled: bool = False
     """True if the next flush of the connection sends confirms of the channel."""
     waiting: bool = False
-    """True if these confirms are in `BrokerNode.confirm_waiters`, which wait for the log."""
+    """True while this object is in `BrokerNode.confirm_waiters`, because confirms wait until the log is on disk."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.ranges: deque[ConfirmRange] = deque()
         """Publishes that wait for the log, and later ones whose confirms must not overtake theirs."""
         self.captured: Optional[deque[tuple[bytes, Optional[str]]]] = None  # noqa: UP045
-        """Exchange and captured message id of each publish without a confirm, in order; None without event capture."""
+        """(exchange, message id) of each unconfirmed publish, in order; None if no life-cycle events are recorded."""
 
     def add(self, outcome: i64) -> None:
-        """Record a publish with its outcome (ACCEPTED, STORED or REJECTED), and schedule the next confirms."""
+        """Record a publish that is to be confirmed, and schedule the sending of confirms.
+
+        :param outcome: ACCEPTED (confirm at once), STORED (confirm when the log is on disk) or REJECTED (basic.nack).
+        """
         self.published += 1
         if outcome == ACCEPTED and not self.ranges:
             self.ready = self.published
@@ -69,9 +72,9 @@ class PublisherConfirms:
     def enqueue(self, outcome: i64) -> None:
         """Add the last publish to `ranges`, the publishes that cannot be confirmed yet.
 
-        One that is not logged, or was refused, only waits until earlier publishes are confirmed, to keep the order.
+        Only a STORED publish waits for the disk; any other waits for earlier publishes, to keep confirms in order.
 
-        :param outcome: ACCEPTED, STORED (it waits for the log) or REJECTED.
+        :param outcome: ACCEPTED, STORED (its confirm waits until the log is on disk) or REJECTED (it gets basic.nack).
         """
         ranges = self.ranges
         last = ranges[-1] if ranges else None

@@ -45,7 +45,7 @@ class Subscription(Consumer):
         self.method_size: i64 = 0
 
     def has_room(self) -> bool:
-        """Return whether prefetch limits, and a client that reads its output, permit another delivery."""
+        """Return whether another message may be delivered: prefetch limits permit it, and the client keeps reading."""
         channel = self.channel
         if channel.connection.deliveries_paused:
             return False

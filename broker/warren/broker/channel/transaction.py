@@ -46,12 +46,12 @@ class Transaction:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
         self.settled: list[tuple[Message, int]] = []
-        """Messages that were acknowledged, requeued or rejected, each with ACKED, REQUEUED or REJECTED."""
+        """(message, settlement) of each acknowledged, requeued or rejected message: ACKED, REQUEUED or REJECTED."""
         self.bytes: i64 = 0
         """Bytes of the content of all pending publishes."""
 
     def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
-        """Store a publish until the commit.
+        """Record a publish whose message is to be enqueued at the commit.
 
         :raises AmqpError: 406 if the transaction becomes too large.
         """
@@ -60,7 +60,7 @@ class Transaction:
         self.check_size()
 
     def settle(self, messages: list[Message], settlement: i64) -> None:
-        """Store until the commit that messages are to be acknowledged, requeued or rejected.
+        """Record messages that are to be acknowledged, requeued or rejected at the commit.
 
         :param settlement: ACKED, REQUEUED or REJECTED.
         :raises AmqpError: 406 if the transaction becomes too large.
@@ -85,8 +85,8 @@ class Transaction:
     def commit(self) -> i64:
         """Carry out all publishes, then all acknowledgements and rejections; return their common outcome.
 
-        The outcome decides about the reply. It is STORED if tx.commit-ok has to wait until the log is on disk,
-        REJECTED (of the module `queue`) if a queue refused a publish, else ACCEPTED.
+        STORED: tx.commit-ok has to wait until the log is on disk. REJECTED: a queue refused a publish, which makes
+        tx.commit fail. ACCEPTED: tx.commit-ok may be sent at once.
         """
         channel = self.channel
         refuse_return(channel, [message for message, settlement in self.settled if settlement != ACKED])

@@ -1,4 +1,4 @@
-"""Loader of the configuration: a flag overrides an environment variable, that a file, and that the default."""
+"""Loader of the configuration from defaults, files, environment variables and flags; each overrides those before."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _metavar(key: SettingKey) -> str:
 def load_config(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[RunConfig, bool]:
     """Load the configuration from flags, environment variables and files.
 
-    Returns it with True if `--print-config` requests to print the configuration instead of running the broker.
+    Returns the configuration, and True if `--print-config` requests to print it instead of running the broker.
 
     :raises UsageError: for an invalid setting, with its origin (flag, variable, or file with line)
     """

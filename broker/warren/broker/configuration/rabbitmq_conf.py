@@ -1,7 +1,7 @@
 """Reader of rabbitmq.conf (https://www.rabbitmq.com/docs/configure#config-file).
 
-Keys that apply to Warren become settings. Keys of RabbitMQ without meaning for Warren are reported, unknown keys are
-errors. As in RabbitMQ, a port without an address is a port of all addresses of the machine.
+Keys that have an equivalent Warren setting set it. Keys of RabbitMQ without one are ignored, and reported; unknown keys
+are errors. As in RabbitMQ, a port without an address means that port on all addresses of the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EQUIVALENT_KEYS: Final = {
     "management.load_definitions": "load_definitions",
     "consumer_timeout": "consumer_timeout",
 }
-"""Keys of rabbitmq.conf with the equivalent Warren setting, where values have the same form."""
+"""Equivalent Warren setting of each key of rabbitmq.conf whose value needs no conversion."""
 
 IGNORED_KEYS: Final = """
 anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
@@ -55,7 +55,7 @@ statistics. stomp. stream. sysmon_handler. tcp_listen_options total_memory_avail
 vhost_max vhost_restart_strategy vm_memory_calculation_strategy vm_memory_high_watermark_paging_ratio web_mqtt.
 web_stomp.
 """
-"""Keys of rabbitmq.conf, or prefixes of keys, that have no meaning for Warren."""
+"""Keys of rabbitmq.conf, or prefixes of keys, without an equivalent in Warren: they are ignored, and reported."""
 
 FIXED_VALUES: Final = {
     "auth_cache": (),
@@ -77,7 +77,7 @@ FIXED_VALUES: Final = {
     "ssl_options.psk_identity": (),
     "trust_store": (),
 }
-"""Keys of rabbitmq.conf, or prefixes, with the only values that Warren supports; any other value is an error."""
+"""Keys of rabbitmq.conf, or prefixes of keys, with the values that Warren supports; any other value is an error."""
 
 LOG_LEVELS: Final = {
     "critical": "error",
@@ -98,9 +98,9 @@ class Line:
 
 @dataclass
 class GroupedLines:
-    """Lines of rabbitmq.conf that hold one item of a list each, such as `listeners.tcp.1` and `listeners.tcp.2`.
+    """Lines of rabbitmq.conf whose keys number the items of a list, such as `listeners.tcp.1` and `listeners.tcp.2`.
 
-    Each attribute holds the lines of one list by the last part of their keys, such as `1` and `2`.
+    Each attribute holds the lines of one list, by the last part of their key: `1` and `2` in this example.
     """
 
     tcp: dict[str, Line] = field(default_factory=dict)
@@ -188,7 +188,7 @@ CONVERTED_KEYS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "log.console.formatter": ("log_json", lambda value: value == "json"),
     "log.file.formatter": ("log_json", lambda value: value == "json"),
 }
-"""Keys of rabbitmq.conf with the equivalent Warren setting and the conversion of the value."""
+"""Equivalent Warren setting of each key of rabbitmq.conf, with the function that converts the value."""
 
 
 def _group_line(key: str, line: Line, grouped: GroupedLines) -> bool:

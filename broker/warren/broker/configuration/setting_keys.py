@@ -35,7 +35,7 @@ class SettingKey:
     """Description of one setting: name, help text, type, parser and default.
 
     :param hint: type annotation of the setting's field in its dataclass
-    :param parse: converts a value of a file or a command line; its `ValueError` says what is wrong
+    :param parse: function that converts a value of a file or a command line; raises `ValueError` with the reason
     :param default: default in `warren broker`
     :param secret: True if the value is never printed and cannot be set by a flag
     """
@@ -63,7 +63,7 @@ PREFIX: Final = "WARREN_BROKER_"
 TLS: Final = "tls_"
 """Prefix of the names of TLS settings, which are the fields of `TlsConfig`."""
 COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True}
-"""Defaults of `warren broker` that differ from those of an embedded broker."""
+"""Defaults of `warren broker` that differ from those of `BrokerConfig`, by the name of the setting."""
 SIZES: Final = ("max_message_size",)
 SECRETS: Final = ("users", "tls_key_password")
 TRUE: Final = ("true", "yes", "on", "1")
@@ -173,7 +173,7 @@ def _number_or_text(value: object) -> object:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the items of a list of texts, or of one text with commas."""
+    """Return the items of a list, or of a text whose items are separated by commas."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")] if value.strip() else []
     if not isinstance(value, list):
@@ -182,7 +182,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _pairs(value: object) -> dict[str, str]:
-    """Parse a TOML table, or a text `name:value,name:value`. Errors omit the value, which may be a password."""
+    """Parse a TOML table, or a text `name:value,name:value`. Error texts omit the values, which may be passwords."""
     if isinstance(value, str):
         value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
     if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):

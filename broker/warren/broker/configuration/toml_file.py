@@ -39,7 +39,7 @@ def read_toml(path: Path) -> Settings:
 def _lines(text: str) -> dict[tuple[str, str], int]:
     """Return the number of the line that sets each (table, key) in a TOML text.
 
-    Keys outside of tables have an empty table name; the header of a table is entered with an empty key.
+    Keys outside of tables have an empty table name. The line of a table's header has an empty key.
     """
     found: dict[tuple[str, str], int] = {}
     table = ""

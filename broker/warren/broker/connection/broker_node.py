@@ -68,20 +68,20 @@ class BrokerNode:
         self.processing_input = False
         """True while frames of a client are processed; the output that they cause is flushed afterwards."""
         self.loop_callbacks: Optional[Sized] = getattr(loop, "_ready", None)  # noqa: UP045
-        """Callbacks that the event loop runs before it polls sockets again; None if it is not one of asyncio's own."""
+        """Callbacks that asyncio's event loop will run before its next poll; None for an event loop of another kind."""
         self.confirm_waiters: list[PublisherConfirms] = []
-        """Publisher confirms of those channels whose last publishes are not on disk yet."""
+        """Publisher confirms of the channels that have publishes which are not on disk yet."""
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
-        """Replies that are sent when a change of definitions is on disk: number of the change, connection, reply."""
+        """(change, connection, reply): replies to send when the change of definitions with this number is on disk."""
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
-        """Replies that are sent when a batch of the log is on disk: number of the batch, connection, reply."""
+        """(batch, connection, reply): replies to send when the log batch with this number is on disk."""
         self.confirms_drained: Optional[asyncio.Future[None]] = None  # noqa: UP045
         """Future resolved when no publish waits for the disk any more; None unless the broker is stopping."""
 
     # -- output
 
     def flush_later(self, connection: Connection) -> None:
-        """Schedule a flush of a connection: after the input being processed, or else before the loop polls again."""
+        """Schedule a flush of a connection: when the input being processed is done, else in the next loop iteration."""
         connection.flush_scheduled = True
         self.unflushed.append(connection)
         if not self.processing_input:
@@ -97,8 +97,8 @@ class BrokerNode:
         """Write the output that the input just processed has caused; postpone it if the loop has callbacks pending.
 
         A pending callback may bring more input, whose output is then written in the same system call. Connections are
-        flushed in the order in which their output arose, so a consumer gets a message before its publisher gets the
-        confirm: the first client written to can go on first, and a delivery is more urgent than a confirm.
+        flushed in the order in which their output arose, so that a consumer gets a message before the publisher gets
+        the confirm: a delivery is more urgent than a confirm.
         """
         self.processing_input = False
         if not self.unflushed:
@@ -176,7 +176,7 @@ class BrokerNode:
         self.resolve_drained()
 
     def resolve_drained(self) -> None:
-        """End the wait of `drain_confirms`, if the broker is stopping: no publish waits for the disk any more."""
+        """Resolve `confirms_drained` if the broker is stopping, as no publish waits for the disk any more."""
         if self.confirms_drained is not None and not self.confirms_drained.done():
             self.confirms_drained.set_result(None)
 

@@ -61,7 +61,7 @@ INITIAL_FRAME_MAX: Final = 8192
 FRAME_MAX_FUDGE: Final = 8
 """Bytes by which a frame may exceed frame-max: RabbitMQ tolerates clients that forget the frame's own overhead."""
 FLUSH_BYTES: Final = 65536
-"""Bytes of pending output that are written at once; less is collected until the event loop would poll."""
+"""Bytes of pending output from which on it is written at once; less is written before the event loop polls again."""
 LARGE_PIECE: Final = 4096
 """Average size, in bytes, above which pieces of output are not joined before they are written.
 
@@ -86,7 +86,7 @@ class Connection:
     deliveries_paused: bool = False
     """True while the write buffer is above its high-water mark: consumers get nothing until the client reads."""
     throttled: bool = False
-    """True while the queue published to has a backlog: the socket is read in smaller chunks, in favour of consumers."""
+    """True while the queue last published to has a backlog: the socket is read in smaller chunks, to slow it down."""
     has_published: bool = False
     """True if the client has published since the connection opened, or since the last alarm was raised."""
     supports_blocked: bool = False
@@ -131,7 +131,7 @@ class Connection:
         self.authorization: Optional[Authorization] = None  # noqa: UP045
         """Permissions of the user in the virtual host; None until the connection is open."""
         self.buffer = b""
-        """Received bytes that are not processed yet: an incomplete frame, or frames that are held."""
+        """Received bytes that are not processed yet: an incomplete frame, or frames whose processing is paused."""
         self.out: list[bytes] = []
         """Pieces of output that have yet to be written."""
         self.channels: dict[int, Channel] = {}
@@ -425,7 +425,7 @@ class Connection:
     def target_has_backlog(self) -> bool:
         """Return whether the queue last published to has consumers and more ready messages than the backlog limit.
 
-        Publishers to a queue without consumers are not throttled, because nobody gains by it.
+        Publishers to a queue without consumers are not throttled: there is no consumer that could catch up.
         """
         target = self.last_target
         if target is None or not target.queues:
@@ -525,7 +525,7 @@ class Connection:
             self.node.flush_later(self)
 
     def schedule_confirms(self, confirms: PublisherConfirms) -> None:
-        """Have the next flush send the confirms of a channel."""
+        """Register the confirms of a channel to be sent by the next flush."""
         confirms.flush_scheduled = True
         self.scheduled_confirms.append(confirms)
         if not self.flush_scheduled:
@@ -587,9 +587,9 @@ class Connection:
         self.deliveries_paused = True
 
     def resume_deliveries(self) -> None:
-        """Resume deliveries to this client, whose write buffer has room again.
+        """Resume deliveries to this client, whose write buffer is below its low-water mark again.
 
-        If too much output was unread even to process the client's frames, resume that, too.
+        Resume processing the client's frames, too, if that was paused because more than UNREAD_LIMIT was unread.
         """
         self.deliveries_paused = False
         if self.reads_paused & CLIENT_NOT_READING:

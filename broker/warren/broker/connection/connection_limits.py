@@ -90,7 +90,7 @@ class ConnectionLimits:
 
 
 def vhost_access_refused(vhost: bytes, user: str) -> AmqpError:
-    """Return the error of a user without permissions in a virtual host."""
+    """Return the error 530 of a user who has no permissions in a virtual host, with RabbitMQ's text."""
     return _refused(f"access to vhost '{vhost.decode(errors='replace')}' refused for user '{user}'")
 
 

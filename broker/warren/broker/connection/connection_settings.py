@@ -17,7 +17,7 @@ class ConnectionSettings:
     :param max_connections: connections of the whole broker; None is no limit.
     :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
         queue sets a timeout; 0 is no timeout.
-    :param honours_immediate: basic.publish with `immediate` is carried out; otherwise it is refused, as RabbitMQ does.
+    :param honours_immediate: True to carry out basic.publish with `immediate`; False to refuse it, as RabbitMQ does.
     :param timestamps: publishes are stamped with their time of arrival: `missing` (unless they have one), `always`, or
         empty for never.
     """

@@ -17,29 +17,29 @@ logger = logging.getLogger(__name__)
 # Reasons for which a connection is not read: bits of `Connection.reads_paused`.
 
 AWAITING_REPLY: Final = 1
-"""The reply to the client's last method waits, usually for the disk; its next frames wait for that reply."""
+"""Reason not to read a client: the reply to its last method is not sent yet, usually because it waits for the disk."""
 CLIENT_NOT_READING: Final = 2
-"""More than UNREAD_LIMIT bytes of output wait because the client does not read."""
+"""Reason not to read a client: it does not read itself, and more than UNREAD_LIMIT bytes of output wait for it."""
 ALARM: Final = 4
-"""The client publishes during a resource alarm; it was sent connection.blocked if it supports that."""
+"""Reason not to read a client: it publishes during a resource alarm (connection.blocked)."""
 DISK: Final = 8
-"""The client publishes while the disk is too slow for the log or for paging."""
+"""Reason not to read a client: it publishes while the disk is too slow for the log or for paging."""
 STOPPING: Final = 16
-"""The broker is stopping: publishes that have arrived are confirmed, no others are accepted."""
+"""Reason not to read a client: the broker is stopping; it still confirms publishes that have arrived."""
 
 FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM
-"""Reasons for which even complete frames that were received are not processed."""
+"""Reasons not to read a client for which complete frames that it has already sent are not processed either."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
-"""Reasons that pause publishers; while one applies, `Connection.control_publisher` adds no other."""
+"""Reasons that pause publishers; `Connection.control_publisher` leaves a paused publisher as it is."""
 
 BACKLOG_MESSAGES: Final = 2000
-"""Ready messages beyond which a queue has a backlog, and the publishers to it are throttled."""
+"""Number of ready messages beyond which a queue has a backlog, so that publishers to it are throttled."""
 BACKLOG_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of ready messages beyond which a queue has a backlog, too."""
+"""Bytes of ready messages beyond which a queue has a backlog, even with few messages (see BACKLOG_MESSAGES)."""
 UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
 """Bytes waiting to be written to the log beyond which publishers are paused; they are resumed at half of it."""
 UNREAD_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes of output that a client may leave unread before its frames are held.
+"""Bytes of output that a client may leave unread before the processing of its frames is paused.
 
 Deliveries to it pause long before, at the high-water mark of its write buffer.
 """

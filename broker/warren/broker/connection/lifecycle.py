@@ -125,7 +125,7 @@ class ConnectionLifecycle:
     def _update_secret(self) -> None:
         """Process connection.update-secret: cancel the consumers whose queues the user may no longer read.
 
-        Passwords do not expire here, so the secret itself is not checked: the permissions that the user has now decide.
+        The new secret itself is ignored: clients send one to renew an OAuth token, which this broker does not support.
         Source: https://www.rabbitmq.com/docs/oauth2.
         """
         connection = self.connection
@@ -207,7 +207,7 @@ class ConnectionLifecycle:
     def fail_channel(self, number: int, error: AmqpError) -> None:
         """Handle an error that no frame of the client has caused, such as an acknowledgement timeout.
 
-        Close the channel, or the whole connection, depending on the reply code.
+        Close the channel with this number, or the whole connection, depending on the reply code.
         """
         connection = self.connection
         connection.channel_number = number
@@ -251,7 +251,11 @@ class ConnectionLifecycle:
         self.close(error, class_id, method_id)
 
     def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
-        """Send connection.close and end the channels; the socket is closed after the answer, or a timeout."""
+        """Send connection.close, close the channels, and close the socket if connection.close-ok does not arrive.
+
+        :param class_id: class id of the method that caused the error, for connection.close; 0 if none did.
+        :param method_id: method id of that method; 0 if none did.
+        """
         connection = self.connection
         if connection.phase >= CLOSING:
             return

@@ -121,7 +121,7 @@ class Listener:
         reader = getattr(node.loop, "socket_reader", None)
         # A loop that is not `warren broker`'s may mean something else by the name.
         self.reads_directly = isinstance(reader, SocketReader)
-        """True if the event loop has a `SocketReader`, which then reads the plain sockets."""
+        """True if the event loop has a `SocketReader`, which then reads the sockets without TLS."""
         self.socket_reader = reader if isinstance(reader, SocketReader) else SocketReader()
         self.bound: list[BoundAddress] = []
         """Addresses at which the listener accepts connections, in the order in which they were opened."""

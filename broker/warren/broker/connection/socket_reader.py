@@ -34,9 +34,9 @@ LARGE_READ_BYTES: Final = 512 * 1024
 THROTTLED_READ_BYTES: Final = 16 * 1024
 """Most bytes read at once from a connection that publishes to a queue with a backlog."""
 JOIN_BYTES: Final = 160 * 1024
-"""Largest incomplete frame, in bytes, that is copied in front of the next read; most frames are smaller."""
+"""Largest incomplete frame, in bytes, whose rest is read right behind its beginning, to copy both together."""
 LARGE_FRAME_BYTES: Final = 4096
-"""Received bytes of an incomplete frame from which on it counts as large."""
+"""Received bytes of an incomplete frame beyond which larger reads are used (LARGE_READ_BYTES)."""
 
 
 class SocketReader:
@@ -91,9 +91,9 @@ class SocketReader:
         return left
 
     def read(self, descriptor: int, connection: Connection) -> bool:
-        """Read a socket once, and process the input; return False at the end of the stream.
+        """Read a socket once, and process the input; return False if the client has closed its end.
 
-        The event loop then gets the same event, and closes the socket.
+        The caller then passes the event to asyncio's event loop, which closes the socket.
         """
         view = self.view
         throttled = connection.throttled

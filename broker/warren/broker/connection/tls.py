@@ -177,7 +177,7 @@ SHORT_NAMES: Final = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
-"""Attribute types of a distinguished name, and RabbitMQ's abbreviations of them."""
+"""RabbitMQ's abbreviation of each attribute type of a distinguished name (by its name in Python's ssl module)."""
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:

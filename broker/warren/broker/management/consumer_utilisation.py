@@ -1,6 +1,6 @@
 """Consumer utilisation: fraction of the time in which a queue could deliver a message to a consumer immediately.
 
-It is 1.0 if the consumers keep up with the queue, and 0 if they never do or there is no consumer. It is sampled once a
+It is 1.0 if some consumer could always take a message, and 0 if none ever could or there is none. It is sampled once a
 second, because an exact value would need two clock readings for each message. https://www.rabbitmq.com/docs/consumers#capacity.
 """
 

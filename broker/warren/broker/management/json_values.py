@@ -32,7 +32,7 @@ def typed_table(table: bytes) -> list[Json]:
 
 
 def _typed(field: field_tables.Field) -> list[Json]:
-    """Convert a field to a [type, value] pair."""
+    """Convert a field of a table to a pair [RabbitMQ's name of its type, value]."""
     if field.kind == "F":
         return ["table", typed_table(field.raw[5:])]
     if field.kind == "A":
@@ -57,7 +57,7 @@ def plain_value(value: field_tables.Value) -> Json:
 
 
 def queue_id(queue: Queue) -> str:
-    """Return the identifier of a queue for listings. A queue that is declared again later has another identifier."""
+    """Return the identifier of a queue for listings; a queue that is deleted and declared again gets another one."""
     return f"<queue.{int(queue.incarnation)}@{name_text(queue.vhost.name)}>"
 
 

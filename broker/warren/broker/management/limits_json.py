@@ -14,8 +14,8 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
 
     :param definition: the object, or its JSON text
     :param known: names of limits that the object may contain
-    :param where: name of the object in RabbitMQ's error text
-    :raises RequestRefused: with RabbitMQ's text
+    :param where: name of the JSON object in RabbitMQ's error text for an unknown limit
+    :raises RequestRefused: if it is no such object, or a limit is unknown or no integer
     """
     if isinstance(definition, str):
         try:

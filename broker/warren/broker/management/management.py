@@ -61,7 +61,7 @@ class Management:
         config: BrokerConfig,
         listeners: Callable[[], list[str]],
     ) -> None:
-        """:param listeners: returns the addresses that accept connections, as text for people"""
+        """:param listeners: function that returns the addresses that accept connections, as text for people"""
         self.node = node
         self.parameters = parameters
         self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)

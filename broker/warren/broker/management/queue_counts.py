@@ -44,7 +44,7 @@ class UnackedCounts:
         self.in_memory = ZERO
         self.persistent = ZERO
         self.memory_bytes = 0
-        """Approximate memory of the messages with their properties, in bytes."""
+        """Approximate memory of those messages whose content is in memory, in bytes, properties included."""
 
     def add(self, message: Message, durable: bool) -> None:
         one = MessageCount(1, int(message.body_size))

@@ -55,9 +55,9 @@ class Request:
         return value
 
     def data(self, name: str, default: str | None = None) -> bytes:
-        """Return the argument `name`, which must be the name of an AMQP object such as a queue, as bytes.
+        """Return the argument `name`, the name of an AMQP object such as a queue, as bytes.
 
-        JSON holds it as text. It is encoded as UTF-8; a lone surrogate becomes the byte that it was decoded from.
+        The JSON text is encoded as UTF-8; a lone surrogate becomes the byte that it was decoded from.
         """
         return self.text(name, default).encode("utf-8", "surrogateescape")
 

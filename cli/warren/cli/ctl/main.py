@@ -66,7 +66,7 @@ def perform(words: CommandLine) -> None:
 
 
 def await_startup(path: Path, timeout: float) -> None:
-    """Wait until the broker answers.
+    """Wait until the broker answers a ping over its control socket.
 
     :raises ControlError: if it does not answer within `timeout` seconds; 0 is no limit
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""Control characters: they would break lines and columns of a table, or control a terminal."""
+"""Control characters, which are escaped: they would break a table's lines and columns, or control a terminal."""
 
 
 def format_result(result: Any, formatter: str, headers: bool) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _term(value: Any) -> str:
-    """Format an item of a list as rabbitmqctl does, in Erlang's syntax.
+    """Format an item of a field table or field array as rabbitmqctl does, in Erlang's syntax.
 
     :param value: a field of a field table as [name, type, value], an item of a field array as [type, value], or a plain
         value

@@ -145,7 +145,10 @@ def _check_general(words: CommandLine) -> None:
 
 
 def _assign_arguments(words: CommandLine, verb: Verb, given: list[str]) -> None:
-    """Assign the words after the verb to the names of its arguments."""
+    """Store the words after the verb (`given`) in `words.arguments`, by the names of the verb's arguments.
+
+    :raises UsageError: if an argument is missing, or there are too many words
+    """
     if verb.vhost:
         words.arguments["vhost"] = words.general.get("vhost", "/")
     for name in verb.takes:

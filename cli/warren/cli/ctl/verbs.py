@@ -361,4 +361,4 @@ VERBS: Final[dict[str, Verb]] = {
 }
 
 DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}
-"""Values that the printed announcement of a verb shows for arguments that were not given."""
+"""Values of arguments that were not given, as the line printed before a verb runs (`Verb.announce`) shows them."""

@@ -1,1 +1,1 @@
-"""Methods of a channel that are not on the hot path, by subject; `method_dispatch` finds the one that a frame names."""
+"""AMQP methods of a channel, except publishes and acknowledgements; `method_dispatch` calls the right function."""

@@ -98,7 +98,7 @@ def basic_cancel(context: MethodContext) -> None:
 
 
 def basic_get(context: MethodContext) -> None:
-    """Reply with the next message of a queue.
+    """Process basic.get: reply with the next message of a queue, or with basic.get-empty.
 
     :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream.
     """

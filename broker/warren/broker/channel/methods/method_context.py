@@ -1,4 +1,4 @@
-"""Context of one AMQP method: names in its arguments, permissions of its user, and its reply."""
+"""Context of one AMQP method: queue and exchange names in its arguments, permission checks, and its reply."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MethodContext:
         """Send the reply when the definitions that the method has changed are on disk; with `nowait`, send none.
 
         :param name: AMQP method of the reply, such as `queue.declare-ok`.
-        :param after: encoded frames to send right after the reply; with `nowait` they are sent without it, at once.
+        :param after: encoded frames to send right after the reply; with `nowait`, they are sent at once, alone.
         """
         if self.arguments.get("nowait") is True:
             if after:
@@ -91,9 +91,9 @@ class MethodContext:
             self.authorization.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
-        """Return the routing key in the arguments; if both it and the queue name are empty, return `queue`.
+        """Return the routing key of queue.bind or queue.unbind; if it and the queue name are empty, return `queue`.
 
-        :param queue: name of the queue last declared on the channel, which an empty queue name stands for.
+        :param queue: name of the queue last declared on the channel, to which an empty queue name refers.
         """
         key = self.arguments.data("routing_key")
         return key if key or self.arguments.data("queue") else queue

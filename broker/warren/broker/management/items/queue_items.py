@@ -27,7 +27,7 @@ It has no real host name, because a data folder may move to another host.
 
 
 class QueueListing:
-    """Source of those values of a list_queues reply that are computed for all queues at once.
+    """Values of one list_queues reply that are computed for all queues at once, not queue by queue.
 
     They are the counts of unacknowledged messages, and the consumer utilisation.
     """

@@ -29,9 +29,9 @@ async def import_definitions(management: Management, request: Request) -> None:
 
 
 async def run_in_slices(work: Generator[None, None, Result]) -> Result:
-    """Run a generator to its end, and return its value.
+    """Run an export or import generator to its end, and return the value that it returns.
 
-    The event loop runs after every `DEFINITIONS_PER_TURN` steps, so that clients are served meanwhile.
+    After every `DEFINITIONS_PER_TURN` steps it lets the event loop run, so that clients are served meanwhile.
     """
     while True:
         try:

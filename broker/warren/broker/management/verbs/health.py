@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "none")
 REACH_SECONDS = 2.0
-"""Seconds that a connection to a listener may take until the check fails."""
+"""Seconds that connecting to a listener may take; after them, the check of its port fails."""
 
 
 def ping(_: Management, __: Request) -> Json:
@@ -30,7 +30,7 @@ def ping(_: Management, __: Request) -> Json:
 
 
 def check_running(_: Management, __: Request) -> Json:
-    """Return success: a broker that replies is running."""
+    """Return success, because a broker that replies is running."""
     return f"{NODE} is up and running"
 
 

@@ -33,13 +33,13 @@ ROWS_PER_TURN: Final = 200
 def select_columns(
     request: Request, known: Iterable[str], default: Iterable[str], spellings: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the headings of the requested columns as the request spells them, and the names of the items to fill them.
+    """Return the requested columns of a listing: their headings as the request spells them, and their items' names.
 
-    An item is a property of the listed objects, such as `messages` of queues.
+    An item is a property of the listed objects, such as `messages` of queues; its values fill a column.
 
     :param known: names of all items
     :param default: items to return if the request names none
-    :param spellings: alternative names of items, each with the item's own name
+    :param spellings: names of items by the alternative name that a request may use
     :raises RequestRefused: for an unknown item
     """
     columns = request.texts("items") or list(default)

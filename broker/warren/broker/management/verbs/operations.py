@@ -50,7 +50,7 @@ def _close(connections: list[Connection], reason: str) -> None:
 
 
 def close_connection(management: Management, request: Request) -> None:
-    """Close the connection with this pid (identifier in list_connections) with 320 CONNECTION_FORCED."""
+    """Close one connection with 320 CONNECTION_FORCED; the request has its identifier (`pid` of list_connections)."""
     name = request.text("pid")
     found = [each for each in management.node.connections if connection_id(each) == name]
     if not found:
