@@ -6,7 +6,7 @@ exists. The message's publisher gets no return (RabbitMQ, "Alternate Exchanges":
 routes is not returned, mandatory or not). A copy goes to a second queue of limited length, from which one of the
 processes that include the CatchAll counts and logs it, and calls the alert.
 
-Costs: two more queues; nothing per message that is routed, two copies of one that is not.
+Costs: two more queues. A message that is routed costs nothing more; one that is not is stored in both queues.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class CatchAll:
 
     :param exchange: the exchange, or its name.
     :param alert: called with each unroutable message, in one of the processes that include the CatchAll. A call that
-        raises is retried as a handler is; if it fails for good, the next message is still reported. Without an alert,
-        messages are counted and logged.
+        raises an error is retried as a handler is; after its last attempt the next message is reported. Without an
+        alert, messages are counted and logged.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class CatchAll:
         app.handle(bytes, queue=self._alerts)(self._report)
 
     async def on_start(self) -> None:
-        """Do nothing when the App starts: the App's own consumer reads the queue of copies for the alert."""
+        """Do nothing when the App starts: the App itself consumes the copies of unroutable messages, and calls the
+        alert for each of them."""
 
     async def on_stop(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -1,8 +1,8 @@
 """Immediate: a message is handled now or not at all; if no consumer takes it, its publisher gets an error.
 
-RabbitMQ has refused AMQP's `immediate` flag since 3.0 (540). Its replacement is a TTL of 0 with a dead letter exchange
-(RabbitMQ, "Time-to-Live and Expiration"): a message that no consumer can take at once expires and returns to its
-publisher.
+RabbitMQ has refused AMQP's `immediate` flag since 3.0 (reply code 540, not implemented). Its replacement is a TTL of 0
+with a dead letter exchange (RabbitMQ, "Time-to-Live and Expiration"): a message that no consumer can take at once
+expires and returns to its publisher.
 
 Guarantees: `publish` returns when a consumer has the message, and raises `NoConsumer` when none could take it and it is
 gone from the queue. A message whose consumer died while handling it goes to `<queue>.dead`, never back to the queue.

@@ -226,8 +226,8 @@ class BrokerConnection:
     def check_frame(self, frame: bytes) -> None:
         """Raise an error if a frame closes the channel or the connection, or cancels the consumer.
 
-        It is called with the frames that belong neither to a delivery nor to the reply to `call`; others of them, such
-        as heartbeats, are ignored.
+        It is called with the frames that belong neither to a delivery nor to the reply to `call`; those that do none of
+        this, such as heartbeats, are ignored.
 
         :raises ClosedByBroker: if the frame closes the channel or the connection
         :raises PipelineError: if the frame cancels the consumer, because its queue was deleted
@@ -237,7 +237,7 @@ class BrokerConnection:
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it, which an earlier call raised as `ClosedByBroker`.
+        """Open the channel again after the broker closed it and an earlier call raised `ClosedByBroker` for that.
 
         Call it only while nothing else is in progress on the connection.
         """
@@ -251,7 +251,8 @@ class BrokerConnection:
         A broker requeues the unacknowledged messages before it answers, so if it does, they are back in the queue when
         this returns.
 
-        :param rest: bytes of an incomplete frame that the caller has already received
+        :param rest: beginning of a frame that the caller has already received; the next bytes from the
+            broker complete it
         """
         if self._closed.is_set():
             return

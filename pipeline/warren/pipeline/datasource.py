@@ -6,8 +6,9 @@ continuous read of a queue goes through a spool, files to which messages are wri
 options are those of `spool.spool_options`. The schema is fixed: every property of AMQP 0-9-1 (class basic), the fields
 of the delivery, and the body as it was received.
 
-A queue is one partition, read by one task in the queue's order. Each stream is one partition, or several if a long
-range of it is read. Each action reads again; cache a frame that is used twice, or write it to Parquet.
+A queue is one partition, read by one task in the queue's order. Each stream is one partition, or several if a
+long range of it is read. Each action of Spark reads from the broker again; cache a frame that is used twice, or
+write it to Parquet.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
 
 @contextmanager
 def source_errors() -> Iterator[None]:
-    """Raise errors of the data source, which Spark reports with stack traces from an executor, as one-line
-    `PipelineError`.
+    """Convert errors that Spark raises inside the block because of the data source to a one-line `PipelineError`. Spark
+    reports an error of an executor with several stack traces. Other errors of Spark are raised unchanged.
     """
     try:
         yield

@@ -48,7 +48,7 @@ def check_spark(remote: str | None = None) -> None:
 def check_java() -> None:
     """Check that a Java of at least `MIN_JAVA` is installed.
 
-    :raises UsageError: if it is not
+    :raises UsageError: if Java is missing or too old
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")

@@ -22,7 +22,9 @@ class VersionChecked(ABCMeta):
 
 
 def own_version() -> str:
-    """Return the version of the installed distribution `warren`; empty for sources that are not installed."""
+    """Return the version of the installed distribution `warren`; empty if Warren runs from its source folder, without
+    an installation.
+    """
     try:
         return version("warren")
     except PackageNotFoundError:
@@ -80,8 +82,8 @@ def make_loader() -> Callable[[str, str, str], Any]:
 
 
 def reduce_class(pickled_class: type) -> tuple[Any, ...]:
-    """Return the pickle form of a class with the metaclass `VersionChecked`: its loader, and module, name and version
-    for it.
+    """Return the pickle form of a class with the metaclass `VersionChecked`: the function that loads the class, and its
+    arguments (module and name of the class, and Warren's version).
     """
     return make_loader(), (pickled_class.__module__, pickled_class.__qualname__, own_version())
 

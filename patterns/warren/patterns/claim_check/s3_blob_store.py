@@ -18,9 +18,9 @@ class S3BlobStore:
     machine's role).
 
     An object store can delete old bodies by itself: a lifecycle rule of the bucket that expires the objects under
-    `prefix` after the number of days that messages may wait. This costs nothing, while `clean` lists all objects. The
-    rule is also the only safe way if content may be published again at that age: `clean` may delete a body that was put
-    again after it was listed.
+    `prefix` after the number of days that messages may wait. This costs nothing, while `clean` lists all objects. If
+    the same content may be published again after so many days, use only such a rule: `clean` may delete a body that was
+    put again after `clean` had listed it.
 
     :param bucket: an existing bucket.
     :param prefix: prefix of every object's name.

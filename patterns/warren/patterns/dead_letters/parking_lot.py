@@ -31,9 +31,9 @@ class ParkingLot:
     ...`.
 
     Messages that were read stay unacknowledged until the end of the block, so no other consumer gets them meanwhile. At
-    the end of the block they return to their positions in the queue; RabbitMQ's quorum queues change the order if there
-    are more than 500. On RabbitMQ's quorum queues each reading also counts as a delivery. The dead letter queues that
-    Warren declares have no delivery limit, because the default limit of 20 would delete messages.
+    the end of the block they return to their positions in the queue; a quorum queue of RabbitMQ changes their order if
+    there are more than 500. On RabbitMQ's quorum queues each reading also counts as a delivery. The dead letter queues
+    that Warren declares have no delivery limit, because the default limit of 20 would delete messages.
 
     :raises TopologyMismatch: the queue does not exist, or is exclusive to another connection.
     :raises TransportUnavailable: there is no connection, or it was lost; all unacknowledged messages are back in the
@@ -57,8 +57,8 @@ class ParkingLot:
         self._removed_any = False
         self._last_tag = 0
         self._previous_last_tag = 0
-        """Last delivery tag of the previous consumer. Prefetch counts per consumer, so acknowledging a message up to
-        this tag does not let the present consumer receive another."""
+        """Last delivery tag of the consumer before the present one, on the same channel. Acknowledging a message up to
+        this tag does not let the present consumer receive another, because the prefetch counts per consumer."""
 
     async def __aenter__(self) -> ParkingLot:
         self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)

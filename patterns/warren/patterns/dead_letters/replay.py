@@ -52,6 +52,7 @@ async def find(
 ) -> list[ParkedMessage]:
     """Return the selected messages, the oldest first, without removing them from the parking lot.
 
+    :param selection: conditions that a message must fulfil; None selects every message.
     :param limit: largest number of messages to return.
     """
     return [message async for message in _selected(lot, selection, SelectionResult(), limit, None)]
@@ -75,6 +76,8 @@ async def replay(
     of attempts starts from 1 again. An event that is published to its exchange reaches all queues again, including
     those that had handled it: protect their handlers with `Once`, or use `to_queue`.
 
+    :param app: App that publishes the messages.
+    :param selection: conditions that a message must fulfil to be replayed; None replays every message.
     :param rate: largest number of messages per second.
     :param limit: largest number of messages to replay.
     :param dry_run: change nothing; `matched` in the result is the number of messages that would be replayed.

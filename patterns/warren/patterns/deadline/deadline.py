@@ -151,7 +151,7 @@ class Deadline:
         the broker has confirmed its due message, the delayed message that triggers the check.
 
         Without `at`, the broker delays the due message for the whole time `after`, beginning when it receives it. The
-        signal is therefore late by the time that the store took to answer before. A second start of the same key
+        signal is therefore late by the time that recording the start in the store took. A second start of the same key
         changes nothing. A key that was completed before its start stays completed.
 
         :param at: time from which `after` counts. If the due time is already past, the deadline expires at once.
@@ -336,8 +336,9 @@ def _current_message_id() -> str | None:
 class _Due(Command):
     key: str
     due_ms: int | None = None
-    """Due time of the deadline, in milliseconds since the epoch, as known when this message was published. It serves to
-    guess the stored record; if the deadline was extended since, the due time in the store decides."""
+    """Due time of the deadline, in milliseconds since the epoch, as known when this message was published. The handler
+    computes from it the record that it expects in the store, which saves a read. If the deadline was extended since,
+    the due time in the store decides."""
 
 
 def _due_message(queue: Queue) -> type[_Due]:

@@ -28,8 +28,8 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class DeadlineState(StrEnum):
-    """State of a deadline. `FORGOTTEN` means that there is no record: the deadline was never started, or it ended and
-    was kept for `keep`."""
+    """State of a deadline. `FORGOTTEN` means that the store has no record of it: it was never started, or it ended and
+    `keep`, the time for which it is remembered, is over."""
 
     FORGOTTEN = "forgotten"
     PENDING = "pending"
@@ -67,8 +67,11 @@ class DeadlineRecord:
 
 
 def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Start the deadline. A deadline that was started before is not changed; one that was completed before its start
-    only gets its due time. The rule's answer is the deadline's record afterwards."""
+    """Compute the deadline's record after its start: pending until `due_ms`. The result's `answer` is this
+    record, decoded.
+
+    A deadline that was started before is not changed; one that was completed before its start only gets its due time.
+    """
     held = _read(record, now_ms)
     if held.state is DeadlineState.FORGOTTEN:
         return _write(DeadlineRecord(DeadlineState.PENDING, due_ms), now_ms, keep_ms)
@@ -81,9 +84,11 @@ def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> Ru
 def complete(
     record: bytes | None, *, by: str, at_ms: int | None, now_ms: int, keep_ms: int
 ) -> RuleResult[DeadlineOutcome]:
-    """Complete the deadline on behalf of the completion `by`, and answer with the outcome.
+    """Compute the deadline's record after the completion that `by` identifies. The result's `answer` is the outcome for
+    this completion.
 
-    The completion is in time if the deadline has not expired yet and, with `at_ms`, if also `at_ms <= due_ms`.
+    The completion is in time if the deadline has not expired yet and, with `at_ms` (the time of the completing event),
+    if also `at_ms <= due_ms`.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.COMPLETED:
@@ -100,7 +105,8 @@ def complete(
 
 
 def extend(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> RuleResult[bool]:
-    """Move the due time of a pending deadline to a later `due_ms`; answer False if it is not pending."""
+    """Compute the deadline's record with its due time moved to `due_ms`, if that is later. The result's `answer` is
+    True if the deadline is pending; else the record is not changed."""
     held = _read(record, now_ms)
     if held.state is not DeadlineState.PENDING or held.due_ms is None:
         return RuleResult(record, False)
@@ -110,7 +116,8 @@ def extend(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> R
 
 
 def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[DeadlineRecord]:
-    """Expire a pending deadline whose due time is past; the answer is its record after that.
+    """Compute the deadline's record at the time `now_ms`: a pending deadline becomes expired if its due time is past.
+    The result's `answer` is this record, decoded.
 
     The caller publishes the signal if the answer's state is `EXPIRED`. If it is `PENDING`, the check came too early,
     and the caller repeats it at the answer's `due_ms`.
@@ -122,7 +129,8 @@ def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Dea
 
 
 def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Record that the broker has confirmed the signal, so that it is not published again."""
+    """Compute the deadline's record after the broker has confirmed the signal (the message of an expired deadline), so
+    that the signal is not published again."""
     held = _read(record, now_ms)
     if held.state is not DeadlineState.EXPIRED:
         return RuleResult(record, None)
@@ -130,8 +138,8 @@ def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[No
 
 
 def pending_record(due_ms: int, keep_ms: int) -> bytes:
-    """Return the record of a deadline that was started and not changed since. Used as the expected record of the next
-    compare-and-set: a right guess saves a round trip to read it."""
+    """Return the stored form of a deadline that was started and not changed since. A caller passes it to the store as
+    the expected record: if that is right, the compare-and-set needs no read before it."""
     return record_of(DeadlineRecord(DeadlineState.PENDING, due_ms, None, due_ms + keep_ms))
 
 

@@ -19,9 +19,10 @@ class BinaryDelayQueues:
 
     A delay is rounded up to a binary number of units: the message waits in the queue of each 1 bit, the highest first,
     and skips those of the 0 bits. It takes up to `levels` hops, half as many on average. Each hop adds the broker's own
-    time, so a long delay arrives some milliseconds late. A message whose target no longer exists ends in a queue whose
-    name ends with `.lost`, which the alternate exchange of the last exchange fills. Without it, at-least-once
-    dead-lettering would keep the message at the head of its queue, where it holds up all others.
+    time, so a long delay arrives some milliseconds late. After the last hop an exchange routes the message to its
+    target. If that no longer exists, the exchange's alternate exchange routes the message to a queue whose name ends
+    with `.lost`. Without that queue, at-least-once dead-lettering would keep the message at the head of its queue,
+    where it holds up all others.
 
     :param unit: resolution of delays, which are rounded up. Default 1 s. A smaller unit shortens the longest delay.
     :param levels: number of powers of two, and so of queues with a delay. The longest delay is `(2 ** levels - 1) *

@@ -65,7 +65,8 @@ class DelayStatistics:
     :ivar cancelled: due messages that were dropped because they had been cancelled.
     :ivar superseded: due messages that were dropped because another one had replaced them.
     :ivar unknown: due messages that were forwarded although the store had no record of them.
-    :ivar forgotten: due messages that arrived later than their record is kept, and were dead-lettered.
+    :ivar forgotten: due messages that arrived more than `keep` late, when the store had no record of them any more;
+        they were dead-lettered.
     :ivar postponed: due messages that were delayed again because the store or the broker failed.
     """
 
@@ -127,8 +128,8 @@ class Delay:
             app.handle(bytes, queue=self._due)(self._handle_due)
 
     async def on_start(self) -> None:
-        """Create the lock for declarations anew, because the App may be started in another event loop. Delayed messages
-        wait in the broker, so nothing else has to start."""
+        """Create a new lock for declaring exchanges and queues, because the App may run in another event loop than
+        before. Delayed messages wait in the broker, so nothing else has to start."""
         self._declaring = asyncio.Lock()
 
     async def on_stop(self) -> None:
@@ -137,8 +138,8 @@ class Delay:
             await self._store.close()
 
     def topology(self) -> list[Declarable]:
-        """Return the exchanges and queues to declare when the App starts. Those of each target address are declared
-        when it is first used."""
+        """Return the exchanges and queues to declare when the App starts. Those that only one target needs are declared
+        when the first message for this target is delayed."""
         return [*self._strategy.topology(self.name), *([] if self._store is None else [self._due])]
 
     async def after(
@@ -163,7 +164,7 @@ class Delay:
         :raises ConfigError: the delay is longer than `longest`, the address is too long or missing, or there is a
             `cancel_key` but no store.
         :raises TopologyMismatch: the target queue or exchange does not exist now.
-        :raises StoreUnavailable: it is unknown whether the message was recorded; it is not delayed.
+        :raises StoreUnavailable: the store did not answer, so the message was not published; a record of it may exist.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         app = self._included()
@@ -226,8 +227,8 @@ class Delay:
                 yield entry.delayed
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
-        """Return the exchanges, queues and bindings by which messages of `queue` can be delayed, for the App to
-        declare.
+        """Return the exchanges, queues and bindings that the App must declare so that messages of `queue` can be
+        delayed before a retry.
 
         :param queue: queue to which the messages return after the delay.
         :param delays: durations that the queue's retry policy uses.

@@ -99,18 +99,21 @@ class DelayRecord:
 
 
 def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Record a new delayed message under its `cancel_key`, in place of an earlier one."""
+    """Compute the record of a new delayed message. It replaces the record of an earlier message with the
+    same `cancel_key`."""
     return RuleResult(_write(entry), None, _keep(entry, now_ms, keep_ms))
 
 
 def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Delete the record of a message that could not be published, unless another message has replaced it."""
+    """Compute the record after the message with the id `token` could not be published: none, or the present one if it
+    belongs to another message that has replaced this one."""
     held = read(record)
     return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
 
 def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Cancellation]:
-    """Mark the message of the record as cancelled, unless it has been forwarded, and answer with the outcome."""
+    """Compute the record of a delayed message after its cancellation: marked as cancelled, unless the message has been
+    forwarded to its target. The result's `answer` is the outcome."""
     held = read(record)
     if held is None:
         return RuleResult(record, Cancellation.UNKNOWN)
@@ -123,10 +126,11 @@ def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Can
 def arrive(
     record: bytes | None, token: str, due_ms: int | None, *, now_ms: int, keep_ms: int
 ) -> RuleResult[ArrivalDecision]:
-    """Decide whether a due message is forwarded, dropped or dead-lettered.
+    """Decide whether a due message is forwarded to its target, dropped or dead-lettered. The decision is the result's
+    `answer`, and the record stores that a message is forwarded.
 
-    A message that was already decided to be forwarded gets the same answer again, because the process that asked before
-    may have died before it forwarded the message.
+    For a message that an earlier call decided to forward, the decision is the same again, because the process that
+    called may have died before it forwarded the message.
 
     :param token: id of the due message.
     :param due_ms: due time according to the message; None if it has none.

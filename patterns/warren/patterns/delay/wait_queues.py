@@ -13,7 +13,8 @@ from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 MANY: Final = 30
-"""Number of wait queues with one target queue at which a warning is logged."""
+"""Number of wait queues for the same target queue at which a warning is logged: delays that vary would create a queue
+for each value."""
 
 
 def wait_queue(target: str, after: timedelta) -> Queue:
@@ -54,7 +55,8 @@ class WaitQueues:
         """Do nothing: messages continue to wait in the broker."""
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
-        """Return the wait queues that delay messages of `queue` by these durations, for the App to declare.
+        """Return the wait queues that the App must declare so that messages of `queue` can be delayed by these
+        durations before a retry.
 
         :param queue: queue to which the messages return after the delay.
         :param delays: durations above 0; others need no queue and are left out.

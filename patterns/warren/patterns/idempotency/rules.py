@@ -40,8 +40,8 @@ class Claimed(NamedTuple):
     until_ms: int
 
     def record(self) -> bytes:
-        """Return the record of this claim as the store has it if it was neither renewed nor lost. Used as the expected
-        record of the next compare-and-set: a right guess saves a round trip to read it."""
+        """Return the stored form of this claim, as it is unless the claim was renewed or lost. A caller passes it to
+        the store as the expected record: if that is right, the compare-and-set needs no read before it."""
         return _write(_Record(_State.CLAIMED, self.owner, self.token, self.until_ms))
 
 
@@ -60,9 +60,10 @@ class Done(NamedTuple):
 def claim(
     record: bytes | None, *, owner: str, now_ms: int, lease_ms: int
 ) -> RuleResult[Claimed | Busy | Done]:
-    """Claim a key for `owner`; the answer is the claim, the present holder's lease, or the stored result.
+    """Compute the record after `owner` has asked for the claim. The result's `answer` is the claim (`Claimed`), the
+    lease of its present holder (`Busy`), or the handler's stored result (`Done`).
 
-    An `owner` that claims again, because the store's answer was lost, gets the same claim again.
+    An `owner` that asks again, because the store's answer was lost, gets the same claim.
     """
     held = _read(record)
     if held is not None and held.until_ms > now_ms:
@@ -79,7 +80,8 @@ def claim(
 
 
 def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> RuleResult[bool]:
-    """Extend the lease of a claim; answer False if another worker has taken the claim over."""
+    """Compute the record of a claim whose lease ends `lease_ms` after `now_ms`. The result's `answer` is False if
+    another worker has taken the claim over; the record is not changed then."""
     if not _holds(_read(record), claimed):
         return RuleResult(record, False)
     return RuleResult(
@@ -90,7 +92,8 @@ def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int)
 def finish(
     record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int
 ) -> RuleResult[bool]:
-    """Store the handler's result; answer False if another worker took over, whose result then counts."""
+    """Compute the record with the handler's result in place of its claim. The result's `answer` is False if another
+    worker has taken the claim over; the record is not changed then, because that worker's result counts."""
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
     held = _read(record)
     if held is not None and held.state is _State.DONE:
@@ -101,7 +104,8 @@ def finish(
 
 
 def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
-    """Release the claim without a result; answer False if the caller did not hold it any more."""
+    """Compute the record after the claim is given up without a result. The result's `answer` is False if the caller did
+    not hold the claim any more; the record is not changed then."""
     held = _read(record)
     if held is None or not _holds(held, claimed):
         return RuleResult(record, False)

@@ -52,7 +52,7 @@ class TransactionalOnceStatistics:
     """Deliveries that were answered with a stored result."""
     failed: int = 0
     """Deliveries whose handler raised, or whose commit failed. The database has none of the handler's work or, if the
-    connection was lost during the commit, possibly all of it; the next delivery recognises which."""
+    connection was lost during the commit, possibly all of it; the next delivery finds out by looking for the claim."""
 
 
 def current_session() -> AsyncSession:

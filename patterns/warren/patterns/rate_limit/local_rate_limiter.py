@@ -17,7 +17,7 @@ again, full, when its key is used."""
 class LocalRateLimiter:
     """Rate limit of this process: `LocalRateLimiter(50, per=timedelta(seconds=1))`.
 
-    :param count: tokens per `per`, for each key.
+    :param count: tokens that become available in the time `per`, for each key.
     :param burst: largest number of tokens that collect while none is used, and so may be reserved at once. Default
         `count`.
     :raises ConfigError: a number is too small.

@@ -34,7 +34,7 @@ class RedisRateLimiter:
 
     :param name: name of the limited resource; processes with the same name share the rate, and should configure the
         same one.
-    :param count: tokens per `per`, for each key.
+    :param count: tokens that become available in the time `per`, for each key.
     :param burst: largest number of tokens that collect while none is used, and so may be reserved at once. Default
         `count`.
     :raises ConfigError: a number is too small.

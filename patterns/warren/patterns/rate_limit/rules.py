@@ -1,9 +1,9 @@
-"""Rule of the token bucket: computes if tokens can be reserved, and when they become available.
+"""Rule of the token bucket: computes whether tokens can be reserved, and when they become available.
 
 A bucket is stored as one time, at which it would be full again (GCRA, the generic cell rate algorithm of ITU-T I.371,
-as a virtual schedule). A reservation moves that time on; the wait until its tokens are available follows from it.
-Tokens can be reserved before they are available, so a waiting caller need not ask again. The rule reads neither a clock
-nor a store.
+as a virtual schedule). A reservation makes that time later, and the wait until the reserved tokens are available
+follows from it. Tokens can be reserved before they are available, so a waiting caller need not ask again. The rule
+reads neither a clock nor a store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOREVER: Final = timedelta(days=365)
 class Rate:
     """Rate and burst of a token bucket.
 
-    :ivar count: tokens per `per`.
+    :ivar count: tokens that become available in the time `per`.
     :ivar burst: largest number of tokens that collect while none is used, and so may be reserved at once.
     :raises ConfigError: a number is too small, or the rate is above one token per microsecond.
     """
@@ -53,9 +53,9 @@ class Rate:
 def reserve_tokens(full_us: int, now_us: int, rate: Rate, cost: int, within_us: int) -> tuple[bool, int, int]:
     """Reserve `cost` tokens if they become available within `within_us` microseconds.
 
-    :param full_us: stored time at which the bucket is full, in microseconds.
-    :return: whether the tokens are reserved, the microseconds until they are available, and the new time at which the
-        bucket is full.
+    :param full_us: stored time at which the bucket is full again, in microseconds of the same clock as `now_us`.
+    :return: whether the tokens are reserved, the microseconds until they are available, and the time at which the
+        bucket is full again after that.
     """
     after = max(full_us, now_us) + cost * rate.interval_us
     wait = max(0, after - rate.burst * rate.interval_us - now_us)

@@ -12,14 +12,14 @@ class KeySequence:
 
     :ivar position: next number to handle, and the latest skipped numbers.
     :ivar is_handling: True while one of the key's messages is being handled.
-    :ivar last_handled: last number whose handler returned.
+    :ivar last_handled: number of the last message whose handler returned.
     :ivar is_saved: True if the store has this position.
     :ivar is_loaded: True if the position was read from the store.
     :ivar start_is_unknown: True if neither the store nor the configuration has a first number; the first message to
         arrive then determines it.
     :ivar last_progress: time at which the position last changed or, if no message waited then, at which the first
         message began to wait.
-    :ivar users: number of messages that use this object, which must not be deleted meanwhile.
+    :ivar users: number of messages in progress that use this object; it must not be deleted before all have ended.
     """
 
     def __init__(self, position: Position) -> None:
@@ -87,8 +87,10 @@ class KeySequence:
         return min(self._waiting)
 
     def reset(self, position: Position) -> None:
-        """Mark the position as not loaded, so that it is read from the store before the next message is handled. Until
-        then it is `position`, or unchanged if a message is being handled."""
+        """Mark the position as not loaded, so that it is read from the store before the next message is handled.
+
+        :param position: placeholder until then. It is ignored while one of the key's messages is being handled.
+        """
         self.is_loaded = False
         if not self.is_handling:
             self.position, self.is_saved = position, True

@@ -36,8 +36,8 @@ class Position:
 
 
 def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleResult[bytes | None]:
-    """Store `position`, unless another process has stored one with a higher next number. The rule's answer is the
-    record that the store has afterwards."""
+    """Compute the record with `position`, unless the present record has a higher next number, which another process has
+    stored. The result's `answer` is the encoded record after that."""
     held = read(record)
     if held is not None and held.next_number > position.next_number:
         return RuleResult(record, record)

@@ -170,7 +170,8 @@ class SagaRules:
         apply: ApplyTransition,
         now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """Apply a message to its saga; the answer is its effect and the saga afterwards.
+        """Compute the saga's record after a message. The result's `answer` is the message's effect, and the saga's
+        state and data after it.
 
         :param kind: wire type of the message.
         :param start: returns the first transition of a new saga; None if the message does not start one.
@@ -201,12 +202,14 @@ class SagaRules:
         apply: ApplyTransition,
         now_ms: int,
     ) -> RuleResult[SagaResult]:
-        """Apply the timeout of a state to its saga; the answer is its effect and the saga afterwards.
+        """Compute the saga's record after the timeout of one of its states. The result's `answer` is the timeout's
+        effect, and the saga's state and data after it.
 
         The timeout has no effect if the saga has left the state since, even if it has entered it again.
 
         :param entry: number of the state entry in which the timeout was created.
         :param started_by: id of the message that started the saga for which the timeout was created.
+        :param apply: returns the transition for the timeout in the saga's present state, or None if there is none.
         """
         held = read(record, now_ms)
         if held is None:
@@ -219,7 +222,10 @@ class SagaRules:
         return self._write(self._apply(held, transition, TIMEOUT, message_id, now_ms), now_ms)
 
     def confirm(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
-        """Remove the messages that the broker has confirmed, given by their ids, from the saga's pending messages."""
+        """Compute the saga's record without the pending messages that the broker has confirmed.
+
+        :param published: ids of the confirmed messages.
+        """
         held = read(record, now_ms)
         if held is None:
             return RuleResult(record, None)

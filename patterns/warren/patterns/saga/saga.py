@@ -175,6 +175,8 @@ class Saga(Generic[Data]):
         """Decorate the function that starts a saga when a `message` of this class arrives; it returns `TransitionTo`
         with data.
 
+        :param key: returns the saga's key for a message of this class; by default the field that the Saga's
+            own `key` names.
         :raises ConfigError: there is a function for this message already.
         """
         self.receives(message, key=key)
@@ -199,6 +201,8 @@ class Saga(Generic[Data]):
         `COMPLETED`, `COMPENSATING` and `COMPENSATED` are states too: a payment may arrive after the saga was
         compensated.
 
+        :param key: returns the saga's key for a message of this class; by default the field that the Saga's
+            own `key` names.
         :raises ConfigError: there is a function for this state and message already.
         """
         self.receives(message, key=key)
@@ -245,6 +249,8 @@ class Saga(Generic[Data]):
         """Declare that the saga receives this message class. Needed only for answers that a `Compensation(until=...)`
         awaits and that have no transition.
 
+        :param key: returns the saga's key for a message of this class; by default the field that the Saga's
+            own `key` names.
         :raises ConfigError: another class has the same name on the wire.
         """
         known = self._received.get(message.wire_type)

@@ -1,5 +1,5 @@
-"""Leader election among processes, by a lease in a store that does not depend on synchronised clocks; with a log of
-changes for the leader to read.
+"""Leader election among processes, by a lease in a store, without synchronised clocks. The election's record also lists
+the items (such as timers) that other processes have changed, for the leader to read again.
 
 The lease is not stored as a time of day, which two machines could read differently. The leader changes the record again
 and again (the heartbeat); followers read it repeatedly, and take over when it has not changed for a whole lease by

@@ -88,9 +88,11 @@ class Timer:
 
 
 def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
-    """Store a timer in place of one with the same name; answer True if it was stored.
+    """Compute the record of a timer, in place of one with the same name. The result's `answer` is True if the
+    timer is stored.
 
-    Answer False if a timer with the same definition is waiting, which then continues, or has been fired recently.
+    The answer is False if a timer with the same definition is waiting, which then continues, or has been
+    fired recently.
     """
     held = _read_any(record)
     if held is not None and held.token == timer.token:
@@ -101,9 +103,9 @@ def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
 
 
 def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
-    """Cancel the timer; answer True if it was cancelled.
+    """Compute the timer's record after its cancellation. The result's `answer` is True if the timer is cancelled.
 
-    Answer False if there is no timer, or if it has a single time, for which its message is being published.
+    The answer is False if there is no timer, or if its only time has come and the message is being published.
 
     :param token: random token of this call, by which a repeated call recognises its own change.
     """
@@ -118,7 +120,7 @@ def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
 def begin_firing(
     record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int
 ) -> RuleResult[Timer | None]:
-    """Mark `timer` as firing, which means that a process is about to publish its message.
+    """Compute the record of a timer whose message a process is about to publish (the timer is *firing*).
 
     :param late_ms: lateness in milliseconds above which a time counts as missed.
     :return: the rule's answer is the timer whose message the caller must publish; None if there is nothing to publish,
@@ -143,7 +145,7 @@ def begin_firing(
 
 
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
-    """Record that the timer's message was published, and set the timer to its next time.
+    """Compute the timer's record after its message was published: waiting for its next time, or fired if there is none.
 
     :return: the rule's answer is the stored timer, waiting for its next time, or None if it was cancelled or has no
         further time. If the record was changed meanwhile, for example by a new timer with the same name, it is left as
@@ -156,8 +158,8 @@ def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleRes
 
 
 def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
-    """Store the timer with its first time after `now_ms`, or as fired if it has no further time. Earlier times are
-    passed over, because one message is enough for any number of missed times.
+    """Compute the timer's record with its first time after `now_ms`, or as fired if it has no further time. Earlier
+    times are left out, because one message is enough for any number of missed times.
 
     :param count: number of publishes of the timer so far, to be stored.
     :return: the rule's answer is the timer with its next time, or None if it has none.

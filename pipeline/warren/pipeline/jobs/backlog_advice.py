@@ -21,37 +21,37 @@ Kind: TypeAlias = Literal[
 ]
 
 ACCEPTABLE_WAIT = 1.0
-"""Backlog for which no measure is recommended unless it grows, as the time in seconds that the consumers take to handle
-its messages."""
+"""Largest backlog, in seconds that the consumers take to handle it, for which no measure is recommended as long as
+it does not grow."""
 HIGH_REDELIVERY_SHARE = 0.2
-"""Share of redeliveries among all deliveries from which on handling the failing messages is recommended, because
-redeliveries take much of the consumers' time."""
+"""Threshold for the share of redeliveries among all deliveries. From this share on the advice is to handle the failing
+messages, because redeliveries take much of the consumers' time."""
 HIGH_IDLE_SHARE = 0.1
-"""Share of its time without a message from which on a consumer counts as kept waiting by the broker, although the queue
-has ready messages."""
+"""Threshold for the share of their time in which consumers have no message although the queue has ready messages. From
+this share on a larger prefetch or more connections are recommended."""
 LARGE_PREFETCH = 1000
 """Prefetch from which on a larger one is not recommended: with so many messages delivered ahead, a consumer that is
-idle does not wait for messages in transit."""
+idle does not wait for messages in transit, but the connection or the broker is too slow."""
 SMALL_PREFETCH, USUAL_PREFETCH = 20, 100
-"""Prefetch below which a larger one is recommended if the broker always sees it used up, because the unacknowledged
-messages may all be in transit; and the recommended value. RabbitMQ advises 100 to 300 ("Consumer Acknowledgements and
-Publisher Confirms")."""
+"""Prefetch below which a larger one is recommended if the broker always sees it used up, and the recommended value.
+With a small prefetch all unacknowledged messages may be in transit, while the consumer has none. RabbitMQ advises 100
+to 300 ("Consumer Acknowledgements and Publisher Confirms")."""
 FULL_SHARE = 0.9
-"""Share of its time with as many unacknowledged messages as its prefetch allows, from which on a consumer's prefetch
-counts as always used up."""
+"""Threshold for the share of the consumers' time in which they have as many unacknowledged messages as their prefetch
+allows. From this share on the prefetch counts as always used up."""
 BUSY_SHARE = 0.5
-"""Average number of unacknowledged messages, as a share of the prefetch, from which on the advice calls the consumers
-busy; below it, busy with one message at a time."""
+"""Threshold for the average number of unacknowledged messages, as a share of the prefetch. From this share on the text
+of the advice calls the consumers busy; below it, busy with one message at a time."""
 CHEAP_HANDLING = 0.0005
 """Seconds of handling per message below which acknowledging every message on its own is a large part of the cost."""
 MULTIPLE_ACK = 1.5
 """Average number of messages per `basic.ack` below which consumers count as acknowledging each message on its own."""
 MANY_CONSUMERS = 2.0
-"""Factor by which the consumers would have to increase from which on slowing the publishers down is recommended as
-well, because adding so many takes long."""
+"""Threshold for the ratio of the required to the present number of consumers. Above it, slowing the publishers down is
+recommended as well, because adding so many consumers takes long."""
 SOON_FULL = 600.0
-"""Seconds until the queue is full below which slowing the publishers down comes first, because new consumers would be
-too late."""
+"""Threshold for the seconds until the queue is full. Below it, slowing the publishers down is the first recommendation,
+because new consumers would come too late."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Load:
     ready: float
     """Ready messages at the end of the observed time."""
     growth: tuple[float, float, float] | None
-    """Growth of `ready` per second: slope, and the ends of its 95 % interval."""
+    """Growth of `ready` in messages per second: the slope, and the lower and upper end of its 95 % confidence interval;
+    None if it is unknown."""
     arriving: float
     """Rate of messages into the queue."""
     leaving: float
@@ -80,7 +81,8 @@ class Load:
     prefetch: int | None = None
     """Prefetch of one consumer; 0 is no limit."""
     window_used: float | None = None
-    """Average number of unacknowledged messages of a consumer, as a share of its prefetch; None if it has none."""
+    """Average number of unacknowledged messages of a consumer, as a share of its prefetch; None without a prefetch
+    limit, or if it is unknown."""
     full: float | None = None
     """Share of the consumers' time in which their unacknowledged messages used up the prefetch."""
     idle: float | None = None
@@ -110,9 +112,10 @@ def measures(load: Load) -> tuple[Measure, ...]:
 
 
 def needed_measures(load: Load, grows: bool) -> Iterator[Measure]:
-    """Yield the recommended measures, the most urgent first, for a queue whose backlog does not shrink.
+    """Yield the recommended measures, the most urgent first, for a queue whose backlog grows, or is large and does not
+    shrink significantly.
 
-    :param grows: whether the backlog grows significantly
+    :param grows: whether the backlog grows significantly: its 95 % confidence interval is above 0
     """
     if grows and load.fills_in is not None and load.fills_in < SOON_FULL:
         yield slow_publishers(
@@ -199,8 +202,7 @@ def required_consumers(load: Load) -> int:
 
 
 def required_prefetch(load: Load) -> int:
-    """Return the smallest prefetch with which a consumer does not run out of messages while the next ones are in
-    transit.
+    """Return a prefetch with which a consumer does not run out of messages while the next ones are in transit.
 
     With prefetch P a consumer handles P messages and then waits for the share `idle` of its time. The transit takes
     idle / (1 - idle) times as long as the handling, so the prefetch must be larger by the factor 1 / (1 - idle). The

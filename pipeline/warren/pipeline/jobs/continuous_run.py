@@ -226,7 +226,7 @@ class ProgressReporter:
 def batch_order(batch: Any) -> tuple[int, str]:
     """Return the sort key of a micro-batch's progress: batch number and time.
 
-    The time is needed because progress without data has the number of the next batch.
+    The time is needed because Spark reports progress without data under the number of the next batch.
     """
     return batch["batchId"], batch["timestamp"]
 
@@ -290,8 +290,8 @@ def streaming_settings(spark: SparkSession) -> Iterator[None]:
 def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
     """Check that this run may use the output folder, and record a continuous run in `RUN_FILE`.
 
-    :raises UsageError: if the folder holds a continuous run of another job, queue or stream, or if only one of this run
-        and the one in the folder is continuous
+    :raises UsageError: if the folder holds a continuous run of another job, queue or stream, or if one of this run and
+        the run in the folder is continuous and the other a batch run
     """
     out: Path = options.out
     streams = None if options.stream is None else sorted(options.stream.split(","))

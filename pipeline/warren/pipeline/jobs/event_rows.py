@@ -16,7 +16,7 @@ SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
 
 
 REMEMBER = timedelta(days=1)
-"""Time for which a continuous run remembers a batch of events, to drop its repetition. Capture sends a batch again if
+"""Time for which a continuous run remembers a batch of events, to drop its repetition. A batch is published again if
 the connection was lost before the broker confirmed it."""
 
 
@@ -24,9 +24,9 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
     """Return one row for each captured message event, from messages with the columns of the data source `amqp`.
 
     `source` and `sequence` identify an event. A source (an application or broker that captures events) numbers its
-    events from 1 on, so a missing number is an event that capture lost. `by` is `sdk` or `broker`, `app` the name of
-    the application, `captured_at` the time of the first event in the same batch, and `at` the event's own time. The
-    other columns are the event's fields (`warren.core.capture_events.EVENT_KEYS`), null where it has none.
+    events from 1 on, so a missing number is an event that did not reach the stream. `by` is `sdk` or `broker`, `app`
+    the name of the application, `captured_at` the time of the first event in the same batch, and `at` the event's own
+    time. The other columns are the event's fields (`warren.core.capture_events.EVENT_KEYS`), null where it has none.
 
     A repeated batch counts once. Messages of other types are left out, and so are batches that cannot be read; the
     numbers of their events are then missing. In a continuous run neither order nor age of the messages matters: no

@@ -19,7 +19,8 @@ class StreamingQueries:
     """Streaming queries of a run, by name. Each has its checkpoint, so a restarted query continues where it was."""
 
     def __init__(self, stopped: threading.Event, progress: Callable[[str], None]) -> None:
-        """
+        """Create the collection, without queries yet.
+
         :param stopped: set when the run is to end; errors of queries are ignored from then on
         :param progress: called with a few words when a query is restarted
         """

@@ -81,8 +81,8 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
 
 
 def is_text_map(kind: DataType) -> bool:
-    """Return False for a map type other than map<string,string>, and True for all types else, which other checks
-    judge.
+    """Return whether a type is a map<string,string> or no map at all. Only other types of maps give False; types that
+    are no maps are checked elsewhere.
     """
     if not isinstance(kind, MapType):
         return True

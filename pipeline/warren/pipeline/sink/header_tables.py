@@ -58,7 +58,7 @@ def encode_pairs(texts: Any) -> list[list[bytes] | None]:
 def checked_tables(raws: Cells) -> Cells:
     """Check that all values are valid field tables, and return them.
 
-    :raises PipelineError: if one of them is not, for which the broker would close the connection
+    :raises PipelineError: if one of them is not valid; the broker would close the connection because of it
     """
     last = b""
     for raw in raws:

@@ -21,7 +21,10 @@ class MessageIdGenerator:
     """Generator of the message ids of one partition in one write."""
 
     def __init__(self, *scope: str) -> None:
-        """:param scope: texts that identify the partition and the write, the same when the task is retried"""
+        """Create the generator for one partition.
+
+        :param scope: texts that identify the partition and the write, the same when the task is retried
+        """
         self._scope_hash = blake2b("\0".join(scope).encode(), digest_size=_DIGEST)
         self._counter = DigestCounter()
 

@@ -89,8 +89,8 @@ class Publisher:
         self._with_reconnect(lambda: self._send(b"".join(chunk)))
 
     def _wait_for_confirms(self) -> None:
-        """Process the frames that the broker sends next, and publish refused messages again when the pause before it is
-        over.
+        """Publish refused messages (`basic.nack`) again when the pause before their retry is over. Then process the
+        frames that the broker sends next.
         """
         confirms = self._confirms
         if confirms.nacked and time.monotonic() >= self._retry_at:

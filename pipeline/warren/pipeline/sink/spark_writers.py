@@ -72,7 +72,7 @@ def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
     """Check that rows of the schema can be published to the target, before anything is written.
 
     :param overwrite: whether the user asked to replace existing data, which a broker cannot do
-    :raises PipelineError: if they cannot
+    :raises PipelineError: if the rows cannot be published, or `overwrite` is true
     """
     if overwrite:
         raise PipelineError(

@@ -21,8 +21,8 @@ class BlockingConsumer:
 
     :param prefetch: number of unacknowledged messages allowed; 0 is no limit, which streams refuse
     :param counting: discard the messages, and keep only their number and the last offset
-    :param ack_every: acknowledge automatically after this many messages (on a stream an acknowledgement grants credit);
-        0 is never
+    :param ack_every: number of received messages after which a `basic.ack` is sent, which on a stream grants
+        credit; 0 sends none
     :raises ClosedByBroker: if the broker refuses the consumer
     """
 
@@ -50,8 +50,8 @@ class BlockingConsumer:
 
     @property
     def batch_is_full(self) -> bool:
-        """True if the received messages, which nobody has taken yet, make a full batch: about 4,096 messages,
-        or 4 MiB.
+        """True if the messages in `deliveries`, which the caller has not taken yet, make a full batch: about 4,096
+        messages, or 4 MiB.
         """
         return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
 
@@ -78,7 +78,7 @@ class BlockingConsumer:
         return True
 
     def _store_replies(self, frames: list[bytes], size: int) -> bool:
-        """Store method frames as replies for `call`, and clear the list.
+        """Store the method frames among the given frames as replies for `call`, and empty the list `frames`.
 
         :param frames: frames that are not part of a delivery
         :param size: number of bytes that were received

@@ -33,8 +33,8 @@ class MessageColumns(NamedTuple):
     """Decoded properties of each message, in the order of `header_decoder.COLUMNS`."""
     bodies: list[bytes]
     flags: int
-    """Union of the property flags of all messages parsed so far. A property whose flag is not set is null in all of
-    them."""
+    """Bitwise or of the AMQP property flags of all messages parsed so far. A property whose flag is not set is null
+    in all of them."""
 
     def slice(self, first: int, last: int) -> MessageColumns:
         """Return the messages from index `first` to before `last`."""
@@ -49,7 +49,8 @@ class MessageColumns(NamedTuple):
 
 
 class DeliveryParser:
-    """Incremental parser for the deliveries of one consumer: bytes as they are received in, complete messages out.
+    """Incremental parser for the deliveries of one consumer: it turns received bytes, split at any place, into
+    complete messages.
 
     :param streamed: whether the messages come from a stream, which writes each message's offset into its header
         `x-stream-offset`

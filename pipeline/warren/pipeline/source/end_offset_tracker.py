@@ -62,7 +62,7 @@ class EndOffsetTracker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _renew(self) -> None:
-        """Look up the end offset, and replace the waiting consumer by one there."""
+        """Look up the end offset, start a consumer there, and close the consumer that waited at the previous end."""
         end = self._stream.end_offset()
         consumer, previous = self._stream.consume_from(end), self._consumer
         self._end, self._consumer, self._has_succeeded = end, consumer, True

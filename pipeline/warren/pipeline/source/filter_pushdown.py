@@ -120,7 +120,8 @@ class PushedBounds:
 def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: float | None) -> PushedBounds:
     """Return the limits narrowed by several filters.
 
-    :param tolerance: see `PushedBounds.with_filter`
+    :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None ignores
+        filters on times
     """
     for filter in filters:
         bounds = bounds.with_filter(filter, tolerance)

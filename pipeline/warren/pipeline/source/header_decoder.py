@@ -70,17 +70,18 @@ class HeaderDecoder:
     def __init__(self, streamed: bool) -> None:
         self._streamed = streamed
         self.flags = 0
-        """Union of the property flags of all headers so far: a property without its flag was never set."""
+        """Bitwise or of the AMQP property flags of all headers so far. A property whose flag is not set here was
+        in none of them."""
         self._row: Row = ()
         self._before = self._after = b""
         self._at = 0
-        """Byte position of the offset's value in the last header, 0 without one. The bytes before and after it are in
-        `_before` and `_after`."""
+        """Byte position of the value of `x-stream-offset` in the header decoded last; 0 if that header had none.
+        `_before` and `_after` hold the bytes before and after this value."""
         self._tables: dict[bytes, HeaderPairs] = {}
 
     def row(self, header: bytes) -> tuple[Row, int]:
-        """Decode the payload of a content header; return the values of the row, and the stream's offset (-1 without
-        one).
+        """Decode the payload of a content header; return the values of the row, and the message's offset in its stream
+        (-1 without one).
 
         :raises TableError: if the header is malformed
         """

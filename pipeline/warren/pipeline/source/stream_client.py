@@ -38,9 +38,9 @@ EMPTY_TIMEOUT = 1.0
 """Seconds without a delivery after which a stream whose reported message count is 0 is taken as empty: RabbitMQ updates
 the count only every few seconds."""
 MAX_ROUNDS = 16
-"""Number of rounds (acknowledge, then receive what has arrived) after which the search for the end of a stream stops
-following it if another message arrives soon, because the stream grows faster than it is read. That message's offset is
-then taken as the end."""
+"""Number of rounds (acknowledge, then receive what has arrived) after which the search for the end of a stream asks for
+the next message. If one arrives soon, the stream may grow faster than it is read, so the search ends with the offset of
+that message as the end."""
 YOUNG_TIMEOUT = 5.0
 """Seconds without a delivery after which a stream that has messages is taken to have none after the requested position,
 such as a time."""

@@ -115,7 +115,7 @@ class StreamOptions:
     def starts(self, ends: Offsets) -> Offsets:
         """Return the offset at which reading of each stream begins.
 
-        :param ends: result of `ends`
+        :param ends: end offset of each stream (the offset after its last message), from `ends`
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
@@ -123,7 +123,7 @@ class StreamOptions:
     def stops(self, ends: Offsets) -> Offsets:
         """Return the offset before which reading of each stream ends.
 
-        :param ends: result of `ends`
+        :param ends: end offset of each stream (the offset after its last message), from `ends`
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
@@ -149,7 +149,9 @@ class StreamOptions:
             return dict(zip(self.streams, pool.map(lookup, self.streams), strict=True))
 
     def tasks(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Divide a range of offsets into ranges of about equal length, one for each task."""
+        """Divide a range of offsets into ranges of about equal length, one for each task. Return the first and the
+        exclusive last offset of each.
+        """
         length = max(stop - start, 0)
         count_of_tasks = -(-length // self.per_task)
         return [

@@ -87,7 +87,7 @@ class Segment:
 
 class Segments:
     """Segment files of an open spool, which keep messages until Spark has processed them. One thread appends messages;
-    another one asks for the byte ranges of positions and removes segments.
+    another thread asks in which byte ranges of the files messages are, and removes segments.
 
     :param window: minimum number of deduplication keys to remember; the keys of all messages in the spool are always
         remembered

@@ -265,8 +265,9 @@ class SpoolConsumer:
         return False
 
     def _connect(self) -> None:
-        """Open a connection and start consuming. Also count how many messages must be received until all that are in
-        the queue now are in the spool, unless an earlier count has been reached.
+        """Open a connection and start consuming. Until the spool has once caught up with the queue (received all
+        messages that were there at a connection), also compute from the queue's message count how many it must
+        receive for that.
         """
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")

@@ -270,7 +270,8 @@ def step_for(seconds: float) -> int:
 
 
 def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple[Burst, ...]]:
-    """Find bursts: many deaths (dead-letterings) at short intervals. Return their total numbers, and the largest ones.
+    """Find bursts: many deaths (dead-letterings) at short intervals. Return a dict with the number of bursts
+    (`bursts`), of deaths in them (`inside`) and of all deaths examined (`looked_at`), and the largest bursts.
 
     A broker keeps only the time of a message's first death in a queue for a reason. A message therefore counts once for
     each queue and reason, at that time. A message without an id counts only if it died there once, because its deaths

@@ -92,8 +92,8 @@ def letters_of(messages: DataFrame) -> DataFrame:
 
 
 def reported_by() -> Column:
-    """Return the column that tells whose headers describe the latest death: `broker` (`x-death`), `sdk`, or null for
-    none.
+    """Return the column with the author of the headers that describe the latest death (dead-lettering): `broker`
+    (header `x-death`), `sdk`, or null if there are none.
 
     When the SDK dead-letters a message it removes `x-death`. A message with both kinds of headers has therefore died
     more than once, and the later of the two deaths counts.

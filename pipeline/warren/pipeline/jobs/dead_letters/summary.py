@@ -147,7 +147,8 @@ class Summary:
     bursts: int
     deaths_in_bursts: int
     deaths_beside_bursts: int
-    """Number of deaths (dead-letterings) whose own time is known and that belong to no burst."""
+    """Number of deaths (dead-letterings) that belong to no burst, among those whose own time is known. A broker keeps
+    only the time of a message's first death in a queue for a reason."""
     deaths_left_out: int
     """Number of deaths that were not examined for bursts because their own time is unknown: a broker keeps only the
     time of a message's first death in a queue for a reason."""

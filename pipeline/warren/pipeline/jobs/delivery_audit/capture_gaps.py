@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PIECE = 1000
-"""Consecutive numbers of a source whose events are counted in one row of the table `capture`. Single numbers are
-compared only in rows that have fewer events than numbers."""
+"""Number of consecutive event numbers of a source (an application or broker that captures events) that one row of the
+table `capture` covers. Single numbers are compared only for rows that have fewer events than numbers."""
 KEY = ("source", "by", "app", "piece")
 
 
 def capture_of(events: DataFrame) -> DataFrame:
-    """Return the table `capture`: one row for each source and each `PIECE` of its consecutive event numbers.
+    """Return the table `capture`: one row for each block of `PIECE` consecutive event numbers of a source (an
+    application or broker that captures events).
 
-    A row has the number of captured events, their first and last number, and their earliest and latest time.
+    A row has, among others, the number of captured events, their first and last number, and their earliest
+    and latest time.
     """
     from pyspark.sql import functions as F
 
@@ -47,9 +49,11 @@ def capture_of(events: DataFrame) -> DataFrame:
 
 
 def incomplete_of(pieces: DataFrame) -> DataFrame:
-    """Return the rows of the table `capture` in which, or between which and the row before, event numbers are missing.
+    """Return the rows of the table `capture` in which event numbers are missing, or before which numbers are missing
+    since the source's previous row.
 
-    :param pieces: the table `capture`: counts, first and last number of a source's events, by `PIECE` numbers
+    :param pieces: the table `capture`: number of events, and first and last event number, for each block of `PIECE`
+        numbers of a source
     :return: the rows, each with the last event number and time of the row before it
     """
     from pyspark.sql import Window

@@ -1,5 +1,5 @@
-"""Findings of the audit: messages that were lost, duplicated, reordered or late, and messages that may be lost, or
-whose events may be missing because they did not reach the stream.
+"""Findings of the audit: messages that were lost, duplicated, reordered or late. A loss counts as unknown if captured
+events of that time are missing, because the message may have been handled.
 """
 
 from __future__ import annotations

@@ -149,11 +149,11 @@ def in_order(rules: Rules) -> Column:
 def steps_of(
     asked: DataFrame, came: DataFrame, place: Column, way: Column, number: str, since: str
 ) -> DataFrame:
-    """Return missing and arrived messages as rows with the same columns, which `overtaken` compares: a message is lost
-    if one after it has arrived.
+    """Return missing and arrived messages as rows with the same columns. From them `overtaken` finds the lost messages:
+    those after which another one has arrived in the same order.
 
-    Positions (`step`) and times of arrival (`came`) are negated. In ascending order of `step`, the largest `came` of
-    the rows before a message's then gives the earliest arrival among the messages *after* it.
+    It needs the earliest arrival among the messages *after* a missing one, but computes a running maximum over the rows
+    *before* a row. Positions (`step`) and times of arrival (`came`) are therefore negated.
 
     :param asked: messages that are missing (column `asks` true in the result)
     :param came: messages that arrived, with the time `came_at`
@@ -185,7 +185,7 @@ def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
     """Return the missing messages that are lost: a message after them in the same order has arrived.
 
     :param steps: missing and arrived messages with their negated positions and times of arrival, from `steps_of`
-    :param horizon: latest time of such an arrival that is judged
+    :param horizon: latest time of such an arrival; with a later one the message is not reported as lost yet
     """
     from pyspark.sql import functions as F
 

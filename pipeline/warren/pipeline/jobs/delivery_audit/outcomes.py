@@ -25,8 +25,8 @@ FATES = {
     "refused": "refused by the broker",
     "nowhere": "published, and not seen again",
 }
-"""Outcomes with their descriptions, the best first. Messages that are `waiting` or `nowhere` may be lost; `losses`
-finds out."""
+"""Outcomes of a message in a queue, with their descriptions, the best first. A message that is `waiting` or `nowhere`
+may be lost; the module `losses` decides that."""
 
 
 def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
@@ -121,9 +121,9 @@ def is_stream() -> Column:
 def fate() -> Column:
     """Return the column with the outcome of a message in a queue: a key of `FATES`.
 
-    Two kinds of acknowledgements need care. A consumer that dead-letters with the SDK publishes a copy and acknowledges
-    the original: that is not `acknowledged`. A message that the broker dead-lettered and that was acknowledged all the
-    same was delivered again: that is.
+    The SDK dead-letters a message by publishing a copy and acknowledging the original. A message is therefore
+    `acknowledged` only if it has more acknowledgements than dead-letterings by the SDK. Such a message is
+    `acknowledged` even if the broker has dead-lettered it as well: it must have been delivered again.
     """
     from pyspark.sql import functions as F
 

@@ -203,8 +203,8 @@ def last_of(rows: DataFrame) -> int:
 
 
 def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
-    """Return the numbers of captured and missing events, and the periods by queue in which events are missing (see
-    `capture_gaps.unobserved_of`), None without gaps.
+    """Return the numbers of captured and missing events, and the periods (`queue`, `since`, `until`) in which events of
+    a queue may be missing; None instead of the periods if no event is missing.
     """
     from pyspark.sql import functions as F
 

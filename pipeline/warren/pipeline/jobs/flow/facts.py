@@ -72,8 +72,9 @@ def routes_of(events: DataFrame) -> DataFrame:
 def event_shares(events: DataFrame) -> DataFrame:
     """Return one row for each captured event with its contribution to the columns of the table `steps`: mostly 0 or 1.
 
-    Others than counts are `published_bytes`, `held_micros` (see `steps_of`), and `acknowledgements`, which holds the
-    time of an acknowledgement: equal times are later counted as one, a `basic.ack` of several messages.
+    Some columns are no counts. `held_micros` has the microseconds from a delivery until the end of the second, negative
+    for an acknowledgement or rejection. `acknowledgements` has the time of an acknowledgement; equal times are later
+    counted as one `basic.ack` of several messages.
     """
     from pyspark.sql import functions as F
 
@@ -151,8 +152,8 @@ def dropped() -> Column:
     """Return the column "the broker dead-lettered or dropped the message, and no other event reports that it left the
     queue".
 
-    Rejected and expired messages are excluded, because they have an event for that as well. Dead-lettering by the SDK
-    is excluded because the SDK acknowledges the message.
+    Rejected and expired messages are excluded, because another event reports their rejection or expiry. Dead-lettering
+    by the SDK is excluded because the SDK acknowledges the message.
     """
     from pyspark.sql import functions as F
 

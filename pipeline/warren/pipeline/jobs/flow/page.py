@@ -305,8 +305,8 @@ def rate(value: float) -> str:
 
 
 def trend_words(growth: Growth | None) -> str:
-    """Format the growth of a backlog, such as `+12.3 ± 2.2`: messages per second, and half of the width of its 95 %
-    interval.
+    """Format the growth of a backlog, such as `+12.3 ± 2.2`: messages per second, and half of the width of the 95 %
+    confidence interval.
     """
     if growth is None:
         return "unknown"

@@ -123,7 +123,7 @@ def initial_level(name: str, whole: WindowSpec) -> Column:
     """Return the column with the smallest initial number of messages with which the number never becomes negative.
 
     :param name: column with the number of messages after each second, computed from an initial number of 0
-    :param whole: all rows that share the initial number
+    :param whole: window over all rows that share the initial number, such as those of one queue between two purges
     """
     from pyspark.sql import functions as F
 
@@ -145,11 +145,11 @@ def ready_change() -> Column:
 
 
 def consumer_times(rows: DataFrame, end: int) -> DataFrame:
-    """Return one row for each consumer: its counts, and its seconds in total, with as many unacknowledged messages as
-    its prefetch allows, and without an unacknowledged message.
+    """Return one row for each consumer: its counts, and in seconds its total time, its time with as many unacknowledged
+    messages as the prefetch allows, and its time without an unacknowledged message.
 
     :param rows: counts of each consumer by second, from `observed_consumers`
-    :param end: Unix time at which the captured period ends, until which a consumer counts that was not cancelled
+    :param end: Unix time at which the captured period ends; the time of a consumer that was not cancelled ends there
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -23,7 +23,7 @@ MIN_CHANGES = 4
 
 @dataclass(frozen=True)
 class Growth:
-    """Growth of a backlog in messages per second (`slope`), with the ends of its 95 % interval."""
+    """Growth of a backlog in messages per second (`slope`), with the ends of its 95 % confidence interval."""
 
     slope: float
     low: float
@@ -45,8 +45,8 @@ class Forecast:
     """Seconds until the limit is reached; None if the queue does not grow significantly."""
     earliest: float | None
     latest: float | None
-    """Seconds until the limit is reached if the growth is the slowest of its 95 % interval; `earliest` is for the
-    fastest. None if the limit is not reached with that growth."""
+    """Seconds until the limit is reached if the growth is the slowest of its 95 % confidence interval; `earliest` is
+    for the fastest. None if the limit is not reached with that growth."""
 
 
 def growth(levels: Sequence[float], step: float) -> Growth | None:
@@ -82,7 +82,7 @@ def autocorrelation(changes: Sequence[float], mean: float) -> float:
 def student_t_quantile(degrees: float) -> float:
     """Return the two-sided 95 % quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
 
-    It is within 1 % from 3 degrees of freedom on.
+    The result is exact to 1 % for 3 and more degrees of freedom.
 
     :param degrees: degrees of freedom
     """

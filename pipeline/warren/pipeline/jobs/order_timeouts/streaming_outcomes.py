@@ -70,7 +70,7 @@ class OrderState:
     which its next row is to be emitted.
 
     :param revision: number of rows emitted so far
-    :param due: that time in milliseconds since 1970; 0 if no row is to be emitted
+    :param due: time at which the next row is to be emitted, in milliseconds since 1970; 0 if none is to be emitted
     """
 
     placed_at: int | None = None
