@@ -95,7 +95,7 @@ def string(field: Field | None) -> bytes | None:
 def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
     """Return the value of an argument that has to be one of `names`; the first of them if the argument is missing.
 
-    :param reason: the error text for any other value, with `{}` in its place.
+    :param reason: the error text for any other value. A `{}` in it is replaced by that value.
     """
     value = string(field)
     if value is None:
@@ -172,13 +172,14 @@ def queue_version(field: Field | None) -> None:
 
 
 def leader_locator(field: Field | None) -> None:
-    """Check x-queue-leader-locator, which has no effect on a single node."""
+    """Check that x-queue-leader-locator has a value that RabbitMQ allows. It has no effect on a single node."""
     one_of(field, LEADER_LOCATORS, "invalid_queue_locator_arg")
 
 
 def retry_type(field: Field | None) -> str:
-    """Return x-delayed-retry-type: the kind of requeued messages that are delayed before the next delivery.
+    """Return x-delayed-retry-type: the kind of requeued messages that wait for a delay before they are delivered again.
 
-    It is `disabled` (the default), `all`, `failed` (their channel ended) or `returned` (a client requeued them).
+    It is `disabled` (none, the default), `all`, `failed` (those whose channel ended) or `returned` (those that a client
+    requeued).
     """
     return one_of(field, RETRIES, "invalid_delayed_retry_type")

@@ -34,11 +34,11 @@ class PortabilityRule:
     """One feature that RabbitMQ 4.3 refuses or ignores, and Warren supports."""
 
     operation: str
-    """Description of the use, such as `basic.qos with global=true`, for the log event."""
+    """Description of the operation that uses the feature, such as `basic.qos with global=true`, for the log event."""
     code: Reply | None
-    """Reply code with which RabbitMQ refuses the use; None if RabbitMQ ignores the feature."""
+    """Reply code with which RabbitMQ refuses the operation; None if RabbitMQ ignores the feature."""
     text: str
-    """RabbitMQ's reply text. Each `{}` is replaced by a value of the use, such as the name of an argument."""
+    """RabbitMQ's reply text. Each `{}` is replaced by a value of the operation, such as the name of an argument."""
     source: str
     """Source of the rule: a module or the release notes of RabbitMQ."""
     advice: str

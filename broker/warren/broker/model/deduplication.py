@@ -135,7 +135,7 @@ class DeduplicationWindow:
     def restore(self, payloads: Iterable[bytes]) -> None:
         """Remember the keys that the broker's log has kept, after a restart.
 
-        :param payloads: the log's records of the messages in the internal queue that stores the keys.
+        :param payloads: the messages of the internal queue that stores the keys, as they are encoded in the log.
         """
         for payload in payloads:
             entry = Message(b"", b"", b"", 0, 0)

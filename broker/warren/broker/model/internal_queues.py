@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 DELAYED_PREFIX: Final = b"amq.delayed."
 EXCHANGE_KEYS_PREFIX: Final = b"amq.deduplication.exchange."
 QUEUE_KEYS_PREFIX: Final = b"amq.deduplication.queue."
-"""Prefixes of the names of internal queues, which operators see in listings. No client can declare such a name."""
+"""Prefix of the internal queues with the deduplication keys of queues. Clients cannot declare such a name."""
 PREFIXES: Final = (DELAYED_PREFIX, EXCHANGE_KEYS_PREFIX, QUEUE_KEYS_PREFIX)
 
 
 def split_rows(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueRow]]:
-    """Separate the queues that the definitions database holds into those of clients and the internal ones, by name.
+    """Split stored queues into a list of the queues of clients, and a dict of the internal ones by name.
 
     The internal queues hold delayed messages or deduplication keys.
+
+    :param rows: the queues of a virtual host in the definitions database.
     """
     return (
         [row for row in rows if not row.name.startswith(PREFIXES)],

@@ -20,19 +20,25 @@ from warren.broker.model.queue.queue import Queue
 TICK: Final = 0.1
 """Seconds between two checks of the budget."""
 AHEAD: Final = 2.0
-"""Seconds ahead: a queue keeps in memory the messages that it will deliver in this time."""
+"""Seconds of deliveries at the current rate for which a queue keeps messages in memory above the budget."""
 FLOOR: Final = 1024
-"""Messages that a queue keeps in memory however slowly it delivers, as far as its share of the budget allows."""
+"""Messages that a queue keeps in memory however slowly it delivers, unless they exceed its share of the budget.
+
+The share is half of the budget, divided by the number of queues with waiting messages.
+"""
 UNACKED_TICK: Final = 1.0
 """Seconds between two checks of unacknowledged messages."""
 UNACKED_SLICE: Final = 50_000
-"""Unacknowledged messages of one queue that are paged out in one check at most."""
+"""Unacknowledged messages of one queue that each check (once a second) pages out at most."""
 FEW: Final = 16
-"""Messages of a queue that keep their entries in memory when memory is short. Of the others nothing stays in memory."""
+"""Messages at the head of a queue that stay in memory without content when memory is short.
+
+All others are on disk only and take no memory.
+"""
 SLICE: Final = 1000
-"""Messages that are paged out before the elapsed time is checked."""
+"""Messages that are paged out between two checks of the elapsed time."""
 SLICE_SECONDS: Final = 0.005
-"""Seconds of paging in a row, after which other work gets its turn on the event loop."""
+"""Seconds after which paging is interrupted, so that the event loop can run other callbacks."""
 
 
 class ConsumptionRate:
@@ -45,10 +51,11 @@ class ConsumptionRate:
         self.rate: float = 0.0
 
     def measure(self, now: float) -> None:
-        """Update the rate.
+        """Update the rate from the messages that were delivered since the last call.
 
-        It rises at once and falls slowly: after a short pause of its consumers, a queue still has the next messages in
-        memory.
+        It rises at once and falls slowly, so that a short pause of the consumers does not page out the next messages.
+
+        :param now: the time of `time.monotonic`.
         """
         queue = self.queue
         delivered: i64 = queue.next_sequence - queue.ready.count
@@ -165,7 +172,10 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def page(self) -> None:
-        """Page out for about 5 ms (`SLICE_SECONDS`). If more is to do, continue in the event loop's next iteration."""
+        """Page messages out for about 5 ms (`SLICE_SECONDS`), and block or unblock publishers.
+
+        If more is to be paged out, schedule the next call for the next iteration of the event loop.
+        """
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
         more = False

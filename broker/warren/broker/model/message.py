@@ -24,7 +24,7 @@ class Message:
     sequence: i64 = 0
     """Position in the queue, in the order of arrival. A requeue does not change it."""
     expires: i64 = 0
-    """Time of expiry in milliseconds since 1970; 0 is never. In a delayed exchange's queue, the time when it is due."""
+    """Time of expiry in milliseconds since 1970; 0 is never. In a delayed exchange's queue, the end of its delay."""
     ttl: i64 = -1
     """The property `expiration` in milliseconds; -1 is none."""
     log_position: i64 = 0
@@ -37,7 +37,7 @@ class Message:
     persistent: bool = False
     redelivered: bool = False
     dead_lettered: bool = False
-    """True if the broker has dead-lettered it before, so that the broker and no client wrote its x-death header."""
+    """True if the broker has dead-lettered it before: then the broker, not a client, wrote its x-death header."""
     has_bcc: bool = False
     """True if the message has a BCC header, which is removed before delivery."""
     paging_out: bool = False

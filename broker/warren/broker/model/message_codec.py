@@ -1,7 +1,7 @@
 """Encoding of messages in the broker's log: a head with exchange, routing key, priority and expiry; then the content.
 
 Beside this record, the log keeps one number for each message, its mark. It holds the redelivered flag, the number of
-requeues, and the reason of a pending dead letter.
+requeues, and for a dead letter that no target has accepted yet, the reason.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ def message_mark(message: Message, reason: int = 0) -> int:
     The log keeps the mark beside the record of the message. If it finds several marks of a message, the highest is the
     newest, since a mark only grows.
 
-    :param reason: for a pending dead letter, the position in `death_history.REASONS`, counted from 1; otherwise 0.
+    :param reason: for a dead letter that no target has accepted yet, the position of its reason in
+        `death_history.REASONS`, counted from 1; otherwise 0.
     """
     return reason << REASON_SHIFT | int(message.delivery_count) << 1 | message.redelivered
 
 
 def pending_dead_letter_reason(mark: int) -> int:
-    """Return the dead-letter reason in a message's mark, a number in the log; 0 if it is no pending dead letter.
+    """Return the reason of a dead letter that no target has accepted yet; 0 if the message is no such dead letter.
 
     The reason is a position in `death_history.REASONS`, counted from 1.
+
+    :param mark: the message's number in the log that holds the reason, the redelivered flag and the requeues.
     """
     return mark >> REASON_SHIFT
 
@@ -63,7 +66,7 @@ def pending_dead_letter_reason(mark: int) -> int:
 def fill_message(message: Message, payload: bytes) -> None:
     """Set a message's exchange, routing key, content and flags from its record in the log.
 
-    Priority and expiry stay as they are.
+    Priority and expiry stay as they are, because a message that was paged out has kept them.
     """
     _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
@@ -78,7 +81,7 @@ def fill_message(message: Message, payload: bytes) -> None:
 
 
 def apply_mark(message: Message, mark: int) -> None:
-    """Set a message's delivery count and redelivered flag from its mark (see `message_mark`)."""
+    """Set a message's delivery count and redelivered flag from its mark, the number in the log that holds both."""
     message.delivery_count = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
     if mark & 1:
         message.redelivered = True
@@ -92,7 +95,12 @@ def describe_payload(payload: bytes) -> tuple[int, int, int]:
 
 
 def read_message(sequence: int, payload: bytes, mark: int) -> Message:
-    """Return the message that a record in the log and its mark (see `message_mark`) describe."""
+    """Return the message that the log holds.
+
+    :param sequence: the position of the message in its queue.
+    :param payload: its log record: exchange, routing key, priority, expiry and content.
+    :param mark: the number in the log that holds its redelivered flag and its number of requeues.
+    """
     priority, expires, body = describe_payload(payload)
     message = Message(b"", b"", b"", body, 0)
     fill_message(message, payload)

@@ -1,6 +1,6 @@
 """Differences between the RabbitMQ versions that the broker can imitate: one field for each difference.
 
-All other behaviour is the same in these versions, or differs from both on purpose (docs/conformance.md).
+All other behaviour is the same in these versions, or Warren differs from all of them on purpose (docs/conformance.md).
 """
 
 from __future__ import annotations

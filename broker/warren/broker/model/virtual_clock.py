@@ -61,10 +61,10 @@ class VirtualTimer:
 
 
 class VirtualClock:
-    """A clock that stands still until `advance` moves it, for `Broker(clock=...)`, an App, and all else that takes a clock.
+    """Clock that stands still until `advance` moves it. Pass it to `Broker(clock=...)` or an `App`.
 
-    Expiry, delays, retries and timeouts use it; heartbeats and socket timeouts use real time. A virtual clock belongs to the
-    event loop that runs `advance`.
+    Expiry, delays, retries and timeouts use it; heartbeats and socket timeouts use real time. A virtual clock belongs
+    to the event loop that runs `advance`.
 
     :param start: the time at the beginning, in seconds since 1970.
     :param patience: seconds of real time that `advance` waits for work in progress before it raises `Unsettled`.

@@ -12,7 +12,7 @@ from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.file_system.os_files import OsFiles
 
 VERSION = 2
-"""Format version that this broker writes. Version 1, whose log has no bundles of messages, can be read, too."""
+"""Format version that this broker writes. It can read version 1, too, which has no log records of the type BUNDLE."""
 _TITLE = "warren data folder"
 
 

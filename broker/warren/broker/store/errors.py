@@ -20,7 +20,7 @@ _FOLDER_ERRORS: Final = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Error numbers that the choice of the folder causes; all others are failures of the disk."""
+"""Error numbers that mean a wrong or unusable data folder; all others are failures of the disk."""
 
 
 class StoreError(Exception):
@@ -38,7 +38,9 @@ class StoreError(Exception):
 
 
 def disk_error(doing: str, error: OSError) -> StoreError:
-    """Return the error for a failed file call; `doing` completes "cannot ..."."""
+    """Return the error for a failed file call.
+
+    :param doing: what failed, such as `read the log in /data/log`; the error text is "cannot", this and the reason."""
     status = ExitStatus.USAGE if error.errno in _FOLDER_ERRORS else ExitStatus.IO
     return StoreError(f"cannot {doing}: {reason(error)}", status)
 

@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 NONE: Final = -2
-"""Stands for "no sequence". It is -2, so that the number after it is no valid sequence either."""
+"""Value in place of a sequence number for "none". It is -2, so that the number after it is not a valid one either."""
 
 
 def merge_ranges(ranges: list[int]) -> list[int]:

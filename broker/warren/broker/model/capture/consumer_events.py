@@ -1,7 +1,7 @@
 """Encoded beginnings ("prefixes") of the life-cycle events of one consumer.
 
-An event is a prefix (its kind, exchange, routing key, queue, connection), then the message's id and size. The prefixes
-are cached, so that a delivery encodes nothing but the id and the size.
+The JSON object of an event begins with its prefix (kind, exchange, routing key, queue, connection and so on); the
+message's id and size follow. The prefixes are cached, so that a delivery encodes nothing but the id and the size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 CACHED_PREFIXES: Final = 1000
-"""Prefixes that each cache holds at most. A full cache is emptied: the number of routing keys is not bounded."""
+"""Event prefixes that each cache holds at most. A full cache is emptied, as the number of routing keys is unbounded."""
 CHANNEL_CLOSED: Final = "channel closed"
 """Reason in the event of a message that is requeued because its channel ended."""
 

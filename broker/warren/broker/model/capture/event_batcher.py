@@ -54,7 +54,8 @@ class EventBatcher:
     def add_event(self, prefix: str, identity: str, size: i64) -> None:
         """Add an event, with the current time.
 
-        :param prefix: the encoded beginning of the event, from `event_prefix`.
+        :param prefix: the beginning of the event's JSON object, as `event_prefix` returns it: all fields but the
+            message's id and size, and the time.
         :param identity: the message's id; empty if there is none.
         :param size: bytes of the message's body; -1 if the event has no size.
         """

@@ -28,7 +28,7 @@ DISK_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
 }
 """Arguments with which the event stream is declared on a broker with a data folder.
 
-An operator who wants others declares the stream beforehand.
+An operator who wants other arguments declares the stream beforehand.
 """
 MEMORY_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
     "x-queue-type": "stream",
@@ -45,7 +45,7 @@ class CaptureError(Exception):
 class EventStream:
     """Writer of captured life-cycle events to the event stream of one virtual host.
 
-    The constructor sets the attribute `write` of the batcher, which collects the events, to the method of this name.
+    The constructor registers it with `batcher`, which collects the events: it sets `batcher.write` to `self.write`.
     """
 
     def __init__(

@@ -29,12 +29,12 @@ BATCH_TYPE: Final = e.MESSAGE_TYPE.encode()
 ENCODED_BATCH_TYPE: Final = b"\x0d" + BATCH_TYPE
 """The encoded property `type` of a message that holds a batch of events.
 
-A header without these bytes is of no batch.
+A message whose content header lacks these bytes holds no batch.
 """
 UNCAPTURED: Final = chr(0xD800)
-"""Placeholder in the place of a message id: the delivery makes no events.
+"""Value in place of a message id that marks a delivery of which no events are recorded.
 
-It is a lone high surrogate, to which no message id is decoded.
+It is a lone high surrogate, which no decoded message id is equal to.
 """
 
 

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Seconds between two attempts to publish the pending dead letters of a queue (strategy at-least-once)."""
+"""Seconds between two attempts to publish dead letters that their targets did not accept (strategy at-least-once)."""
 
 RETRY_SLICE: Final = 100
-"""Pending dead letters of one queue that one retry tries to publish; about 5 ms, then the event loop gets its turn."""
+"""Dead letters of one queue that one retry tries to publish at most.
+
+It takes about 5 ms; then the event loop runs other callbacks.
+"""
 
 
 class DeadLettering:
@@ -44,11 +47,11 @@ class DeadLettering:
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
         self.backlog: deque[tuple[Queue, list[Message], str]] = deque()
-        """Work that waits: for each entry a queue, messages that have left it, and the reason."""
+        """Messages that wait to be dead-lettered: (queue that they have left, messages, reason)."""
         self.busy = False
         """True while `process` runs, or between `defer` and `resume`: new entries of the backlog wait."""
         self.queues_with_pending: dict[Queue, bool] = {}
-        """Queues with pending dead letters (strategy at-least-once). The dict serves as an ordered set."""
+        """Queues with dead letters that wait for a retry (strategy at-least-once): a dict as an ordered set."""
         self.timer: Timer | None = None
         self.dropped = 0
         """Number of messages lost since the start.
@@ -78,10 +81,10 @@ class DeadLettering:
             self.busy = False
 
     def defer(self) -> None:
-        """Hold back dead-lettering until `resume` is called: new work waits in the backlog.
+        """Hold back dead-lettering until `resume` is called: messages to dead-letter wait in the backlog.
 
-        While a message is put into several queues, a full queue may drop its oldest message. The dead letter of that
-        one is published only after the message is in all of the queues.
+        The caller is putting one message into several queues, and a full one may drop its oldest message. That message
+        is dead-lettered only after the new one is in all of its queues.
         """
         self.busy = True
 
@@ -91,7 +94,7 @@ class DeadLettering:
         self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
-        """Dead-letter one message. After an error, this message is dropped and the others are not affected."""
+        """Dead-letter one message. If that fails with an exception, log it and drop the message."""
         try:
             self.transfer(queue, message, reason)
         except Exception:
@@ -102,8 +105,8 @@ class DeadLettering:
         """Publish one message to the queue's dead letter exchange, or drop it, or keep it for a retry.
 
         With the strategy at-least-once, a message is kept for a retry if the exchange routes it to no queue, or to a
-        full one. Internal queues use expiry for other purposes: in that of a delayed exchange, the message's delay has
-        ended and it is routed; in one of deduplication, the key that the message stores is forgotten.
+        full one. A message that expires in an internal queue is not dead-lettered: in the queue of a delayed exchange,
+        its delay has ended and it is routed now; in a queue of deduplication keys, the key in it is forgotten.
         """
         vhost = self.vhost
         arguments = queue.arguments
@@ -183,10 +186,9 @@ class DeadLettering:
     # -- strategy at-least-once: pending dead letters
 
     def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
-        """Keep a message that cannot be dead-lettered now as a pending dead letter, and schedule a retry.
+        """Keep a message that cannot be dead-lettered now in its queue's `pending_dead_letters`, and schedule a retry.
 
-        It still belongs to its queue. Its record in the log is marked as pending, so that it is pending again after a
-        restart.
+        The log records the reason of the dead-lettering, so that the message waits for a retry after a restart, too.
         """
         if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
@@ -197,18 +199,18 @@ class DeadLettering:
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
-        """Schedule the next retry of pending dead letters in `seconds`, unless one is scheduled."""
+        """Schedule the next attempt to publish pending dead letters in `seconds`, unless one is scheduled."""
         if self.timer is None:
             self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
 
     def stop(self) -> None:
-        """Cancel the scheduled retry of pending dead letters, because the broker stops."""
+        """Cancel the scheduled attempt to publish pending dead letters, because the broker stops."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def retry(self) -> None:
-        """Try again to dead-letter the oldest pending dead letters, at most 100 (`RETRY_SLICE`) of each queue."""
+        """Try again to publish dead letters that no target has accepted yet: of each queue the oldest 100 at most."""
         queues = [queue for queue in self.queues_with_pending if not queue.deleted]
         self.queues_with_pending.clear()
         delay = RETRY_SECONDS

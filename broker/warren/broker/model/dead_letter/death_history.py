@@ -1,6 +1,6 @@
 """The x-death header of dead letters (https://www.rabbitmq.com/docs/dlx#effects), and detection of dead-letter cycles.
 
-The entries of x-death stay encoded: if each dead-lettering decoded them, it would be slower the more entries there are.
+The entries of x-death stay encoded: decoding them at each dead-lettering would take longer with each entry.
 All entries that are read here were written by this broker, since an x-death from a client is replaced. Each begins with
 the fields count, reason and queue, in this order.
 """

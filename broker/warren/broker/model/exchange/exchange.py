@@ -77,7 +77,7 @@ class Exchange:
         The dict serves as an ordered set.
         """
         self.direct: dict[bytes, list[Binding]] = {}
-        """Bindings from this exchange by routing key; empty for a topic exchange."""
+        """Bindings from this exchange by their routing key; empty for a topic exchange, which has a trie instead."""
         self.topic = TopicTrie()
         self.header_patterns: dict[Binding, HeadersPattern] = {}
         self.routes: dict[bytes, list[Queue]] = {}

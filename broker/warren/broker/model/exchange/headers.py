@@ -12,7 +12,10 @@ from warren.wire.reply_codes import AmqpError, Reply
 MODES = ("all", "any", "all-with-x", "any-with-x")
 CC = b"\x02CC"
 BCC = b"\x03BCC"
-"""Bytes of the header name in an encoded table. They are searched for, so that most tables need not be decoded."""
+"""The header name BCC as it is encoded in a header table, with its length before it.
+
+A header table without these bytes has no such header and need not be decoded.
+"""
 
 
 class HeadersPattern:

@@ -88,5 +88,8 @@ class TopicTrie:
 
 
 def words_of(key: bytes) -> list[bytes]:
-    """Split a key at its dots. An empty key has no words, and `*` does not match it; a single dot has two empty words."""
+    """Split a routing or binding key at its dots into words.
+
+    An empty key has no words, so that `*` does not match it. A single dot has two empty words.
+    """
     return key.split(b".") if key else []

@@ -2,11 +2,11 @@
 
     published -> Q1 -> Q2 -> delta -> Q3 -> Q4 -> consumed
 
-The parts are those of RabbitMQ's rabbit_variable_queue. Q1 and Q4 hold messages with their content in memory. Q2 and Q3 hold
-messages whose content is on disk only, or leaves memory as soon as it is on disk. Messages in the delta take no memory at
-all. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise: a queue that is consumed as fast as it is filled uses Q4
-only. If Q1 is not empty, neither is Q3; the same holds for Q2 and the delta, and for the delta and Q3. The queue is empty if
-and only if Q3 and Q4 are. Requeued messages are taken before all others.
+The parts are those of RabbitMQ's rabbit_variable_queue. Q1 and Q4 hold messages with their content in memory. Q2 and Q3
+hold messages whose content is on disk only, or leaves memory as soon as it is on disk. Messages in the delta take no
+memory at all. A published message goes to Q4 while Q3 is empty, and to Q1 otherwise: a queue that is consumed as fast
+as it is filled uses Q4 only. If Q1 is not empty, neither is Q3. If Q2 is not empty, neither is the delta; if the delta
+is not empty, neither is Q3. Requeued messages are kept in a heap of their own, and are taken before all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK: Final = 256
 CHUNK_BYTES: Final = 512 * 1024
 """Bytes of message bodies after which a step of reading contents from disk ends early."""
 HEAD: Final = 1024
-"""Messages at the head of a queue that keep an entry in memory, even if their content is on disk only."""
+"""Messages at the head of a queue that stay in memory as `Message` objects, even if their content is on disk only."""
 MESSAGE_BYTES: Final = 240
 """Approximate bytes of memory that a message takes without its content."""
 CONTENT_BYTES: Final = 96
@@ -54,7 +54,7 @@ class BackingQueue:
         self.read_chunk: i64 = CHUNK
         """Messages whose contents are read from disk in one step."""
         self.delta_keep: i64 = HEAD
-        """Messages at the head of the queue that keep an entry in memory, even if their content is on disk only."""
+        """Messages at the head of the queue that stay in memory as `Message` objects, even without their content."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
         """Access to the messages on disk; None without a data folder, so that all messages stay in memory."""
         self.lazy = False
@@ -244,9 +244,9 @@ class BackingQueue:
             self.appends_to_q4 = not self.lazy
 
     def _read_delta(self) -> bool:
-        """Read entries of the next messages in the delta, which are on disk only, and move them to Q3.
+        """Move the next messages of the delta (those on disk only) to Q3, read from disk without their contents.
 
-        If the delta is empty then, the messages in Q2 follow. Return False if the disk cannot be read.
+        If the delta is empty then, move the messages in Q2 to Q3 as well. Return False if the disk cannot be read.
         """
         pager = self.pager
         delta = self.delta
@@ -307,7 +307,8 @@ class BackingQueue:
     def set_delta_keep(self, count: i64) -> None:
         """Set the number of messages at the head of the queue that do not move to the delta.
 
-        They keep an entry in memory even if their content is on disk. Messages in the delta are on disk only.
+        They stay in memory as `Message` objects, even if their content is on disk. Messages in the delta are on disk
+        only.
         """
         self.delta_keep = count
 
@@ -416,9 +417,10 @@ class BackingQueue:
     # -- recovery and deletion
 
     def level(self, priority: i64) -> BackingQueue:
-        """Return the backing queue of the messages with a priority: this one, which has them all.
+        """Return the backing queue that holds the messages of a priority.
 
-        A priority queue has one backing queue for each priority and returns that.
+        Here this is `self`, which holds all messages. A priority queue overrides the method: it has one backing queue
+        for each priority.
         """
         return self
 
@@ -447,10 +449,14 @@ class BackingQueue:
     def restore_level(
         self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, excluded: dict[int, bool]
     ) -> None:
-        """Restore the messages of one priority at the start of the broker, by `restore` of their backing queue.
+        """Restore the messages of one priority from the log, when the broker starts.
 
-        :param level: the backing queue of the priority, as the method `level` returns it; the others are as for
-            `restore`.
+        :param level: the backing queue of the priority.
+        :param first: the lowest sequence number.
+        :param last: the highest sequence number.
+        :param count: the number of messages.
+        :param bodies: bytes of their bodies.
+        :param excluded: sequence numbers of messages in this range that are elsewhere, such as pending dead letters.
         """
         level.restore(first, last, count, bodies, excluded)
 
@@ -467,7 +473,7 @@ class BackingQueue:
         return count
 
     def message_objects(self) -> list[Message]:
-        """Return the messages that have an entry in memory, with or without content: all but those in the delta."""
+        """Return the messages that are in memory, with or without content: all but those in the delta."""
         messages = [pair[1] for pair in self.returned]
         for part in (self.q4, self.q3, self.q2, self.q1):
             messages.extend(part)

@@ -1,4 +1,4 @@
-"""Interface of a consumer, as the queue sees it. The channel implements it."""
+"""Base class of consumers: the attributes and methods that a queue uses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Consumer of one queue. A subclass in the channel implements the sending of messages."""
+    """Consumer of one queue: the state that the queue uses. Subclasses implement the methods that send to a client."""
 
     unacked: i64 = 0
     """Number of messages that were delivered to it and are not settled yet."""
     prefetch: i64 = 0
     """Limit of its unacknowledged messages (basic.qos); 0 is no limit."""
     stalled: bool = False
-    """True if it cannot be sent more messages now. The queue passes over it until the channel resumes it."""
+    """True if it cannot take more messages now. It gets none until its channel calls `Queue.resume_consumer`."""
     timeout: int = 0
     """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit."""
     priority: int = 0
@@ -36,7 +36,7 @@ class Consumer:
     capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
     """Encoded beginnings of its life-cycle events; None unless events are captured."""
     wake_pending: bool = False
-    """True if it is to be resumed after the acknowledgement in progress, which covers several messages."""
+    """True while its channel acknowledges several messages and will resume this stalled consumer after the last."""
 
     def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
         self.queue = queue

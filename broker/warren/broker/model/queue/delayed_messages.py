@@ -14,7 +14,7 @@ from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES
 ENTRY_BYTES: Final = 120
 """Approximate bytes of memory that a message's entry in the heap takes."""
 WAITING: Final = 1
-"""Value of `Message.tag` that marks a message as waiting here. It has no delivery tag yet."""
+"""Value of `Message.tag` for a message that is still in the internal queue of a delayed exchange."""
 
 
 class DelayedMessages(BackingQueue):
@@ -26,7 +26,7 @@ class DelayedMessages(BackingQueue):
     def __init__(self) -> None:
         super().__init__()
         self.by_time: list[tuple[int, int, Message]] = []
-        """Heap of the waiting messages: (due time in milliseconds since 1970, sequence, message)."""
+        """Heap of the waiting messages: (end of the delay in milliseconds since 1970, sequence, message)."""
         self.by_arrival: deque[Message] = deque()
         """Messages whose content may have to be paged out, in the order of arrival. Some may have left the queue."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""Messages that are put back into the queue in one go, before other work gets its turn on the event loop."""
+"""Messages that are put back into the queue at once, before the event loop runs other callbacks."""
 
 
 class DelayedRetries:

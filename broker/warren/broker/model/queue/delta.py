@@ -27,21 +27,21 @@ class Delta:
         self.bytes: i64 = 0
         """Bytes of the bodies of its messages."""
         self.first: i64 = 0
-        """Lowest sequence of the range."""
+        """Lowest sequence number that a message of the delta may have."""
         self.last: i64 = 0
-        """Highest sequence of the range."""
+        """Highest sequence number that a message of the delta may have."""
         self.excluded: dict[int, bool] = {}
-        """Sequences of live messages in the range that are elsewhere, such as pending dead letters."""
+        """Sequence numbers in the range of messages that are elsewhere, such as dead letters that wait for a retry."""
 
     def prepend(self, message: Message) -> None:
-        """Add a message that comes before all others of the delta."""
+        """Add a message whose sequence number is lower than those of all messages in the delta."""
         if not self.count:
             self.last = message.sequence
         self.first = message.sequence
         self._add(message)
 
     def append(self, message: Message) -> None:
-        """Add a message that comes after all others of the delta."""
+        """Add a message whose sequence number is higher than those of all messages in the delta."""
         self.last = message.sequence
         self._add(message)
 
@@ -52,7 +52,8 @@ class Delta:
     def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
         """Remove and return the next messages, without their contents; None if the disk cannot be read.
 
-        If `count` is not 0 after the whole range was read, the log has lost that many messages.
+        `count` is the number of messages left. If it is not 0 after the whole range of sequence numbers was read, the
+        log has lost that many messages.
         """
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:
@@ -71,7 +72,7 @@ class Delta:
         return self.first > self.last
 
     def acknowledge_all(self, pager: QueuePager) -> None:
-        """Record in the log that all messages of the delta have left the queue, and empty it."""
+        """Record in the log that the messages of the delta have left the queue, and empty the delta."""
         if self.count:
             pager.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
         self.clear()

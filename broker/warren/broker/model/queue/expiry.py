@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 SLICE: Final = 500
-"""Messages that expire in one go before other work gets its turn on the event loop: about 5 ms."""
+"""Expired messages that are removed at once, in about 5 ms, before the event loop runs other callbacks."""
 
 
 class Expiry:
     """Expiry of one queue's messages, and of the queue itself: keeps the timers."""
 
     has_backlog: bool = False
-    """True while more expired messages are at the head than one slice removes.
+    """True while expired messages are left at the head, because at most 500 (`SLICE`) are removed at once.
 
-    The rest follows, slice by slice. Nothing is delivered until it is removed.
+    `catch_up` removes them. Nothing is delivered until then.
     """
     has_seen_expiry: bool = False
     """True if the queue has had a message that can expire: then the head is checked before each delivery.

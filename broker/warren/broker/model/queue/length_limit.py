@@ -1,4 +1,7 @@
-"""Length limits of a queue: x-max-length, x-max-length-bytes and x-overflow (https://www.rabbitmq.com/docs/maxlength)."""
+"""Length limits of a queue: x-max-length, x-max-length-bytes and x-overflow.
+
+See https://www.rabbitmq.com/docs/maxlength.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class LengthLimit:
         """True if x-overflow is `reject-publish-dlx`: rejected messages are dead-lettered."""
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Take over the limits and the overflow mode from the queue's arguments, which a policy may have changed."""
+        """Set the limits and the overflow mode from the queue's arguments, which a policy may have changed."""
         self.max_length = arguments.max_length
         self.max_bytes = arguments.max_length_bytes
         self.dead_letters_rejected = arguments.overflow is Overflow.REJECT_PUBLISH_DLX

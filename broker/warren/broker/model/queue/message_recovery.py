@@ -12,10 +12,11 @@ from warren.broker.store.log.recovery import RecoveredLevel, RecoveredQueue
 def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
     """Restore a queue's messages from the log. Return their number.
 
-    Contents stay on disk until they are needed. Pending dead letters are pending again, and are in memory. So are
-    messages in a retry delay, which wait for the whole delay again.
+    Contents stay on disk until they are needed, except those of two kinds: dead letters that no target has accepted
+    yet, which wait for a retry again, and messages in a retry delay, which wait for the whole delay again.
 
-    :param recovered: the messages of the queue that the log still holds: their number, range and marks.
+    :param recovered: the messages of the queue that the log still holds: for each priority their number and range of
+        sequence numbers, and for single messages the number of requeues and the reason of a pending dead letter.
     """
     pager = queue.pager
     assert pager is not None

@@ -1,7 +1,7 @@
 """Backing queue of a priority queue: one FIFO for each priority.
 
-The next message is always one of the highest priority, as in RabbitMQ (rabbit_priority_queue): lower priorities can starve.
-https://www.rabbitmq.com/docs/priority
+The next message is always one of the highest priority that has messages, as in RabbitMQ (rabbit_priority_queue). Lower
+priorities can starve. See https://www.rabbitmq.com/docs/priority.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ REJECTED: Final = 2
 """Outcome of a publish: the queue is full, and its overflow mode rejects publishes."""
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
-"""Head of the log record of a message without exchange and routing key."""
+"""Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
 
 
 class Queue:
@@ -52,7 +52,7 @@ class Queue:
     unacked: i64 = 0
     """Number of messages that were delivered and are not settled yet."""
     pending_dead_letter_bytes: i64 = 0
-    """Bytes of the bodies of `pending_dead_letters`."""
+    """Bytes of the bodies of the dead letters that no target has accepted yet."""
     deleted: bool = False
     is_stream: bool = False
     memory_tracked: bool = False
@@ -101,7 +101,10 @@ class Queue:
         self.queue_log: QueueLog | None = None
         """Handle of this queue in the log; None if the queue is not durable or there is no data folder."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
-        """Access to messages that are paged out to disk; None without a data folder, or before messages have waited."""
+        """Access to messages that are paged out to disk.
+
+        None without a data folder. A queue that is not durable gets it when its first message waits.
+        """
         self.pending_dead_letters: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has accepted yet, with their reasons (strategy at-least-once)."""
         self.delayed_exchange: Optional[Exchange] = None  # noqa: UP045
@@ -117,15 +120,15 @@ class Queue:
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = BARE_HEAD
-        """Head of the log record of the last exchange and routing key, which most publishes repeat."""
+        """Encoded exchange and routing key of the last log record. Most publishes repeat both and can reuse it."""
         self.delayed_retries: Optional[DelayedRetries] = None  # noqa: UP045
         """Requeued messages that wait for their retry delay; None if retries are not delayed."""
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """Take over the arguments in force: those of the declaration, merged with policies.
+        """Set the arguments in force: those of the declaration, merged with policies.
 
-        Those that each publish reads become plain attributes, for speed.
+        The ones that each publish reads are copied to attributes of the queue, for speed.
         """
         self.arguments = arguments
         self.rejects_publishes: bool = arguments.overflow is not Overflow.DROP_HEAD
@@ -239,7 +242,8 @@ class Queue:
     def deliver(self, consumer: Consumer, message: Message) -> None:
         """Send a message to `consumer`, which must be the first of the ready consumers (those that can take a message).
 
-        Then it goes behind the other ready consumers of its priority, or leaves them if it cannot take another message.
+        Then move the consumer behind the other ready ones of its priority, or remove it if it cannot take another
+        message.
         """
         if not consumer.no_ack:
             self.unacked += 1
@@ -303,7 +307,7 @@ class Queue:
     # -- settlement
 
     def acknowledge(self, message: Message) -> None:
-        """Remove a delivered message for good, because it was acknowledged."""
+        """Remove an acknowledged message from the queue's count of unacknowledged messages and from the log."""
         self.unacked -= 1
         if message.stored:
             self.remove_from_log(message)
@@ -415,7 +419,7 @@ class Queue:
     # -- unacknowledged messages
 
     def unacknowledged_messages(self) -> list[Message]:
-        """Return the queue's unacknowledged messages. They are collected from the channels of its consumers."""
+        """Return the queue's unacknowledged messages, collected from the channels of its consumers."""
         seen: dict[int, bool] = {}
         found: list[Message] = []
         for consumer in self.consumers:

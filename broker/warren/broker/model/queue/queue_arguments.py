@@ -43,7 +43,7 @@ class QueueArguments:
     max_priority: int = -1
     single_active_consumer: bool = False
     lazy: bool = False
-    """True if contents are paged out to disk when messages arrive (x-queue-mode lazy)."""
+    """True if message contents are paged out to disk as soon as messages arrive (x-queue-mode lazy)."""
     consumer_timeout: int = -1
     """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit, -1 the broker's default."""
     delayed_retry: str = "disabled"
@@ -106,7 +106,7 @@ STREAM = (
 """Arguments that streams may have. COMMON, CLASSIC and QUORUM hold those of the other types.
 
 An argument that is in none of them is ignored. Unlike in RabbitMQ, a classic queue may have a delivery limit, delayed
-retries and a consumer timeout: no message is requeued for ever, and none is held for ever by a consumer that hangs.
+retries and a consumer timeout: they end endless requeues, and deliveries to a consumer that hangs.
 """
 
 OTHER_TYPES = {
@@ -163,7 +163,7 @@ class ArgumentReader:
         self.name = ""
 
     def get(self, name: str) -> Field | None:
-        """Return an argument, and remember its name for `error`; None if it is missing."""
+        """Return an argument; None if it is missing. An error that `error` makes later names this argument."""
         self.name = name
         return self.fields.get(name)
 
@@ -222,7 +222,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
 
 
 def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
-    """Read x-expires and x-message-ttl. Return their fields of QueueArguments."""
+    """Read x-expires and x-message-ttl. Return them as fields of `QueueArguments`, by name."""
     expires = argument_checks.duration_ms(reader.get("x-expires"))
     if expires == 0:
         raise InvalidValue("{value_zero,0}")
@@ -230,7 +230,10 @@ def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
 
 
 def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy."""
+    """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy.
+
+    Return them as fields of `QueueArguments`, by name.
+    """
     name = "x-dead-letter-exchange"
     exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
     routing_key = argument_checks.string(reader.get("x-dead-letter-routing-key"))
@@ -247,7 +250,10 @@ def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the length limits and, for a classic queue, x-max-priority. Return their fields of QueueArguments."""
+    """Read the length limits and, for a classic queue, x-max-priority.
+
+    Return them as fields of `QueueArguments`, by name.
+    """
     values: dict[str, Any] = {
         "max_length": argument_checks.non_negative(reader.get("x-max-length")),
         "max_length_bytes": argument_checks.non_negative(reader.get("x-max-length-bytes")),
@@ -261,7 +267,10 @@ def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read x-overflow and, for a classic queue, x-queue-mode and x-queue-version."""
+    """Read x-overflow and, for a classic queue, x-queue-mode, and check x-queue-version, which has no effect.
+
+    Return them as fields of `QueueArguments`, by name.
+    """
     values: dict[str, Any] = {"overflow": argument_checks.overflow(reader.get("x-overflow"))}
     if not quorum:
         values["lazy"] = argument_checks.queue_mode(reader.get("x-queue-mode"))
@@ -270,9 +279,9 @@ def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the arguments on consumers, and check those that only have an effect in a cluster.
+    """Read x-single-active-consumer and x-consumer-timeout, and check arguments that have an effect only in a cluster.
 
-    Return the fields of QueueArguments: `single_active_consumer` and `consumer_timeout`.
+    Return the first two as fields of `QueueArguments`, by name.
     """
     values: dict[str, Any] = {
         "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
@@ -286,7 +295,10 @@ def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
 
 
 def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the delivery limit and the arguments of delayed retries. Return their fields of QueueArguments."""
+    """Read the delivery limit and the arguments of delayed retries.
+
+    Return them as fields of `QueueArguments`, by name.
+    """
     default = QUORUM_DELIVERY_LIMIT if quorum else -1
     limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
     delayed_retry = argument_checks.retry_type(reader.get("x-delayed-retry-type"))

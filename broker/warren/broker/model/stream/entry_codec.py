@@ -86,9 +86,9 @@ def with_offset(message: Message, offset: i64) -> bytes:
 
 
 def _rewritten(message: Message, offset: int) -> bytes:
-    """Return the same as `with_offset`, by decoding and encoding the headers of the message.
+    """Return a message's content with x-stream-offset and without BCC, by decoding and encoding all its headers.
 
-    This is slow, and needed only for a message with BCC or with an x-stream-offset of its own.
+    This is slow. `with_offset` uses it only for a message with BCC, or with an x-stream-offset from its publisher.
     """
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)

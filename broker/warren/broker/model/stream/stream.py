@@ -157,10 +157,11 @@ class Stream(Queue):
                 consumer.stalled = True
 
     def prepare_chunk(self, reader: StreamReader) -> bool:
-        """Select the chunk (batch of messages) with a consumer's next message, if it is in memory.
+        """Select the chunk (batch of messages) with a consumer's next message, if the chunk is in memory.
 
-        It is among the chunks that were read from disk for the consumer, or in the cache of the newest chunks. Return
-        False if there is none. Then reading from disk begins, unless the consumer has reached the end of the stream.
+        Search the chunks that were read from disk for the consumer, then the cache of the newest chunks. If neither has
+        it, return False, and begin to read from disk, unless a read is in progress or the consumer has reached the end
+        of the stream.
         """
         ready = reader.ready_chunks
         while ready:
@@ -221,7 +222,7 @@ class Stream(Queue):
         streams.read(read, reader.read_done)
 
     def read_finished(self, reader: StreamReader, read: StreamRead) -> None:
-        """Deliver the chunks that a read from disk has brought. If the disk cannot be read, cancel the consumer."""
+        """Deliver the messages that were read from disk for a consumer. If the read has failed, cancel the consumer."""
         reader.reading = False
         if reader.closed or self.deleted:
             return

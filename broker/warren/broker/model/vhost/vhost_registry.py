@@ -181,7 +181,7 @@ class VirtualHosts:
             )
 
     def invalidate_routes(self) -> None:
-        """Discard the cached routes of all virtual hosts, because permissions have changed."""
+        """Discard all cached routes: permissions have changed, and channels check them again at the next publish."""
         for topology in self.declarations.values():
             topology.vhost.routing_epoch += 1
 

@@ -1,4 +1,4 @@
-"""Rows of the definitions database, as dataclasses; the first fields of each are its key."""
+"""Rows of the definitions database, as dataclasses. The first fields of each are its key; `TABLES` has their number."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class GlobalParameterRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All definitions that are stored at one time, as one list for each kind of row, ordered by key."""
+    """Copy of all definitions in the database, with a tuple for each kind of row, ordered by key."""
 
     exchanges: tuple[ExchangeRow, ...] = ()
     queues: tuple[QueueRow, ...] = ()

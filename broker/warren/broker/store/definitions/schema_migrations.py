@@ -40,7 +40,10 @@ CREATE TABLE global_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITH
 """
 
 MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS)
-"""SQL that makes each version from the one before, the first one from an empty database. Add to them; never change one."""
+"""SQL scripts that make each schema version from the one before, and the first one from an empty database.
+
+Append new ones; never change one, because databases exist that it has migrated.
+"""
 VERSION: Final = len(MIGRATIONS)
 """Version that this broker writes."""
 

@@ -31,7 +31,7 @@ class Files(Protocol):
         """Cut a file to `size` bytes."""
 
     def sync(self, handle: int) -> None:
-        """Return once everything written to the file is on disk."""
+        """Sync a file: return when everything that was written to it is on disk."""
 
     def close(self, handle: int) -> None:
         """Close a handle that `open` returned."""
@@ -40,7 +40,7 @@ class Files(Protocol):
         """Remove a file. A missing file is not an error."""
 
     def sync_folder(self, folder: str) -> None:
-        """Return once all created and removed names of a folder are on disk."""
+        """Sync a folder: return when the names of all created and removed files are on disk."""
 
 
 __all__ = ["DISK_FULL_ERRORS", "Files"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 _sync = getattr(os, "fdatasync", os.fsync)
-"""fdatasync, or fsync on systems without it, which syncs the metadata too."""
+"""Function that syncs a file: fdatasync, or on systems without it fsync, which syncs the file's metadata, too."""
 
 
 class OsFiles:

@@ -33,18 +33,20 @@ from warren.broker.store.sequence_ranges import merge_ranges
 
 
 class _RowBuilder:
-    """Collects the index entries of one queue, priority and kind (persistent or spilled): one row of the index."""
+    """Collector of one row of an index: the entries of a queue's messages of one priority.
+
+    The messages are either all persistent, or all spilled, which means written only to leave memory.
+    """
 
     def __init__(self, row: IndexRow) -> None:
         self.row = row
         self.packed = bytearray()
-        """Encoded entries back to back: as objects they would take three times the memory, and a segment holds 300,000 and
-        more."""
+        """Encoded entries back to back. As objects they would take three times the memory, and there may be 300,000."""
         self.is_ordered = True
 
 
 class IndexBuilder:
-    """Builds a segment's index from its records, which are added in order."""
+    """Builder of a segment's index from the records of the segment, which are added in order."""
 
     def __init__(self, segment: int, describe: Describe) -> None:
         self._segment = segment
@@ -79,7 +81,10 @@ class IndexBuilder:
             self._add_other(record, record, len(record.payload))
 
     def finish(self, size: int) -> SegmentIndex:
-        """Return the index of the segment, which is `size` bytes long."""
+        """Return the index of the segment.
+
+        :param size: size of the segment in bytes.
+        """
         rows: dict[int, list[IndexRow]] = {}
         parts: list[bytes] = []
         start: i64 = 0

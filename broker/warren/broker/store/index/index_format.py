@@ -1,9 +1,9 @@
 """Format of a segment's index: the positions of each queue's messages, and the acknowledgements in the segment.
 
-An index is built from the segment's records once the segment is closed, and kept in a file beside it. Queues page
-messages out to it: a message that is only in the index costs no memory. A start of the broker reads the indexes in
-place of the records. An index can be rebuilt from its segment at any time, so it is not synced; an index that does not
-fit its segment is ignored and rebuilt.
+An index is built from the segment's records once the segment is closed, and kept in a file beside it. A message that a
+queue can find by the index need not be in memory. A start of the broker reads the indexes in place of the records. An
+index can be rebuilt from its segment at any time, so it is not synced; an index that does not match its segment is
+ignored and rebuilt. Spilled messages are those that were written only to leave memory.
 
     header      magic, version, segment, its size, number of rows, entries, ranges, marks; CRC of header and directory
     directory   rows: one for each queue, priority and kind (persistent or spilled); acknowledged ranges;
@@ -23,18 +23,23 @@ from mypy_extensions import i64
 from warren.broker.store.file_system.files_protocol import Files
 
 Describe = Callable[[bytes], tuple[int, int, int]]
-"""Returns a payload's priority, expiry in milliseconds since 1970 (0: none), and the size of its body in bytes: the store
-does not decode messages itself."""
+"""Function that decodes a stored message for its index entry, since the store does not know the encoding.
+
+It returns (priority, expiry in milliseconds since 1970 or 0, size of the body in bytes).
+"""
 
 IndexEntry = tuple[int, int, int, int, int, int, int]
-"""Sequence, expiry, offset of the record in the segment, size of the body, priority, flags, size of the record's payload (in
-a bundle: of the message)."""
+"""Index entry of one message: (sequence number, expiry, offset, body size, priority, flags, payload size).
+
+The expiry is in milliseconds since 1970, or 0. The offset is that of the message's record in the segment. The payload
+is that of the record, or if the record is a BUNDLE of several messages, the message. Sizes are in bytes.
+"""
 
 
 def describe_opaque(payload: bytes) -> tuple[int, int, int]:
-    """Return priority 0, no expiry, and the payload's size as that of the body: the default `Describe`.
+    """Return (0, 0, size) for a stored message of unknown encoding: priority 0, no expiry, the size of the payload.
 
-    It serves where the format of the messages is not known; the broker passes a function that decodes them.
+    Tests use this default. The broker passes a function that decodes the message.
     """
     return 0, 0, len(payload)
 
@@ -51,14 +56,17 @@ _CRC: Final = struct.Struct("<I")
 _ROW: Final = struct.Struct("<QQQQQIIBBH")
 _TRIPLE: Final = struct.Struct("<QQQ")
 INDEX_ENTRY: Final = struct.Struct("<QQIIBBHI")
-"""An `IndexEntry` on disk; the seventh field is reserved."""
+"""Binary format of an `IndexEntry`. Its seventh field is reserved, and is not in the tuple."""
 PAGE: Final = 1024
-"""Entries that share a CRC and are read together."""
+"""Number of index entries in a page. The entries of a page are read together and have one CRC."""
 PAGE_BYTES: Final = PAGE * INDEX_ENTRY.size
 
 
 class IndexRow:
-    """Row of a segment's index: one queue's messages of one priority in the segment, all persistent or all spilled."""
+    """Row of a segment's index: the messages of one queue and priority that the segment holds.
+
+    They are either all persistent, or all spilled (written only to leave memory).
+    """
 
     def __init__(self, incarnation: int, priority: int, flags: int) -> None:
         self.incarnation = incarnation
@@ -66,9 +74,9 @@ class IndexRow:
         self.flags = flags
         """Combination of TRANSIENT and EXPIRES."""
         self.first: i64 = 0
-        """Lowest sequence of these messages."""
+        """Lowest sequence number of these messages."""
         self.last: i64 = 0
-        """Highest sequence of these messages."""
+        """Highest sequence number of these messages."""
         self.bodies: i64 = 0
         """Bytes of the message bodies."""
         self.bytes: i64 = 0
@@ -105,9 +113,12 @@ class SegmentIndex:
         self.rows = rows
         """Rows of each queue, by the queue's incarnation (the number that names the queue in the log)."""
         self.acks = acks
-        """Acknowledged sequences in this segment's records: by incarnation, ranges as first, last, first, last, ..."""
+        """Messages that this segment's records acknowledge, by incarnation (the number of the queue in the log).
+
+        Each list has ranges of sequence numbers: first, last, first, last, ...
+        """
         self.marks = marks
-        """Delivery counts that this segment's records set, as (incarnation, sequence, count)."""
+        """Delivery counts in this segment's records: (number of the queue, sequence number of the message, count)."""
         self.checks = checks
         """CRC of each page of entries."""
         self.entries = entries
@@ -123,7 +134,10 @@ class SegmentIndex:
         self.checks, self.entries, self.count = other.checks, other.entries, other.count
 
     def encode(self, seed: int) -> bytes:
-        """Return the index as the content of its file, with checksums that begin with `seed`."""
+        """Return the index as the content of its file.
+
+        :param seed: initial value of the checksums.
+        """
         assert self.entries is not None
         rows = [row for group in self.rows.values() for row in group]
         directory = [
@@ -156,7 +170,10 @@ class SegmentIndex:
         return b"".join((header, _CRC.pack(check), listed, self.entries))
 
     def move_to_file(self, size: i64) -> None:
-        """Drop the entries from memory, because they are in the index file now, which is `size` bytes long."""
+        """Drop the entries from memory, because the index file holds them now.
+
+        :param size: size of the index file in bytes.
+        """
         assert self.entries is not None
         self.entries_at = size - len(self.entries)
         self.entries = None

@@ -1,4 +1,7 @@
-"""Job of the writer thread that indexes a segment in steps, so that no batch waits until a whole segment is read."""
+"""Job of the writer thread that indexes a segment in steps.
+
+Between two steps the thread can write new messages to the log, which need not wait until a whole segment is read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from warren.broker.store.index.index_store import IndexStore
 from warren.broker.store.log.segment_reader import Damage, segment_path
 
 SLICE: Final = 512 * 1024
-"""Bytes that are read at a time."""
+"""Bytes of a segment that one step of an index job reads."""
 
 
 class IndexJob:

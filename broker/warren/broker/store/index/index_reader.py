@@ -27,9 +27,9 @@ _SEQUENCE: Final = struct.Struct("<Q")
 
 
 class IndexReader:
-    """Reads entries of indexes, from memory or from their files, and caches the pages that it read last.
+    """Reader of index entries, from memory or from index files. It caches the pages of entries that it read last.
 
-    :param rebuild: called with a segment's number if its index file is damaged; builds the index from the segment.
+    :param rebuild: function that builds the index of a segment, given by number, again if the index file is damaged.
     :param limit: number of pages in the cache.
     """
 
@@ -80,9 +80,10 @@ class IndexReader:
         return found
 
     def _find(self, index: SegmentIndex, row: IndexRow, sequence: i64) -> i64:
-        """Return the number, among all entries of the index, of the row's first entry from `sequence` on.
+        """Return the number of the first entry of an index row whose message has at least this sequence number.
 
-        If the row has no such entry, the number behind its last entry is returned.
+        Entries are numbered over the whole index. If the row has no such entry, return the number that follows its last
+        entry.
         """
         if sequence <= row.first:
             return row.start

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class IndexScheduler:
-    """Starts index jobs: the oldest closed segment without an index comes next, one segment at a time."""
+    """Scheduler of index jobs: the oldest closed segment without an index comes next, one segment at a time."""
 
     def __init__(self, segments: SegmentList, store: IndexStore) -> None:
         self.urgent = False
@@ -30,12 +30,15 @@ class IndexScheduler:
         """Segments that could not be indexed."""
 
     def next_job(self, synced: i64) -> Optional[IndexJob]:  # noqa: UP045
-        """Return the job for the oldest closed segment with live messages and no index file, unless a job is running.
+        """Return the job for the oldest closed segment that has no index file and holds messages still in a queue.
+
+        Return None if there is none, or if a job is running.
 
         The newest closed segment is left out, unless `urgent` is set: its messages may be consumed so soon that it
         can be deleted without ever being indexed.
 
-        :param synced: number of the last batch that is on disk. A segment with later data is not indexed yet.
+        :param synced: number of the last batch of records that is on disk. A segment with later ones is not indexed
+            yet.
         """
         if self._is_busy:
             return None
@@ -68,7 +71,7 @@ class IndexScheduler:
                 forget_copies(segment.number, queues)
 
     def indexed_up_to(self) -> i64:
-        """Return the log position before which every segment with live messages has an index."""
+        """Return the log position before which every segment that holds messages still in a queue has an index."""
         segments = self._segments.segments
         for segment in segments:
             if segment.index is None and (segment.live or segment is segments[-1]):
@@ -79,7 +82,8 @@ class IndexScheduler:
 def forget_copies(number: i64, queues: Mapping[int, QueueLog]) -> None:
     """Forget the log positions that the queues keep for the messages that compaction copied into a segment.
 
-    They serve to find the copies until the segment has an index; now it has one, or the segment is deleted.
+    The queues need them only until the segment has an index, by which the copies are found. Call this when it has one,
+    or when the segment is deleted.
 
     :param number: number of the segment.
     """

@@ -10,7 +10,7 @@ from warren.broker.store.log.segment_reader import Damage, SegmentReader, segmen
 
 
 class IndexStore:
-    """Loads, builds and stores the indexes of the segments of one log.
+    """Loading, building and storing of the indexes of one log's segments.
 
     :param folder: the folder of the segments and their indexes.
     :param identity: the data folder's random number, which seeds the checksums.
@@ -42,9 +42,9 @@ class IndexStore:
         return load_index(self.files, self.folder, number, size, segment_seed(self.identity, number))
 
     def build(self, number: int, damage: list[Damage]) -> tuple[SegmentIndex, int]:
-        """Read a whole segment; return its index, in memory, and the offset behind its last intact record.
+        """Read a whole segment. Return its index, in memory, and the offset at which its last intact record ends.
 
-        :param damage: the places that cannot be read are appended to it.
+        :param damage: list to which descriptions of the places that cannot be read are appended.
         """
         reader, builder = self.reader(number), self.builder(number)
         while (record := reader.next()) is not None:

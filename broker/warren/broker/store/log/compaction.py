@@ -1,4 +1,7 @@
-"""Compaction: copies the live messages of the oldest segment to the end of the log, so that the segment can be deleted."""
+"""Compaction of the log: messages of the oldest segment that are still in their queue are copied to the end of the log.
+
+Then the segment can be deleted.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,19 @@ from warren.broker.store.log.queue_log import QueueLog
 logger = logging.getLogger(__name__)
 
 SLICE: Final = 256 * 1024
-"""Bytes of a segment that are read at a time. The writer thread reads them, so confirms wait that long."""
+"""Bytes of a segment that are read at a time. The writer thread reads them, and publisher confirms wait meanwhile."""
 MIN_SEGMENTS: Final = 8
-"""Compaction begins above this number of segments, plus four for each segment size of live bytes, even if the log's
-bytes are within their limit."""
+"""Number of segments that the log may have without compaction.
+
+It may have four more for each `segment_size` bytes of live messages. Above that, compaction begins even if the size of
+the log in bytes is within its limit.
+"""
 
 
 class Compactor:
-    """Copies the live messages of the oldest segment to the end of the log, while the log holds too much dead data.
+    """Compaction of one log: copies the live messages of the oldest segment to the end of the log.
+
+    Live messages are those that are still in their queue. Compaction runs while too little of the log is live messages.
 
     A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original
     leaves two records of one message, and recovery takes the newer one. A message is copied on the event loop, and
@@ -54,19 +62,19 @@ class Compactor:
         """The segment that is being compacted."""
         self._reader: SegmentReader | None = None
         self._reported = 0
-        """Number of damaged places of the segment that were logged."""
+        """Number of damaged places in the current segment that were reported in log lines."""
         self._is_reading = False
         self._copied_batch = 0
-        """Number of the last batch that holds copies."""
+        """Number of the last batch of records that contains copies of messages."""
         self._unreadable = False
         """True if a segment could not be read; there is no further compaction then."""
 
     def next_read(self, synced: int) -> CompactionRead | None:
-        """Return the job that reads the next `SLICE` bytes of the oldest segment, for compaction.
+        """Return the job that reads the next `SLICE` bytes of the oldest segment, whose messages are then copied.
 
-        :param synced: number of the last batch that is on disk.
-        :return: None if there is nothing to compact, if the bytes read last have not been handled, or if the copies of
-            their messages are not on disk yet.
+        :param synced: number of the last batch of records that is on disk.
+        :return: None if there is nothing to compact, or if the messages of the last job have not been copied yet or the
+            copies are not on disk.
         """
         if self._is_reading or self._unreadable or self._copied_batch > synced:
             return None
@@ -111,8 +119,11 @@ class Compactor:
     def _find_wasteful(self, synced: int) -> Segment | None:
         """Return the oldest segment if the log is much larger than its live messages, or has too many segments.
 
-        In the first case less than half of the log's bytes are of live messages: even if all of these are copied, more
+        Much larger means that live messages take less than half of its bytes. Even if all of them are copied, more
         bytes become free than are written.
+
+        :param synced: number of the last batch of records that is on disk.
+        :return: None if compaction is not needed, or if the segment has no live messages or is not on disk as a whole.
         """
         segments = self._segments.segments
         if len(segments) < 2:

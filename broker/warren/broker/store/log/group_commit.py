@@ -48,7 +48,9 @@ class Gate(Protocol):
 
 
 class GroupCommit:
-    """Hands batches to the writer thread and releases them once they are durable, so that confirms are sent.
+    """Queue of batches of records: passes them to the writer thread and releases them when they are durable.
+
+    The release of a batch sends its publisher confirms.
 
     :param gate: the definitions database: changes submitted there before a batch must be on disk before its release.
     :param close_batch: closes the current batch and passes it to `add`, if it holds anything.
@@ -64,7 +66,7 @@ class GroupCommit:
         on_released: Callable[[Batch], None],
     ) -> None:
         self.idle = True
-        """No batch is being written and no write is scheduled."""
+        """True if no batch is being written and no write is scheduled."""
         self._halted = False
         self._loop = loop
         self._jobs = jobs
@@ -94,7 +96,10 @@ class GroupCommit:
         return self._gate.committed if self._gate is not None else 0
 
     def schedule(self) -> None:
-        """Close the current batch at the end of this turn of the event loop, and write it."""
+        """Schedule the write of the current batch for the next iteration of the event loop.
+
+        All records that are appended until then belong to this batch.
+        """
         self.idle = False
         self._loop.call_soon(self.write_next)
 

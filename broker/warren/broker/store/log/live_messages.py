@@ -7,8 +7,10 @@ from mypy_extensions import i64
 from warren.broker.store.log.segment import Segment
 
 _GAP = 1 << 16
-"""Distance from an extent's last message beyond which a new extent is begun, because a bitmap takes a bit for each
-sequence in between, too."""
+"""Largest gap between two sequence numbers in one bitmap (`Extent`), which has a bit for each number in the gap, too.
+
+Behind a larger gap a new bitmap is begun.
+"""
 
 
 class Extent:
@@ -20,17 +22,17 @@ class Extent:
     def __init__(self, segment: Segment, first: i64) -> None:
         self.segment = segment
         self.base: i64 = first & ~7
-        """Sequence of the first bit."""
+        """Sequence number that the first bit of the bitmap stands for."""
         self.last: i64 = first
-        """Highest sequence that was ever live here."""
+        """Highest sequence number of a message that is or was live in this extent."""
         self.bits = bytearray()
         self.live: i64 = 0
         """Number of live messages."""
         self.live_bytes: i64 = 0
-        """About how many bytes their records take."""
+        """Approximate bytes that the log records of the live messages take."""
 
     def holds(self, sequence: i64) -> bool:
-        """Return whether the message with this sequence is live in the extent's segment."""
+        """Return True if the message with this sequence number is live in the extent's segment."""
         if sequence < self.base or sequence > self.last:
             return False
         at: i64 = sequence - self.base

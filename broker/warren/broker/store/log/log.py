@@ -1,6 +1,7 @@
 """The node's write-ahead log: appends records to segments and closes batches for group commit.
 
-Everything here runs on the event loop and awaits nothing except in `close`. One thread (`WriterThread`) does the disk work.
+All code here runs on the event loop and awaits nothing except in `close`. One thread (`WriterThread`) reads and writes
+the files.
 """
 
 from __future__ import annotations
@@ -77,11 +78,11 @@ class LogState(enum.Enum):
 
 
 class Log:
-    """The log of one data folder. Created from the result of `recover`; starts its writer thread at once.
+    """The log of one data folder, made from the result of `recover`. The constructor starts its writer thread.
 
-    Appended records are collected in a batch, which is written and synced as a whole; `batch` is its number. The
-    records are on disk once `synced >= batch`. Read `batch` after appending: a batch that has become too large is
-    closed before the next record. The caller numbers each queue's messages with ascending sequences, from 1 or higher.
+    Appended records are collected in a batch, which is written and synced as a whole. Read the number of the batch from
+    `batch` after appending a record, since the append may have begun a new batch. The record is on disk when `synced`
+    has reached this number. The caller numbers each queue's messages with ascending sequence numbers, from 1 or higher.
 
     Methods that append a message take it in two parts, and recovery returns `head + content`. `head` holds what
     successive messages of a queue usually have in common, such as exchange and routing key. The queue passes the same
@@ -122,21 +123,25 @@ class Log:
         self.written_position: i64 = 0
         """Log position up to which messages can be read back."""
         self.disk_full = False
-        """Writes wait for room on the disk."""
+        """True while writes wait for room on a full disk."""
         self.failed = False
-        """The disk failed: nothing more is written or read."""
+        """True if the disk has failed: nothing more is written or read."""
         self.streams: Optional[StreamStore] = None  # noqa: UP045
         """The streams that are written with the log's batches."""
         self.on_synced: Callable[[int], None] = _ignore
-        """Called with the number of each batch that is on disk with the definitions before it; confirms are sent
-        then."""
+        """Callback for each batch that is on disk together with all changes of the definitions submitted before it.
+
+        It gets the number of the batch, and sends the publisher confirms.
+        """
         self.on_full: Callable[[bool], None] = _ignore
-        """Called with `disk_full` when it changes."""
+        """Callback that gets True when the disk is full, and False when it has room again."""
         self.on_failed: Callable[[str], None] = _ignore
-        """Called once with the reason when the disk fails."""
+        """Callback that is called once, with the reason, when the disk fails."""
         self.delivered_up_to: dict[int, int] = {}
-        """By incarnation, the last sequence that may have been delivered before an earlier crash. `close` stores it for
-        the next start, which marks these messages as redelivered."""
+        """For each queue, by its number in the log, the last message that may have been delivered before a crash.
+
+        `close` stores these sequence numbers. The next start marks the messages up to them as redelivered.
+        """
 
         self._loop = loop
         self._folder = recovery.folder
@@ -157,7 +162,7 @@ class Log:
         self._buffer = WriteBuffer(recovery.identity, recovery.block, segment_size, segments[-1], 0)
         self.written_position = self._buffer.base
         self.lookup = SequenceLookup(recovery, self._add_live, self.on_write_failure)
-        """Reads messages back."""
+        """Reader of messages of the log, by their sequence number in the queue."""
         self.lookup.set_written_position(self.written_position)
 
         self._state = LogState.OPEN
@@ -184,7 +189,10 @@ class Log:
         self._maintain_segments()
 
     def queue(self, incarnation: int) -> QueueLog:
-        """Return the handle of a queue, new or recovered."""
+        """Return the handle of a queue; make a new one for a queue that the log does not know.
+
+        :param incarnation: the number that names the queue in the log.
+        """
         queue = self._queues.get(incarnation)
         if queue is None:
             queue = QueueLog(incarnation)
@@ -301,7 +309,11 @@ class Log:
             self._changes.add_delayed(queue)
 
     def record_delivery_count(self, queue: QueueLog, sequence: i64, count: i64) -> None:
-        """Record that a message has been delivered `count` times. Recovery returns the highest recorded count."""
+        """Record the delivery count of a message, unless the recorded one is as high. Recovery returns the highest.
+
+        The log does not interpret the number. The broker passes one that also holds other state of the message, such as
+        the redelivered flag (`message_codec.message_mark`).
+        """
         if count <= queue.counts.get(sequence, 0):
             return
         queue.counts[sequence] = count
@@ -311,10 +323,10 @@ class Log:
             self.rewrite_delivery_count(queue, sequence)
 
     def rewrite_delivery_count(self, queue: QueueLog, sequence: i64) -> None:
-        """Have the known delivery count of a message written with one of the next batches, unless it is 0.
+        """Append a new record of a message's known delivery count to one of the next batches, unless the count is 0.
 
-        Compaction calls this for each message that it copies: the segment with the earlier record of the count may be
-        deleted while the message is still in its queue.
+        Compaction calls this for each message that it copies to a new segment: the old segment, which may hold the
+        earlier record of the count, is deleted while the message is still in its queue.
         """
         count = queue.counts.get(sequence, 0)
         if count:
@@ -367,7 +379,7 @@ class Log:
     # Streams
 
     def add_pending_stream(self, stream: StreamLog, urgent: bool) -> None:
-        """Note that a stream has messages or stored offsets for the next batch.
+        """Add a stream to those whose messages or stored offsets are written with the next batch.
 
         :param urgent: True if it has messages; False if it has only stored offsets, which may wait for `ack_delay`.
         """
@@ -408,21 +420,21 @@ class Log:
             self._begin_segment()
 
     def request_indexes(self) -> None:
-        """Index each segment as soon as it is closed, because a queue waits to page its messages out."""
+        """Index each segment from now on as soon as it is closed, because a queue waits to page its messages out."""
         self._indexes.urgent = True
 
     def record_copy(self, queue: QueueLog, sequence: i64, position: i64, payload: bytes) -> None:
-        """Note the new log position of a message that compaction has appended again.
+        """Store the new log position of a message that compaction has copied to the end of the log.
 
-        Until the copy is on disk, it is read back from the payload given here.
+        :param payload: the message, which is read from here until the copy is on disk.
         """
         queue.copies[int(sequence)] = int(position)
         self.lookup.unwritten_copies[int(position)] = payload
 
     async def close(self) -> None:
-        """Write and sync everything, mark the stop as clean, end the writer thread.
+        """Write and sync all appended records, mark the stop as clean, and end the writer thread.
 
-        :raises StoreError: there is no room on the disk; what was not confirmed is not written.
+        :raises StoreError: there is no room on the disk. Messages that were not confirmed are not written.
         """
         if self._closed is None:
             self._closed = self._loop.create_future()
@@ -441,7 +453,7 @@ class Log:
     # Segments
 
     def _note_added(self, queue: QueueLog, sequence: i64) -> None:
-        """Note a message that was appended, to count it as live when its segment or batch is closed."""
+        """Add a message to those appended since the last batch. They count as live when segment or batch are closed."""
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
             return
@@ -482,7 +494,7 @@ class Log:
         queue.added_bytes = 0
 
     def _end_acknowledged(self) -> None:
-        """Count the messages acknowledged since the last batch as no longer live, ahead of their records in the log."""
+        """Count the messages acknowledged since the last batch as no longer live, although no batch records it yet."""
         for queue in self._changes.queues:
             queue.end_messages(queue.ended_ranges(), 0)
 
@@ -548,7 +560,7 @@ class Log:
             self._changes.delay_is_over = True
 
     def _release(self, batch: Batch) -> None:
-        """Report a batch that is on disk together with the definitions before it, so that its confirms are sent."""
+        """Report a batch that is on disk with all earlier changes of the definitions, so that its confirms are sent."""
         self.synced = batch.number
         for part in batch.streams:
             part.stream.commit(part)
@@ -592,7 +604,7 @@ class Log:
         self._stop_when_done()
 
     def on_compaction_read(self, part: CompactionRead) -> None:
-        """Append copies of the live messages among the records that were read from the segment being compacted."""
+        """Append copies of the messages that a compaction job has read, if they are still in their queue."""
         if self.failed or self._state is not LogState.OPEN:
             return
         # A message whose acknowledgement has yet to be written must not be copied behind it.
@@ -601,7 +613,7 @@ class Log:
         self._maintain_segments()
 
     def on_index_progress(self, job: IndexJob) -> None:
-        """Queue an index job for its next step; once it has finished, keep the index that it has built."""
+        """Give an unfinished index job back to the writer thread, or keep the index that a finished one has built."""
         if not job.finished and not self.failed and self._state is LogState.OPEN:
             self._writer.jobs.put(job)
             return
@@ -609,7 +621,12 @@ class Log:
         self._maintain_segments()
 
     def on_disk_space(self, enough: bool) -> None:
-        """Note that the disk is full, still full, or has room again."""
+        """Update `disk_full` after a write that found no room, or one that succeeded again.
+
+        While the disk is full, delete segments whose messages were all acknowledged.
+
+        :param enough: True if the disk has room.
+        """
         if self.disk_full == enough:
             self.disk_full = not enough
             self.on_full(self.disk_full)
@@ -623,7 +640,7 @@ class Log:
         self._stop_when_done()
 
     def on_write_failure(self, text: str) -> None:
-        """Write nothing more: the disk failed."""
+        """Stop writing, and report the disk failure to `on_failed`."""
         if not self.failed:
             self.failed = True
             self._commit.halt()
@@ -631,7 +648,7 @@ class Log:
         self._stop_when_done()
 
     def on_writer_stopped(self) -> None:
-        """Complete `close`; report a failure if the thread has ended by itself."""
+        """Complete `close`. If the writer thread has ended without a request, report that as a disk failure."""
         if self._state is not LogState.STOPPING:
             self.on_write_failure(f"the thread that writes the log in {self._folder} has ended")
         self._changes.cancel_delay()

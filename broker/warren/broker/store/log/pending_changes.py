@@ -1,4 +1,4 @@
-"""Queues and streams with something to write in the next batch, and the time that acknowledgements wait for it."""
+"""Queues and streams with records to write in the next batch, and the time that acknowledgements wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PendingChanges:
     A message is written at once. An acknowledgement, a delivery count or a stored offset waits for a message to be
     written in the same batch, for `ack_delay` seconds at most.
 
-    :param on_delay_over: called when something has waited for `ack_delay`.
+    :param on_delay_over: called when an acknowledgement, delivery count or stored offset has waited for `ack_delay`.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class PendingChanges:
         self.streams: list[StreamLog] = []
         """Streams with messages or stored offsets."""
         self.has_stream_messages = False
-        """Some of the streams have messages, not only stored offsets."""
+        """True if a stream has messages to write, not only stored offsets."""
         self.delay_is_over = False
         """True if `ack_delay` ended while a batch was being written: the next batch is closed right after it."""
         self._loop = loop
@@ -35,18 +35,18 @@ class PendingChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def add_queue(self, queue: QueueLog) -> None:
-        """Note that a queue has messages, acknowledgements or delivery counts for the current batch."""
+        """Add a queue to those with messages, acknowledgements or delivery counts to write in the current batch."""
         if not queue.has_changes:
             queue.has_changes = True
             self.queues.append(queue)
 
     def add_delayed(self, queue: QueueLog) -> None:
-        """Note that a queue has acknowledgements or delivery counts, which may wait for `ack_delay`."""
+        """Add a queue to those with acknowledgements or delivery counts to write, which may wait for `ack_delay`."""
         self.add_queue(queue)
         self.start_delay()
 
     def add_stream(self, stream: StreamLog) -> None:
-        """Note that a stream has messages or stored offsets for the current batch."""
+        """Add a stream to those with messages or stored offsets to write in the current batch."""
         if not stream.has_changes:
             stream.has_changes = True
             self.streams.append(stream)

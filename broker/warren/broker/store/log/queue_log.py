@@ -19,34 +19,40 @@ class QueueLog:
         self.incarnation = incarnation
         self.live = LiveMessages()
         self.dropped = False
-        """The queue is deleted."""
+        """True if the queue is deleted."""
         self.has_changes = False
-        """True if the queue is in `PendingChanges`, for the next batch."""
+        """True if the queue has messages, acknowledgements or delivery counts to write in the next batch."""
         self.added_first: i64 = 0
         self.added_last: i64 = NONE
-        """Last sequence of the range of appended messages that is still growing; NONE if there is no such range."""
+        """Last sequence number of the range `added_first` to `added_last`, which grows with each message appended.
+
+        NONE if there is no such range.
+        """
         self.added_bytes: i64 = 0
-        """Bytes that the appended messages take in the log, until they are added to `live`."""
+        """Bytes that the messages take in the log that were appended and are not in `live` yet."""
         self.added: list[int] = []
-        """Ranges of appended messages before that one: first, last, first, last, ..."""
+        """Ranges of messages appended before `added_first`: first, last, first, last, ..."""
         self.written: i64 = 0
         """Number of messages written since the start of the process."""
         self.ended_first: i64 = 0
         self.ended_last: i64 = NONE
-        """Last sequence of the range of acknowledged messages that is still growing; NONE if there is no such range."""
+        """Last sequence number of the range `ended_first` to `ended_last`, which grows with each acknowledgement.
+
+        NONE if there is no such range.
+        """
         self.ended: list[int] = []
-        """Ranges of acknowledged messages before that one: first, last, first, last, ..."""
+        """Ranges of messages acknowledged before those from `ended_first` on: first, last, first, last, ..."""
         self.unwritten_counts: dict[int, int] = {}
         """Delivery counts that have yet to be written, by sequence."""
         self.counts: dict[int, int] = {}
         """Delivery counts of live messages that are not 0, by sequence."""
         self.copies: dict[int, int] = {}
-        """Log positions of copies that compaction made in segments without an index, by sequence."""
+        """Log positions of messages that compaction copied to segments without an index, by sequence number."""
         self.spilled_copies: set[int] = set()
-        """Sequences of those copies that do not outlive the process."""
+        """Sequence numbers of the copies by compaction that do not outlive the process (messages only paged out)."""
 
     def begin_added_range(self, sequence: i64) -> None:
-        """Begin a range of appended sequences with this one, because it does not follow the last one."""
+        """Begin a new range of appended messages with this sequence number, which does not follow the last one."""
         if self.added_last != NONE:
             self.added.append(self.added_first)
             self.added.append(self.added_last)
@@ -54,7 +60,7 @@ class QueueLog:
         self.added_last = sequence
 
     def begin_ended_range(self, sequence: i64) -> None:
-        """Begin a range of acknowledged sequences with this one, because it does not follow the last one."""
+        """Begin a new range of acknowledged messages with this sequence number, which does not follow the last one."""
         if self.ended_last != NONE:
             self.ended.append(self.ended_first)
             self.ended.append(self.ended_last)

@@ -65,7 +65,10 @@ pack_crc: Final = _CRC.pack
 
 
 class Record:
-    """A record that was read; `offset` is its offset in the segment's file."""
+    """A record that was read from a segment. `offset` is the position of its header in the segment's file.
+
+    `kind` is its type, such as MESSAGE; `incarnation` and `sequence` name a queue and a message in it.
+    """
 
     def __init__(self, kind: int, incarnation: int, sequence: int, payload: bytes, offset: int) -> None:
         self.kind = kind
@@ -76,23 +79,41 @@ class Record:
 
 
 def segment_seed(identity: int, segment: int) -> int:
-    """Return the seed of a segment's header CRCs, from the data folder's random number and the segment's number."""
+    """Return the initial value of the CRCs of a segment's headers, so that headers of other segments fail.
+
+    :param identity: the data folder's random number.
+    :param segment: the number of the segment.
+    """
     return zlib.crc32(_PAIR.pack(identity, segment))
 
 
 def encode_record(kind: int, incarnation: int, sequence: int, payload: bytes, seed: int) -> bytes:
-    """Return a record with its header."""
+    """Return an encoded record: header, CRC and payload.
+
+    :param kind: the type of the record, such as MESSAGE.
+    :param incarnation: the number that names the queue in the log.
+    :param sequence: the number of the message in its queue.
+    :param seed: initial value of the header's CRC.
+    """
     header = pack_header(kind, len(payload), incarnation, sequence, zlib.crc32(payload))
     return header + pack_crc(zlib.crc32(header, seed)) + payload
 
 
 def encode_block_header(seed: int, block: int, first: int) -> bytes:
-    """Return the header of a block in which a record begins at offset `first` (0: none does)."""
+    """Return the header of a block.
+
+    :param seed: initial value of its CRC.
+    :param block: number of the block in the segment.
+    :param first: offset in the block of the first record that begins there; 0 if none does.
+    """
     return _BLOCK.pack(first, zlib.crc32(_BLOCK_CHECK.pack(block, first), seed))
 
 
 def decode_block_header(header: bytes, seed: int, block: int) -> int:
-    """Return the offset of the first record that a block's header holds, or -1 if the header is damaged."""
+    """Return the offset in a block of the first record that begins there, from the block's header.
+
+    Return 0 if no record begins in the block, and -1 if the header is damaged.
+    """
     if len(header) < BLOCK_HEADER:
         return -1
     first, check = _BLOCK.unpack_from(header)
@@ -102,9 +123,12 @@ def decode_block_header(header: bytes, seed: int, block: int) -> int:
 
 
 def decode_record_header(buffer: bytes, position: int, seed: int) -> tuple[int, int, int, int, int] | None:
-    """Return type, payload length, incarnation, sequence and payload CRC of the record header at a position of the buffer.
+    """Return the fields of the record header at a position of a buffer; None if there is no intact header.
 
-    None if no intact header stands there.
+    The fields are type, length of the payload, incarnation (number of the queue), sequence number of the message, and
+    CRC of the payload.
+
+    :param seed: initial value of the header's CRC.
     """
     header = buffer[position : position + HEADER - 4]
     if len(buffer) - position < HEADER:
@@ -127,7 +151,12 @@ def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
 
 
 def encode_group_entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
-    """Encode one entry of a GROUP record; after a crash all entries of a group are recovered, or none is."""
+    """Encode one entry of a GROUP record. After a crash, recovery finds all entries of a group, or none.
+
+    :param kind: the type of the entry, such as MESSAGE.
+    :param incarnation: the number that names the queue in the log.
+    :param sequence: the number of the message in its queue.
+    """
     return _ENTRY.pack(kind, len(payload), incarnation, sequence) + payload
 
 
@@ -149,7 +178,11 @@ def expand_record(record: Record) -> list[Record]:
 
 
 def encode_bundle(head: bytes, contents: list[bytes]) -> bytes:
-    """Return the payload of a BUNDLE record: messages of one queue that all begin with `head`, and their rests."""
+    """Return the payload of a BUNDLE record, which stores several messages of one queue that begin with the same bytes.
+
+    :param head: the bytes with which each of the messages begins.
+    :param contents: the rest of each message.
+    """
     count: i64 = len(contents)
     sizes = struct.pack(f"<{count}I", *map(len, contents))
     return b"".join((_COUNTS.pack(count, len(head)), head, sizes, *contents))
@@ -190,8 +223,8 @@ def locate_messages(
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Return start and stop of each message in the payload of a GROUP, FAN_OUT or BUNDLE record.
 
-    They are keyed by the incarnation of the message's queue and the sequence there. In a bundle, they leave out the
-    head that its messages share.
+    The keys of the dict are (incarnation, sequence): the queue's number in the log and the message's number in the
+    queue. In a BUNDLE, the head that its messages share is not between start and stop.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     if kind == BUNDLE:

@@ -21,11 +21,11 @@ class RecordGroup:
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
-        """The encoded entries."""
+        """The records of the group, encoded as entries of a GROUP record."""
         self.added: list[tuple[QueueLog, int, int]] = []
-        """Messages that the group adds: queue, sequence, bytes."""
+        """Messages that the group adds: (queue, sequence number, bytes that the message takes in the log)."""
         self.ended: list[tuple[QueueLog, int]] = []
-        """Messages that the group acknowledges: queue, sequence."""
+        """Messages that the group acknowledges: (queue, sequence number)."""
 
     def add_message(self, queue: QueueLog, sequence: i64, payload: bytes) -> None:
         """Add a message of one queue to the group."""

@@ -38,15 +38,15 @@ class RecoveredLevel:
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.first: i64 = 0
-        """Lowest sequence."""
+        """Lowest sequence number of these messages."""
         self.last: i64 = 0
-        """Highest sequence."""
+        """Highest sequence number of these messages."""
         self.count: i64 = 0
         """Number of messages."""
         self.bodies: i64 = 0
         """Bytes of the message bodies."""
         self.expires = False
-        """Some of the messages may expire."""
+        """True if some of the messages may expire."""
 
 
 class RecoveredQueue:
@@ -56,7 +56,7 @@ class RecoveredQueue:
         self.last_sequence: i64 = 0
         """Highest sequence in any record of the queue. New messages must get higher ones."""
         self.delivered: i64 = 0
-        """Last sequence that may have been delivered before a crash: messages up to it are marked as redelivered."""
+        """Highest sequence number that may have been delivered before a crash. Messages up to it become redelivered."""
         self.levels: dict[int, RecoveredLevel] = {}
         """The live messages by priority."""
         self.counts: dict[int, int] = {}
@@ -66,7 +66,7 @@ class RecoveredQueue:
 
     @property
     def messages(self) -> list[tuple[int, bytes, int]]:
-        """(sequence, payload, delivery count) of all live messages, in order of sequence."""
+        """All live messages, each as (sequence number, payload, delivery count), in order of sequence number."""
         found = sorted(self._recovery.messages(self._incarnation))
         return [(sequence, payload, self.counts.get(sequence, 0)) for sequence, payload in found]
 
@@ -78,9 +78,9 @@ class Recovery:
         self.queues: dict[int, RecoveredQueue] = {}
         """The known queues by incarnation."""
         self.damage: list[str] = []
-        """A line for each place that could not be read; the records there are lost."""
+        """Descriptions of the places that could not be read, one line each. The records there are lost."""
         self.clean = False
-        """The last stop was clean. If it was not, any message may have been delivered already."""
+        """True if the last stop was clean. If it was not, any message may have been delivered already."""
         self.folder = folder
         self.indexes = indexes
         self.files = indexes.files
@@ -91,10 +91,13 @@ class Recovery:
         self.live: dict[int, LiveMessages] = {}
         """The live messages of each known queue."""
         self.next_segment = 1
-        """Number of the first segment that may be created."""
+        """Number of the next segment to be created."""
 
     def messages(self, incarnation: int) -> Iterator[tuple[int, bytes]]:
-        """Yield sequence and payload of a queue's live messages, segment by segment."""
+        """Yield (sequence number, payload) of each live message of a queue, segment by segment.
+
+        :param incarnation: the number that names the queue in the log.
+        """
         indexes = IndexReader(self.folder, self.files, self.indexes.rebuild)
         records = RecordReader(self.folder, self.files, self.identity, self.block)
         for extent in self.live[incarnation].extents:
@@ -135,16 +138,16 @@ class _QueueScan:
 
     def __init__(self) -> None:
         self.ended: list[int] = []
-        """Ranges that newer segments acknowledge."""
+        """Messages that newer segments acknowledge, as ranges of sequence numbers: first, last, first, last, ..."""
         self.seen: list[int] = []
-        """Ranges of messages that newer segments hold."""
+        """Messages that newer segments hold, as ranges of sequence numbers: first, last, first, last, ..."""
         self.marks: dict[int, int] = {}
-        """Delivery counts by sequence."""
+        """Delivery counts of messages, by their sequence number."""
         self.live = LiveMessages()
 
 
 class _LogScan:
-    """Reads the indexes of the segments from the newest to the oldest, and builds those that are missing.
+    """Scan of the indexes of a log's segments, from the newest to the oldest. Missing indexes are built.
 
     An acknowledgement is in the segment of its message or in a newer one. So a message is live if neither its own nor a
     newer segment acknowledges it. If compaction has left two copies of a message, the one in the newer segment counts.
@@ -251,15 +254,15 @@ class _LogScan:
             queue.seen = merge_ranges(queue.seen + found)
 
     def _note_sequence(self, incarnation: int, sequence: i64) -> None:
-        """Raise the highest known sequence of a queue to one that was found in a record."""
+        """Raise the highest known sequence number of a queue to one that was found in a record."""
         queue = self._result.queues[incarnation]
         if sequence > queue.last_sequence:
             queue.last_sequence = sequence
 
     def _add_row(self, segment: Segment, index: SegmentIndex, queue: _QueueScan, row: IndexRow) -> list[int]:
-        """Add the live messages of an index row (one queue's messages of one priority in the segment).
+        """Add the live messages of an index row (one queue's messages of one priority in the segment) to the result.
 
-        :return: the sequences of all messages of the row, live or not, as ranges: first, last, first, last, ...
+        :return: the sequence numbers of all messages of the row, live or not, as ranges: first, last, first, last, ...
         """
         ranges: list[int] = []
         if row.last - row.first + 1 == row.count:
@@ -302,10 +305,10 @@ class _LogScan:
                 files.unlink(f"{folder}/{name}")
 
     def _collect(self, delivered: Optional[dict[int, int]]) -> None:  # noqa: UP045
-        """Complete the result with each queue's live messages, their delivery counts, and the last sequence delivered.
+        """Complete the result: each queue's live messages, their delivery counts, and the highest number delivered.
 
-        :param delivered: by incarnation, the last sequence that may have been delivered, as noted by a clean stop; None
-            after a crash, when any message may have been.
+        :param delivered: the highest sequence number that may have been delivered before an earlier crash, by the
+            queue's number in the log, as stored at a clean stop; None after a crash, when any may have been delivered.
         """
         for incarnation, queue in self._queues.items():
             result = self._result.queues[incarnation]
@@ -321,7 +324,7 @@ class _LogScan:
 
 
 def _ranges_of(sequences: list[int]) -> list[int]:
-    """Return ordered sequences as ranges: first, last, first, last, ..."""
+    """Return ordered sequence numbers as ranges, in a flat list: first, last, first, last, ..."""
     ranges: list[int] = []
     end: i64 = NONE
     for sequence in sequences:
@@ -335,10 +338,10 @@ def _ranges_of(sequences: list[int]) -> list[int]:
 
 
 def _missing_segments(numbers: list[int], last: int) -> list[tuple[int, Damage]]:
-    """Report the segments that are missing in a log, each gap with the number of its first segment.
+    """Return (number of the first missing segment, description) for each gap in the numbers of a log's segments.
 
-    :param numbers: the segments that exist, in order; at the end also the one that a clean stop names as the last, if
-        it is missing.
+    :param numbers: the segments that exist, in order. If the segment that a clean stop names as the last is missing, it
+        is at the end.
     :param last: the last segment that exists.
     """
     reports = []

@@ -21,11 +21,15 @@ class Segment:
         self.live_bytes: i64 = 0
         """Approximate number of bytes that the records of the live messages take."""
         self.batch: i64 = 0
-        """Number of the batch that must be on disk before the file may be deleted: the last one that writes to it, or
-        that holds the acknowledgement of one of its messages."""
+        """Number of the batch of records that must be on disk before the file may be deleted.
+
+        This is the last batch that writes to the file, or that acknowledges one of the messages in it.
+        """
         self.change: i64 = 0
-        """Number of the change of the definitions that must be on disk before the file may be deleted: the deletion of
-        a queue with messages in it."""
+        """Number of the change of the definitions that must be on disk before the file may be deleted.
+
+        This is the last deletion of a queue that has messages in the file; 0 if there was none.
+        """
         self.index: Optional[SegmentIndex] = None  # noqa: UP045
         """The segment's index, once the segment is closed and has been indexed."""
 

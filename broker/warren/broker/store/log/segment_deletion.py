@@ -1,8 +1,8 @@
 """Deletion of segments that hold no live message.
 
 An acknowledgement or a delivery count is in the same segment as its message or in a later one. So a segment without
-live messages may be deleted only when it is the oldest: no acknowledgement in it belongs to a message that outlives it. If
-a later segment were deleted first, messages whose acknowledgements it held would come back after a crash.
+live messages may be deleted only when it is the oldest. If a later segment were deleted first, messages in older ones
+whose acknowledgements it held would come back after a crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warren.broker.store.log.writer_jobs import DeleteSegments, JobQueue
 
 
 class SegmentDeletion:
-    """Deletes the oldest segments that hold no live message, once a crash cannot bring one back."""
+    """Deletion of the oldest segments that hold no live message, once no crash can bring one of their messages back."""
 
     def __init__(self, segments: SegmentList, jobs: JobQueue) -> None:
         self._segments = segments

@@ -18,7 +18,7 @@ from warren.broker.store.log.record_format import (
 )
 
 _READ = 4 * 65536
-"""Bytes that are read at a time."""
+"""Bytes that one read from a segment's file requests."""
 
 
 class Damage:
@@ -30,7 +30,7 @@ class Damage:
 
 
 class SegmentReader:
-    """Reads the intact records of one segment in order.
+    """Reader of the intact records of one segment, in order.
 
     :param number: number of the segment, for reports.
     :param seed: seed of the segment's header checksums.
@@ -41,7 +41,7 @@ class SegmentReader:
         self.damage: list[Damage] = []
         """Places that could not be read and were skipped so far."""
         self.end = 0
-        """Offset behind the last intact record."""
+        """Offset in the file at which the last intact record ends."""
         self._files = files
         self._path = path
         self.number = number
@@ -52,7 +52,7 @@ class SegmentReader:
         self._next_block = 0
         self._buffer = b""
         self._base = 0
-        """Position of the buffer in the stream of records: offset in the file without the headers of blocks."""
+        """Position of the buffer's first byte among the bytes of the segment, counted without the headers of blocks."""
         self._at = 0
 
     def next(self) -> Record | None:
@@ -90,7 +90,7 @@ class SegmentReader:
             return record
 
     def _fill(self, wanted: int) -> int:
-        """Read ahead until the buffer holds `wanted` bytes, if the file has them; return how many it holds."""
+        """Read until the buffer holds `wanted` unread bytes, or the file ends. Return the number that it holds."""
         available = len(self._buffer) - self._at
         if available >= wanted:
             return available
@@ -114,7 +114,7 @@ class SegmentReader:
         return available
 
     def _find_next_record(self) -> bool:
-        """Go to the next intact record after a damaged header; return whether there is one.
+        """Go to the next intact record after a damaged header. Return False if there is none.
 
         The rest of this block is searched byte by byte. The header of each later block holds the offset of the first
         record in it; a block whose header is damaged too is searched like the first.

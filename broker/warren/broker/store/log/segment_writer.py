@@ -10,12 +10,14 @@ from warren.broker.store.log.segment_reader import segment_path
 PREALLOCATION: Final = 256 * 1024
 """Default of the bytes that are preallocated at a time."""
 SMALL_BATCH: Final = 32 * 1024
-"""Largest batch in bytes after which room is preallocated. For a larger one, writing the room twice costs more than the
-change of the file's size."""
+"""Largest batch in bytes that is written with preallocated room behind it.
+
+For a larger batch, writing the zeros first and the records later costs more than a sync of the file's new size.
+"""
 
 
 class SegmentWriter:
-    """Writes the segments of a log, one file after the other.
+    """Writer of the segments of a log, one file after the other.
 
     When a file has grown, a sync writes its size and its block map as well as the data, and takes one and a half times
     to twice as long as when both are unchanged. So a small durable batch that reaches beyond the end of the file
@@ -35,7 +37,7 @@ class SegmentWriter:
         self._sync = sync
         self._handle = -1
         self._end = 0
-        """Offset behind the written records."""
+        """Offset in the file at which the written records end."""
         self._length = 0
         """Length of the file in bytes, zeros included."""
         self._has_unsynced = False
@@ -45,7 +47,7 @@ class SegmentWriter:
 
         A new segment is begun only after the one before is finished, so that only the last one can be torn.
 
-        :return: whether there was room; if not, nothing has changed.
+        :return: False if the disk has no room; the file is then as it was.
         :raises OSError: the disk failed in another way; the file's content on disk is unknown.
         """
         created = number != self.number

@@ -28,13 +28,13 @@ from warren.broker.store.log.writer_jobs import SegmentWrite
 SEGMENT_SIZE: Final = 16 * 1024 * 1024
 """Default size of a segment in bytes."""
 BUNDLE_SIZE: Final = 8 * 1024
-"""Largest size of a bundle in bytes: one damaged byte costs all messages of its bundle."""
+"""Largest size in bytes of a bundle, a record of several messages. One damaged byte makes all of them unreadable."""
 
 crc32: Final = zlib.crc32
 
 
 class WriteBuffer:
-    """Encodes appended records into the blocks of a segment, behind the last record.
+    """Buffer that lays appended records out in the blocks of a segment, behind the last record.
 
     Successive messages of one queue with the same head are bundled: one record, with one header and two checksums for
     all of them. A bundle is encoded when it is finished, before anything else is appended, so that its position is
@@ -47,17 +47,17 @@ class WriteBuffer:
         self.base: i64 = 0
         """Log position at which the segment begins."""
         self.bundle_position: i64 = 0
-        """Log position of the bundle that is open for further messages."""
+        """Log position of the open bundle, the record to which further messages of the same queue are added."""
         self.seed = 0
-        """Seed of the segment's header checksums."""
+        """Initial value of the checksums of record and block headers in the segment."""
         self.offset: i64 = 0
-        """Offset in the segment behind the last record; the open bundle is not counted."""
+        """Offset in the segment at which the last record ends, without the open bundle."""
         self.stop: i64 = 0
-        """Offset up to which a record fits without a block header in between."""
+        """Offset in the segment at which the current block, or the segment, ends."""
         self.size: i64 = 0
         """Bytes appended to the current batch, the open bundle included."""
         self.spilled: i64 = 0
-        """Those bytes of `size` that need not be synced: messages that were paged out of memory."""
+        """Bytes among those of `size` that need not be synced, since they are messages written only to leave memory."""
         self._identity = identity
         self._block: i64 = block
         self._segment_size: i64 = segment_size
@@ -72,12 +72,12 @@ class WriteBuffer:
         self._first: i64 = 0
         self._next: i64 = 0
         self._bundled: i64 = 0
-        """Bytes that the open bundle takes; with only one message, the bytes of that as a record of its own."""
+        """Bytes that the open bundle takes in the log. A bundle of one message is written as a MESSAGE record."""
         self._room: i64 = 0
         self.enter(segment, offset)
 
     def enter(self, segment: Segment, offset: i64) -> None:
-        """Have the next records laid out in this segment, from this offset on."""
+        """Begin a segment: the next records are laid out in it from this offset on."""
         self.segment = segment
         self.base = segment.number << POSITION_SHIFT
         self.seed = segment_seed(self._identity, segment.number)
@@ -86,14 +86,14 @@ class WriteBuffer:
         self._set_stop()
 
     def overflows(self, size: i64) -> bool:
-        """Return whether a record of `size` bytes belongs in a new segment. An empty segment takes a record of any size."""
+        """Return True if a record of `size` bytes needs a new segment. An empty segment takes a record of any size."""
         return self.offset > 0 and self.offset + size > self._segment_size
 
     def extend_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> i64:
-        """Add a message to the open bundle if it fits; its log position is then that of the bundle, `bundle_position`.
+        """Add a message to the open bundle, a record of successive messages of one queue, if it fits.
 
         It fits if it is the next message of the bundle's queue, comes with the same bytes object as `head`, and the
-        bundle has room for it.
+        bundle has room for it. Its log position is then `bundle_position`.
 
         :return: the bytes that the message adds to the batch; 0 if it was not added.
         """
@@ -156,7 +156,10 @@ class WriteBuffer:
             self.offset += HEADER + length
 
     def append(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> i64:
-        """Append a record of its own and return its size. The caller has finished the open bundle."""
+        """Encode and append a record; return its size in bytes. The caller has finished the open bundle.
+
+        :param kind: the type of the record, such as ACK.
+        """
         data = encode_record(kind, incarnation, sequence, payload, self.seed)
         size: i64 = len(data)
         self._lay_out(data)
@@ -192,7 +195,10 @@ class WriteBuffer:
         self._set_stop()
 
     def close_write(self, batch: i64) -> None:
-        """End what batch number `batch` writes to the current segment; `take` returns it."""
+        """Complete the bytes that a batch writes to the current segment. The next call of `take` returns them.
+
+        :param batch: the number of the batch.
+        """
         self.finish_bundle()
         if self._pieces:
             self._writes.append(SegmentWrite(self.segment.number, self._start, self._pieces))
@@ -202,7 +208,7 @@ class WriteBuffer:
             self.segment.batch = batch
 
     def take(self) -> list[SegmentWrite]:
-        """Return the writes of the current batch, one for each segment that it reaches, and begin the next batch."""
+        """Return the bytes to write of the current batch, one item for each segment, and begin the next batch."""
         writes = self._writes
         self._writes = []
         self.size = 0

@@ -24,9 +24,9 @@ class Batch:
 
     :param number: number of the batch, from 1.
     :param writes: the bytes to write, one item for each segment.
-    :param size: bytes of its records, for the count of unwritten bytes.
+    :param size: bytes of its records. The log subtracts them from its unwritten bytes when the batch is on disk.
     :param change: number of the change of the definitions that must be on disk before the batch is confirmed.
-    :param end: log position behind its last byte.
+    :param end: log position at which its last record ends.
     :param durable: False if it holds only spilled messages: it is written and not synced.
     :param streams: the messages and stored offsets of streams that are written with it, one part for each stream.
     """
@@ -104,7 +104,7 @@ class StopWriter:
 
 Job = Batch | DeleteSegments | DeleteStreamSegments | CompactionRead | IndexJob | StopWriter
 JobQueue = queue.SimpleQueue[Job]
-"""The jobs of the writer thread, in the order in which it works them off."""
+"""Queue of the writer thread's jobs, which it does in this order."""
 
 __all__ = [
     "Batch",

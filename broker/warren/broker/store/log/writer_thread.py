@@ -44,17 +44,19 @@ class WriterListener(Protocol):
         """Handle one step of an index job: a part of the segment was read, the index was written, or the job failed."""
 
     def on_disk_space(self, enough: bool) -> None:
-        """Receive whether the disk has room.
+        """Handle a full disk, or a disk that has room again.
 
-        :param enough: False if a write found no room, again after each further attempt that finds none; True once a
-            write succeeds again.
+        :param enough: False after each attempt to write that finds no room; True after the first that succeeds again.
         """
 
     def on_write_failure(self, text: str) -> None:
-        """Handle a disk failure; nothing more is written."""
+        """Handle a disk failure, after which the thread writes nothing more.
+
+        :param text: description of the failure.
+        """
 
     def on_writer_stopped(self) -> None:
-        """Handle the end of the thread."""
+        """Handle the end of the writer thread."""
 
 
 class CallSoon(Protocol):
@@ -64,11 +66,11 @@ class CallSoon(Protocol):
 
 
 class WriterThread:
-    """One thread that works off the jobs of a log in order.
+    """Thread that does the jobs of a log, such as writing a batch, in order.
 
-    After a failed write or sync nothing more is written: the content of that file on disk is unknown, and the kernel may
-    have dropped the pages, so that a second sync could succeed without them. Only on a full disk does the thread wait: it
-    cuts the file back to the start of the batch and tries the batch again.
+    After a failed write or sync nothing more is written: the content of that file on disk is unknown, and the kernel
+    may have dropped the pages, so that a second sync could succeed without them. Only on a full disk does the thread
+    wait: it cuts the file back to the start of the batch and tries the batch again.
 
     :param folder: the folder of the log's segments.
     :param call_soon: schedules the reports on the event loop.

@@ -25,15 +25,15 @@ from warren.broker.store.log.segment_reader import segment_path
 _READ_AHEAD: Final = 4
 """Largest number of successive blocks that are read at once."""
 _EVERYTHING: Final = 1 << 62
-"""Log position behind every other; the value of `end` while the log is not being written."""
+"""Log position higher than all others; the value of `RecordReader.end` while the log is not being written."""
 _CACHED_BLOCKS: Final = 64
-"""Blocks that are kept in memory: 4 MiB."""
+"""Number of blocks that the reader caches at most; they take 4 MiB."""
 
 crc32: Final = zlib.crc32
 
 
 class RecordReader:
-    """Reads messages of one log by position; finds one only if the record there is intact and holds that message.
+    """Reader of messages of one log by position. It returns one only if the record there is intact and holds it.
 
     :param identity: the data folder's random number, which seeds the checksums.
     :param block: size of a block in bytes.
@@ -45,7 +45,7 @@ class RecordReader:
         self._identity = identity
         self._block: i64 = block
         self.end: i64 = _EVERYTHING
-        """Log position up to which the log is written. The file may be longer, with preallocated zeros."""
+        """Log position up to which records are written. The file may be longer, with preallocated zeros at its end."""
         self._blocks: dict[int, bytes] = {}
         # The group, fan-out or bundle that was read last.
         self._shared_at: i64 = -1
@@ -143,7 +143,11 @@ class RecordReader:
         return self._shared_head + content if self._shared_head else content
 
     def _read(self, segment: i64, number: i64, ahead: i64) -> bytes:
-        """Return block `number` of a segment without its header; if it is not cached, read up to `ahead` blocks."""
+        """Return a block of a segment without its header, from the cache or from disk.
+
+        :param number: number of the block.
+        :param ahead: number of successive blocks to read and cache if the block is not cached, itself included.
+        """
         key: i64 = segment << POSITION_SHIFT | number
         held = self._blocks.get(int(key))
         if held is not None:

@@ -17,19 +17,21 @@ from warren.broker.store.log.recovery import Recovery
 from warren.broker.store.read.record_reader import RecordReader
 
 StoredMessage = tuple[int, int, int, int, int, int]
-"""Sequence, expiry in milliseconds since 1970 (0: none), log position, bytes of the body, priority, flags (TRANSIENT)."""
+"""Message in the log: (sequence number, expiry, log position, bytes of the body, priority, flags).
+
+The expiry is in milliseconds since 1970, or 0. The flags are TRANSIENT or 0.
+"""
 
 WINDOW: Final = 2048
-"""Number of a queue's sequences that `find` searches at a time."""
+"""Size of the ranges of sequence numbers that `SequenceLookup.find` searches one after the other."""
 
 
 class SequenceLookup:
-    """Finds and reads messages of one log by sequence.
+    """Lookup of one log's messages by queue and sequence number.
 
     If the disk cannot be read, `on_failure` is called with the reason, and no message is returned.
 
-    :param add_live: called before a search; counts the messages just appended for a queue as live, so that they are
-        found.
+    :param add_live: called before each search of a queue's messages, to include those appended since the last batch.
     """
 
     def __init__(
@@ -42,11 +44,10 @@ class SequenceLookup:
         self._add_live = add_live
         self._on_failure = on_failure
         self.unwritten_copies: dict[int, bytes] = {}
-        """Payloads of messages that compaction has copied to the end of the log and that are not on disk yet, by log
-        position, in order."""
+        """Messages that compaction has copied to the end of the log, by log position, until the copies are on disk."""
 
     def set_written_position(self, position: i64) -> None:
-        """Note the log position up to which the log is written to its files: messages before it are read from there."""
+        """Set the log position up to which the files are written. Messages before it are read from the files."""
         self._records.end = position
         copies = self.unwritten_copies
         while copies:
@@ -172,8 +173,8 @@ class SequenceLookup:
     ) -> int:
         """Append the live messages of one segment with a priority and sequence in the given ranges to `found`.
 
-        :return: number of the lists, each ordered by sequence, that were appended; from 2 on, `found` must be sorted.
-            Copies in a segment without an index are in no order and count as 2.
+        :return: number of ordered lists that were appended. If a search appends more than one, its caller sorts
+            `found`. A list in no order (copies in a segment without an index) counts as two.
         """
         segment: i64 = extent.segment.number
         index = extent.segment.index

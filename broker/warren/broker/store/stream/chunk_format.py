@@ -1,17 +1,17 @@
 """On-disk format of a stream's segments: encoding of chunks, checksums, and the search for the next chunk after damage.
 
-A segment is a file named by the stream's incarnation and the offset of its first message. It begins with a header
-(`_SEGMENT`); chunks follow. A chunk is a header (`_CHUNK`, then the CRC of its bytes) and a payload, whose CRC stands in
-the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that were
-written for this segment can pass for a header. A batch appends one chunk, or several large ones; a chunk counts whole or
-not at all.
+A segment is a file named by the stream's incarnation (the stream's number in the data folder) and the offset of its
+first message. It begins with a header (`_SEGMENT`); chunks follow. A chunk is a header (`_CHUNK`, then the CRC of its
+bytes) and a payload, whose CRC is in the header. All numbers are little-endian. The CRC of a header has a different
+initial value (seed) in each segment, so that only bytes that were written for this segment can pass for a header. A
+batch appends one chunk, or several large ones. A damaged or incomplete chunk is skipped as a whole.
 
     MESSAGES  count, offset of the first, time in milliseconds; payload: entries, each its length (4) and its bytes
     OFFSETS   count, next offset, time; payload: consumers' stored offsets: length of the name (1), name, offset (8)
     INDEX     the last chunk of a closed segment; payload: places (offset, time, position: 8 each), then the trailer
 
-The trailer (`_TRAILER`) ends the file: position of the INDEX chunk, next offset, time and first offset of the last MESSAGES
-chunk, CRC.
+The trailer (`_TRAILER`) ends the file: position of the INDEX chunk, next offset, time and first offset of the last
+MESSAGES chunk, CRC.
 """
 
 from __future__ import annotations
@@ -115,17 +115,17 @@ class Trailer:
 
     def __init__(self, position: i64, next_offset: i64, timestamp: i64, last_chunk: i64) -> None:
         self.position = position
-        """Position of the INDEX chunk."""
+        """Position of the INDEX chunk in the file."""
         self.next_offset = next_offset
-        """Offset that follows the segment."""
+        """Offset of the first message of the next segment."""
         self.timestamp = timestamp
-        """Time of the last MESSAGES chunk."""
+        """Time of the last MESSAGES chunk in milliseconds since 1970."""
         self.last_chunk = last_chunk
-        """First offset of the last MESSAGES chunk."""
+        """Offset of the first message in the last MESSAGES chunk."""
 
 
 def stream_seed(identity: int, incarnation: int, first: int) -> int:
-    """Return the number with which the CRCs of a segment's headers begin, so that headers of other segments fail.
+    """Return the initial value of the CRCs of a segment's headers, so that headers of other segments fail.
 
     :param identity: the data folder's random number.
     :param incarnation: the unique number of the stream.
@@ -135,12 +135,19 @@ def stream_seed(identity: int, incarnation: int, first: int) -> int:
 
 
 def segment_name(incarnation: int, first: int) -> str:
-    """Return the file name of a segment, made from the stream's incarnation and the offset of its first message."""
+    """Return the file name of a segment.
+
+    :param incarnation: the stream's unique number in the data folder.
+    :param first: offset of the segment's first message.
+    """
     return f"{incarnation:016x}-{first:016x}.stream"
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Return the stream's incarnation and the first offset in a segment's file name; None for any other name."""
+    """Return (incarnation, first offset) from a segment's file name; None for a file that is no segment.
+
+    The incarnation is the stream's unique number in the data folder.
+    """
     stem, dot, suffix = name.partition(".")
     incarnation, dash, first = stem.partition("-")
     if not dot or suffix != "stream" or not dash or len(incarnation) != 16 or len(first) != 16:
@@ -152,13 +159,22 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 
 
 def encode_segment_header(incarnation: int, first: int, seed: int) -> bytes:
-    """Return the header of a segment."""
+    """Return the header with which the file of a segment begins.
+
+    :param incarnation: the stream's unique number in the data folder.
+    :param first: offset of the segment's first message.
+    :param seed: initial value of the header's CRC.
+    """
     header = _SEGMENT.pack(_TITLE, VERSION, 0, incarnation, first)
     return header + _CRC.pack(zlib.crc32(header, seed))
 
 
 def segment_version(data: bytes, seed: int) -> int:
-    """Return the format version in a segment's header; 0 if the header is damaged."""
+    """Return the format version in a segment's header; 0 if the header is damaged.
+
+    :param data: the first bytes of the segment's file.
+    :param seed: initial value of the header's CRC.
+    """
     if len(data) < SEGMENT_HEADER:
         return 0
     if _CRC.unpack_from(data, SEGMENT_HEADER - 4)[0] != zlib.crc32(data[: SEGMENT_HEADER - 4], seed):
@@ -170,13 +186,23 @@ def segment_version(data: bytes, seed: int) -> int:
 def encode_chunk_header(
     kind: int, count: i64, first: i64, timestamp: i64, payload: bytes, seed: int
 ) -> bytes:
-    """Return the header of a chunk with this payload."""
+    """Return the header of a chunk.
+
+    :param kind: MESSAGES, OFFSETS or INDEX.
+    :param count: number of messages, or of entries, in the payload.
+    :param first: offset of the first message; in other kinds of chunks the next offset of the stream.
+    :param timestamp: milliseconds since 1970.
+    :param seed: initial value of the header's CRC.
+    """
     header = _CHUNK.pack(_MAGIC, kind, 0, count, first, timestamp, len(payload), zlib.crc32(payload))
     return header + _CRC.pack(zlib.crc32(header, seed))
 
 
 def decode_chunk_header(data: bytes, at: i64, seed: int) -> ChunkHeader | None:
-    """Return the chunk header at a position of the data; None if no intact header stands there."""
+    """Return the chunk header at a position of the data; None if there is no intact header.
+
+    :param seed: initial value of the header's CRC.
+    """
     if len(data) - at < CHUNK_HEADER:
         return None
     header = data[at : at + CHUNK_HEADER - 4]
@@ -189,7 +215,10 @@ def decode_chunk_header(data: bytes, at: i64, seed: int) -> ChunkHeader | None:
 
 
 def find_chunk(data: bytes, start: i64, seed: int) -> i64:
-    """Return the first position from `start` on with an intact chunk header, or -1."""
+    """Return the first position from `start` on with an intact chunk header; -1 if there is none.
+
+    :param seed: initial value of the header's CRC.
+    """
     at: i64 = data.find(_MAGIC, start)
     while at >= 0:
         if decode_chunk_header(data, at, seed) is not None:
@@ -217,13 +246,23 @@ def decode_sparse_index(payload: bytes) -> SparseIndex:
 
 
 def encode_trailer(position: i64, next_offset: i64, timestamp: i64, last_chunk: i64, seed: int) -> bytes:
-    """Return the trailer of a closed segment, from the attributes of `Trailer` and the seed of its CRC."""
+    """Return the trailer, the last bytes of a closed segment.
+
+    :param position: file position of the INDEX chunk.
+    :param next_offset: offset of the first message of the next segment.
+    :param timestamp: time of the last MESSAGES chunk in milliseconds since 1970.
+    :param last_chunk: first offset of the last MESSAGES chunk.
+    :param seed: initial value of the trailer's CRC.
+    """
     data = _TRAILER.pack(position, next_offset, timestamp, last_chunk)
     return data + _CRC.pack(zlib.crc32(data, seed))
 
 
 def decode_trailer(data: bytes, seed: int) -> Trailer | None:
-    """Return the trailer in the last bytes of a segment; None if it has no intact one."""
+    """Return the trailer in the last bytes of a closed segment; None if they are no intact trailer.
+
+    :param seed: initial value of the trailer's CRC.
+    """
     if len(data) != TRAILER or _CRC.unpack_from(data, TRAILER - 4)[0] != zlib.crc32(
         data[: TRAILER - 4], seed
     ):

@@ -1,4 +1,4 @@
-"""Reading of a stream's segments, a block of chunks at a time; damaged places are skipped and reported."""
+"""Reading of a stream's segments, several chunks at a time; damaged places are skipped and reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warren.broker.store.stream.chunk_format import (
 from warren.broker.store.stream.stream_segment import StreamSegment
 
 READ_SIZE: Final = 512 * 1024
-"""Bytes that are read at a time."""
+"""Approximate bytes of a segment that are read at a time."""
 
 # The ways to give the start of a read.
 BY_POSITION: Final = 0
@@ -50,16 +50,16 @@ class StreamRead:
         self.chunks: list[Chunk] = []
         """The chunks of messages that were read."""
         self.ended = False
-        """The segment has been read up to `end`."""
+        """True if the segment has been read up to `end`."""
         self.segment_removed = False
-        """The segment has been removed."""
+        """True if the segment's file does not exist any more."""
         self.damage: list[tuple[int, str]] = []
-        """Damaged places: file position and description."""
+        """Damaged places, each as (file position, description)."""
         self.error = ""
         """Reason why the segment cannot be read; empty if it can."""
 
     def run(self, files: Files) -> None:
-        """Do the read, in any thread. Failures are noted in `segment_removed` and `error`, not raised."""
+        """Do the read, in any thread. A failure sets `segment_removed` or `error` and raises nothing."""
         try:
             if self.start_by != BY_POSITION:
                 self.position = self._find_start(files)
@@ -98,7 +98,7 @@ class StreamRead:
 
 
 class ChunkScanner:
-    """Reads a segment's chunks, block by block.
+    """Reader of a segment's chunks (batches of messages), from one file position to another.
 
     :param position: file position of the first chunk to read.
     :param end: file position up to which to read.
@@ -107,23 +107,24 @@ class ChunkScanner:
     def __init__(self, segment: StreamSegment, position: i64, end: i64) -> None:
         self.segment = segment
         self.position = position
-        """File position behind the last intact chunk, or behind what was skipped."""
+        """File position up to which the segment was read: the end of the last intact chunk or of skipped bytes."""
         self.end = end
         self.starts: list[int] = []
         """File positions of the chunks that `next_chunks` returned last."""
         self.damage: list[tuple[int, str]] = []
-        """Damaged places: file position and description."""
+        """Damaged places, each as (file position, description)."""
         self.torn: i64 = -1
-        """File position after which no intact chunk has been found; -1 if the last chunk is intact."""
+        """File position of damaged bytes after which there is no intact chunk; -1 if the last chunk read is intact."""
         self.index: i64 = -1
         """File position of the segment's index, once it was read; else -1."""
         self.following: i64 = -1
-        """The offset that follows the segment, once its index was read; else -1."""
+        """Offset of the first message of the next segment, once this segment's index was read; else -1."""
 
     def next_chunks(self, files: Files) -> list[Chunk]:
-        """Return the next intact chunks, read in one block of about `READ_SIZE` bytes.
+        """Return the intact chunks in the next `READ_SIZE` bytes or so.
 
-        The list is also empty if all chunks of the block are damaged: the end is reached when `position` is `end`.
+        The list may be empty before the end, because all of these bytes are damaged. The end is reached when `position`
+        is `end`.
 
         :raises OSError: the segment cannot be read.
         """
@@ -172,7 +173,7 @@ class ChunkScanner:
         return chunks
 
     def _skip(self, files: Files, start: i64, chunks: list[Chunk]) -> list[Chunk]:
-        """Skip the damaged bytes from `start` to the next intact chunk, or to the end, and note them in `damage`.
+        """Skip the damaged bytes from `start` to the next intact chunk, or to the end, and add them to `damage`.
 
         :return: `chunks`: the intact chunks before the damaged bytes.
         """
@@ -199,6 +200,6 @@ class ChunkScanner:
 
 
 ReadSoon = Callable[[StreamRead, Callable[[StreamRead], None]], None]
-"""Runs a read in another thread and calls back on the event loop when it is done."""
+"""Function that does a read in another thread, and then calls the given callback on the event loop."""
 
 __all__ = ["BY_OFFSET", "BY_POSITION", "BY_TIME", "READ_SIZE", "ChunkScanner", "ReadSoon", "StreamRead"]

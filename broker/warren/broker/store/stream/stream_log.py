@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from warren.broker.store.log.log import Log
 
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes after which a chunk is closed."""
+"""Default of the bytes after which a chunk (batch of messages) is closed and the next one is begun."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
 """Bytes of one stream after which a batch is closed, so that the confirms of its first messages are not delayed by
 later messages."""
 SEGMENT_SIZE: Final = 64 * 1024 * 1024
 """Default size of a segment in bytes."""
 MIN_SEGMENT_SIZE: Final = 4096
-"""Least size of a segment in bytes, whatever the stream's arguments are."""
+"""Smallest size of a segment in bytes. A smaller x-stream-max-segment-size-bytes counts as this."""
 MAX_STORED_OFFSETS: Final = 1000
 """Most stored offsets of a stream; beyond that, the ones stored the longest ago are dropped."""
 
@@ -54,7 +54,7 @@ class StreamBatch:
         self.stream = stream
         self.writes: list[StreamWrite] = []
         self.ends: list[tuple[StreamSegment, int]] = []
-        """File position up to which each segment may be read once this batch is on disk."""
+        """Segments that the batch writes to, each with the file position up to which it may be read afterwards."""
         self.chunks: list[Chunk] = []
         """The chunks of messages."""
         self.size: i64 = 0
@@ -67,8 +67,8 @@ class StreamLog:
     :param identity: the data folder's random number, which seeds the checksums.
     :param incarnation: the number that names the stream; no other queue of the data folder has it.
     :param log: the log whose batches write the stream; None keeps the stream in memory.
-    :param write_soon: called instead of the log if there is none; has the stream's appended messages written at the end
-        of this turn of the event loop.
+    :param write_soon: function for a stream without a log: it schedules the writing of the stream's appended messages
+        for the next iteration of the event loop.
     :param now_ms: returns the time in milliseconds since 1970. The times of chunks never go back, even if it does.
     """
 
@@ -92,29 +92,31 @@ class StreamLog:
         self.next_offset: i64 = 0
         """Offset of the next message that is appended."""
         self.committed: i64 = 0
-        """Messages below this offset are on disk; consumers may read them."""
+        """Offset up to which (exclusive) messages are on disk, so that consumers may read them."""
         self.timestamp: i64 = -1
         """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
         self.offsets: dict[bytes, int] = {}
-        """Consumers' stored offsets: by name, the next one to be consumed."""
+        """Stored offsets of consumers: by name, the offset of the next message to deliver."""
         self.deleted = False
         self.has_changes = False
-        """True if the stream is among those with messages or stored offsets for the next batch."""
+        """True if the stream has messages or stored offsets to write with the next batch."""
         self.has_messages = False
         """True if it has messages for the next batch."""
         self.keep_chunks = False
-        """True if a consumer has read up to the end of the stream: `on_committed` gets new chunks with their payloads,
-        so that it need not read them from disk."""
+        """True if a consumer has read up to the end of the stream.
+
+        New chunks are then passed to `on_committed` with their payloads, and are not read from disk for the consumer.
+        """
         self.on_committed: Callable[[list[Chunk]], None] = _ignore
-        """Called with chunks that are on disk now."""
+        """Callback for chunks of messages that are on disk now, so that they may be delivered."""
         self.on_removed: Callable[[list[str]], None] = _ignore
-        """Called with the paths of segments whose files are to be removed."""
+        """Callback that removes the segment files with these paths."""
         self.max_bytes: i64 = -1
         """Greatest size of the stream in bytes; -1 for no limit."""
         self.segment_size: i64 = SEGMENT_SIZE
         """Bytes after which a segment is closed."""
         self.chunk_size: i64 = CHUNK_SIZE
-        """Bytes after which a chunk is closed."""
+        """Bytes after which a chunk (batch of messages) is closed and the next one is begun."""
         self._write_soon = write_soon
         self._now_ms = now_ms
         self._changed: dict[bytes, int] = {}
@@ -179,7 +181,12 @@ class StreamLog:
                 self._write_soon(self)
 
     def store_offset(self, name: bytes, offset: i64) -> None:
-        """Store a consumer's next offset; it is written with the next batch, after the log's `ack_delay` at the latest."""
+        """Store the offset at which a consumer continues. It is written with the next batch.
+
+        If no message causes a batch, the offset is written after the log's `ack_delay`.
+
+        :param name: name under which the offset is stored.
+        """
         if self.deleted:
             return
         self.offsets.pop(name, None)
@@ -193,7 +200,10 @@ class StreamLog:
             self.log.add_pending_stream(self, False)
 
     def take_batch(self) -> Optional[StreamBatch]:  # noqa: UP045
-        """Return what was appended since the last call, for the batch that is being closed; None if nothing was."""
+        """Return the messages and stored offsets appended since the last call, for the batch of the log being closed.
+
+        Return None if there are none.
+        """
         self.has_changes = False
         self.has_messages = False
         if self.deleted:
@@ -208,7 +218,10 @@ class StreamLog:
         return part
 
     def commit(self, part: StreamBatch) -> None:
-        """Note that the stream's part of a batch is on disk, so that consumers may read the messages in it."""
+        """Make the messages of a batch available to consumers, because the batch is on disk.
+
+        :param part: the part of the batch that belongs to this stream.
+        """
         if self.deleted:
             return
         for segment, end in part.ends:
@@ -267,7 +280,11 @@ class StreamLog:
         ends.append((segment, int(segment.position)))
 
     def _segment_for(self, size: i64, first: i64) -> StreamSegment:
-        """Return the segment for a chunk of `size` bytes that begins at offset `first`; begin a new one if necessary."""
+        """Return the segment that takes the next chunk (batch of messages); begin a new one if the last one is full.
+
+        :param size: size of the chunk in bytes.
+        :param first: offset of the chunk's first message.
+        """
         segment = self.segments[-1] if self.segments else None
         if segment is not None and not segment.closed:
             if segment.position + size <= max(self.segment_size, MIN_SEGMENT_SIZE) or segment.timestamp < 0:

@@ -1,4 +1,7 @@
-"""Crash recovery of streams: segments, next offset and stored offsets. Only the last segment of a stream is read whole."""
+"""Crash recovery of streams: segments, next offset and stored offsets.
+
+Only the last segment of a stream is read whole, and others if they are damaged.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 
 @dataclass
 class RecoveredStream:
-    """Segments, next offset, consumers' stored offsets and time of the last chunk of one stream, as found on disk."""
+    """State of one stream as found on disk: segments, next offset, stored offsets and time of the last chunk."""
 
     segments: list[StreamSegment] = field(default_factory=list)
     """The segments, oldest first."""
     next_offset: int = 0
-    """Offset of the next message."""
+    """Offset that the next message appended to the stream gets."""
     timestamp: int = -1
     """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
     offsets: dict[bytes, int] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class StreamRecovery:
     streams: dict[int, RecoveredStream] = field(default_factory=dict)
     """The streams by incarnation."""
     damage: list[str] = field(default_factory=list)
-    """A line for each damaged place."""
+    """Descriptions of the damaged places, one line each."""
     unknown: list[str] = field(default_factory=list)
     """Paths of segments that belong to no known stream."""
 
@@ -78,7 +81,7 @@ def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRec
 
 
 class _StreamScan:
-    """Reads the segments of one stream."""
+    """Scan of the segments of one stream."""
 
     def __init__(self, incarnation: int, files: Files, clean: bool, damage: list[str]) -> None:
         self._incarnation = incarnation
