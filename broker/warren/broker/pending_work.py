@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNREAD_GRACE: Final = 0.05
 """Seconds of real time after which unread bytes of a client are no longer pending work.
 
-A client that has read nothing for so long is taken to wait for something else, perhaps for the clock.
+A client that has read nothing for so long probably waits for something else, such as the virtual clock to advance.
 """
 
 

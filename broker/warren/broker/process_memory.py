@@ -59,7 +59,7 @@ def _limits(cgroups: Path, membership: Path) -> Iterator[int]:
 def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, str]]:
     """Yield folder and file name of each memory limit that applies: the process's own control group and its parents.
 
-    In a container, the root of the hierarchy is the container's own group.
+    The root of the hierarchy is included, because in a container it is the container's own group.
     """
     try:
         lines = membership.read_text().splitlines()

@@ -68,7 +68,7 @@ def call(
 
 
 class _Scattered(dict[str, Any]):
-    """Output of `warren call` for a Scatter, a request to all bound queues: the replies, and the queues without one."""
+    """Output of `warren call` for a Scatter, a request to all bound queues: replies, and queues that sent none."""
 
 
 def _gathered(gathered: GatherResult[Any]) -> _Scattered:

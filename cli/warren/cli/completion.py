@@ -1,7 +1,7 @@
 """`warren completion SHELL`: print a script for shell completion of `warren`.
 
-The script calls `warren completion words` for the candidates of the word that is typed; that imports only the module of the
-command that is typed.
+The script calls `warren completion words`, which prints the candidates for the word being typed. To start fast, that
+imports only the module of the command on the line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ complete -c warren -a '(warren completion words -- (commandline -opc)[2..] (comm
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a completion script, or for `words` the candidates, one on each line."""
+    """Print a completion script; for `warren completion words`, print the candidates, one on each line."""
     parser = CommandParser(
         "warren completion",
         'Print a script that completes warren\'s words: eval "$(warren completion bash)" in ~/.bashrc, '
@@ -80,7 +80,11 @@ def words(typed: Sequence[str]) -> list[str]:
 
 
 def _of_typer(module: Any, before: Sequence[str], last: str) -> list[str]:
-    """Return subcommands, options and choices of the typer application in a module."""
+    """Return the candidates for the last word of a command line from the typer application in a command's module.
+
+    :param before: words between the command and the last word
+    :param last: beginning of the last word
+    """
     applications = [each for each in vars(module).values() if type(each).__name__ == "Typer"]
     if not applications:
         return []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warren.sdk.extend import StopRequest
 
 STATE_SECONDS = 0.5
-"""Seconds between two checks by which a worker process finds out if its App is ready."""
+"""Seconds between two checks in a worker process whether its App is ready."""
 
 service = command_group("Run an App until SIGTERM or SIGINT, then stop it gracefully.")
 
@@ -186,9 +186,9 @@ async def _report_state(app: App, pipe: int) -> None:
 
 
 async def _stop_with_parent(stop: StopRequest) -> None:
-    """Stop gracefully when the supervisor process has ended.
+    """Request a graceful stop when the supervisor process has ended.
 
-    Standard input is a pipe from the supervisor, which is closed when that ends.
+    Standard input is a pipe from the supervisor, which is closed when the supervisor ends.
     """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(

@@ -29,8 +29,7 @@ STEADY_SECONDS: Final = 30.0
 class Worker:
     """A worker process of `warren run`, which is started again when it ends.
 
-    The standard input of the process is a pipe that ends with the supervisor, so that no worker outlives the
-    supervisor.
+    Its standard input is a pipe that is closed when the supervisor ends; the worker then stops, too.
     """
 
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -107,7 +106,10 @@ class Worker:
 
 
 async def _read_states(reading: int) -> AsyncIterator[bytes]:
-    """Yield `READY` or `NOT_READY` each time that the worker has written to its pipe: the state written last."""
+    """Yield the state that a worker has last written to its pipe, READY or NOT_READY, each time that it writes.
+
+    :param reading: file descriptor of the pipe's reading end
+    """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     with os.fdopen(reading, "rb", buffering=0) as pipe:

@@ -1,4 +1,4 @@
-"""argparse parser of the commands that start fast; its errors are one line, with exit status 2."""
+"""Argument parser of the commands that use argparse, not typer, to start fast; its errors are one line, status 2."""
 
 from __future__ import annotations
 

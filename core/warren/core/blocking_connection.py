@@ -101,7 +101,11 @@ class BlockingConnection:
         self.call("connection.open", url.virtual_host.encode(), b"", False, channel=0)
 
     def send(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> None:
-        """Send a method."""
+        """Send a method frame.
+
+        :param name: name of the method, such as `queue.declare`
+        :param values: its arguments, in the order of the specification
+        """
         self.socket.sendall(methods.frame(channel, name, *values))
 
     def call(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> methods.Arguments:

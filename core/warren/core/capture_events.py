@@ -28,16 +28,18 @@ REQUEUED: Final = "requeued"
 EXPIRED: Final = "expired"
 DEAD_LETTERED: Final = "dead_lettered"
 DROPPED: Final = "dropped"
-"""A queue removed the message without an acknowledgement, and no dead-letter exchange routed it to a queue."""
+"""Name of the event: a queue removed the message unacknowledged, and no dead-letter exchange routed it to a queue."""
 PURGED: Final = "purged"
-"""All ready messages of a queue were removed, by a purge or with the queue. The event names no message."""
+"""Name of the event: all ready messages of a queue were purged, or deleted with it. The event names no message."""
 CONSUMING: Final = "consuming"
 CANCELLED: Final = "cancelled"
 STARTED: Final = "started"
 """First event of a source, one run of a process (see `EventBatch`). Without it, the source's first events are lost."""
 STOPPED: Final = "stopped"
-"""Last event of a source that stopped gracefully. If it is absent, the source still runs or crashed, or its last events
-are missing."""
+"""Last event of a source (see `EventBatch`) that stopped gracefully.
+
+Without it, the source still runs, or it crashed, or its last events are lost.
+"""
 
 EVENTS: Final = (
     PUBLISHED,

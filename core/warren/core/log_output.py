@@ -63,7 +63,7 @@ class JsonLines(logging.Formatter):
 
 
 def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | None:
-    """Return the event and its fields, or None for a record whose template does not fit the grammar.
+    """Return (event, fields by name) of a log record; None if its template is not of the form `event=... key=%s`.
 
     The fields come from the record's arguments, not from its text: a value may contain anything. Text, numbers and
     booleans keep their types; any other value is converted to text.

@@ -228,7 +228,7 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
 
 
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
-    """Encode a content header and a body as two frames of `channel`. An empty body gets no frame."""
+    """Encode a content header's payload and a body as two frames of a channel; an empty body gets no frame."""
     head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"
     if not body:
         return head
@@ -257,7 +257,7 @@ def body_size(content: bytes) -> i64:
 
 
 def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
-    """Encode the content as frames of `channel`, with a body frame for each part that fits into `frame_max` bytes."""
+    """Encode a message's content as frames of a channel, with as many body frames as `frame_max` (bytes) requires."""
     header = header_payload(content)
     body = body_payload(content)
     room: i64 = frame_max - 8

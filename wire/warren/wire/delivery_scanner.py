@@ -15,7 +15,7 @@ RETURN: Final = 50
 GET_OK: Final = 71
 GET_EMPTY: Final = 72
 MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN, GET_OK))
-"""Methods that a broker sends with content, as `class << 16 | method`."""
+"""Methods that a broker sends with content, as `class id << 16 | method id`."""
 CONFIRMS: Final = frozenset(BASIC << 16 | method for method in (ACK, NACK))
 BLOCKED: Final = 10 << 16 | 60
 UNBLOCKED: Final = 10 << 16 | 61
@@ -25,7 +25,7 @@ HEADER: Final = 2
 BODY: Final = 3
 END: Final = 0xCE
 OVERHEAD: Final = 8
-"""Bytes of a frame besides its payload."""
+"""Bytes of a frame without its payload: type, channel, size and end octet."""
 SMALLEST_LIMIT: Final = 4096
 """Largest frame, in bytes, that is allowed before frame-max is negotiated (frame-min-size, AMQP 0-9-1 section 1.2)."""
 LARGEST_BODY: Final = 512 * 1024 * 1024
@@ -76,7 +76,7 @@ class ConnectionListener(Protocol):
 
 
 class IncompleteMessage:
-    """A message of which some frames have been received and others are missing."""
+    """Message whose frames have been received only in part."""
 
     __slots__ = ("body", "header", "method", "size")
 

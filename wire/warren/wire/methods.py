@@ -127,7 +127,7 @@ _FRAME = struct.Struct(">BHI")
 
 
 class Arguments(dict[str, Argument]):
-    """Decoded fields of a method by name, with one accessor for each type."""
+    """Decoded arguments of an AMQP method by name, with one accessor for each type."""
 
     def flag(self, name: str) -> bool:
         return self[name] is True

@@ -125,7 +125,7 @@ def _joined(headers: Property) -> bytes:
 
 
 def present_properties(flags: int) -> tuple[tuple[str, str], ...]:
-    """Return name and kind (`short`, `octet`, `u64`, `table`) of the properties that the flags announce, in order."""
+    """Return (name, kind) of each property that the flags announce; kinds are `short`, `octet`, `u64` and `table`."""
     found = _PRESENT.get(flags)
     if found is None:
         found = tuple((name, kind) for flag, name, kind in _ORDER if flags & flag)

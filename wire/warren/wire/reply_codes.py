@@ -50,7 +50,10 @@ TEXT_LIMIT = 255
 
 
 def reply_text(code: Reply, explanation: str) -> str:
-    """Return `NAME - explanation`, as RabbitMQ formats it. A text of more than 255 bytes is cut and ends with `...`."""
+    """Return the reply text `NAME - explanation`, with the name of the code, as RabbitMQ formats it.
+
+    A text of more than 255 bytes is cut and ends with `...`.
+    """
     # The explanation may quote a name that is not UTF-8 (its bytes are surrogates), and the cut may split a character.
     text = f"{code.name} - {explanation[: TEXT_LIMIT + 1]}".encode(errors="replace")
     if len(text) <= TEXT_LIMIT:
@@ -81,8 +84,8 @@ class AmqpError(Exception):
     """Protocol error of a peer. It closes the channel or the connection.
 
     :param explanation: reply text after the name of the code
-    :param class_id: class of the method that failed; 0 if none did
-    :param method_id: its id in the class; 0 if none failed
+    :param class_id: class id of the method that failed, for the close method; 0 if none failed
+    :param method_id: method id of the method that failed; 0 if none failed
     """
 
     def __init__(self, code: Reply, explanation: str, class_id: int = 0, method_id: int = 0) -> None:

@@ -45,7 +45,7 @@ class Measurement:
     processor: float | None
     """Processor time of the broker in the measured span, in seconds; None if its process id is unknown."""
     span: float
-    """Seconds over which `processor` was measured."""
+    """Length in seconds of the span over which the broker's processor time was measured."""
 
 
 def measure(load: Load, broker_pid: int | None = None) -> Measurement:

@@ -152,18 +152,18 @@ class ConfirmCounter:
 def sequence_prefix(run: int, publisher: int) -> int:
     """Return the first eight bytes of a publisher's message bodies as a number, with sequence number 0.
 
-    From the top, it has 11 bits for the run, 12 for the publisher, and 40 for the sequence number, to be added.
+    The number has 11 bits for the run, then 12 for the publisher, then 40 to which a sequence number is added.
     """
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
 
 def u32(data: bytes, at: i64) -> i64:
-    """Read four bytes at `at` as an unsigned number, without creating an object."""
+    """Return the four bytes from `data[at]` on as an unsigned big-endian number, without creating an object."""
     return i64(data[at]) << 24 | i64(data[at + 1]) << 16 | i64(data[at + 2]) << 8 | i64(data[at + 3])
 
 
 def u64(data: bytes, at: i64) -> i64:
-    """Read eight bytes at `at` as a number, which must be below 2**63."""
+    """Return the eight bytes from `data[at]` on as a big-endian number, which must be below 2**63."""
     return (u32(data, at) & 0x7FFFFFFF) << 32 | u32(data, at + 4)
 
 
@@ -176,7 +176,7 @@ class DeliveryChecker:
     """Parser of a consumer's input: checks and counts deliveries, and encodes the acknowledgements."""
 
     def __init__(self, run: int, publishers: int, ack_every: int, channel: int, queues: int = 1) -> None:
-        """Expect deliveries of one run.
+        """Create the checker for the deliveries of one run to one consumer.
 
         :param run: identifier of the run; messages of other runs are only counted
         :param publishers: number of publishers; sequence numbers are checked for each
@@ -198,7 +198,7 @@ class DeliveryChecker:
         self.empty: i64 = 0
         """Number of basic.get-empty received."""
         self.queue: i64 = 0
-        """Number of the queue that the message being received comes from."""
+        """Number of the queue, from 0 on, that the message being received comes from."""
         self.counts = [0] * publishers
         self.sums = [0] * publishers
         self.highest = [0] * (publishers * queues)
@@ -221,7 +221,7 @@ class DeliveryChecker:
         self.missing: i64 = 0
         """Bytes of the body being received that have not arrived yet."""
         self.fresh = False
-        """True if the next body frame is the first of its message."""
+        """True if the next body frame is the first of its message, which begins with the sequence number."""
 
     def feed(self, data: bytes, now: i64) -> None:
         """Parse bytes received at the time `now` (nanoseconds), and check the deliveries in them."""
@@ -318,7 +318,7 @@ class DeliveryChecker:
             self.latest_count = self.latest_sum = 0
 
     def complete(self) -> None:
-        """Count a completely received message, and acknowledge if `ack_every` messages are unacknowledged."""
+        """Count a completely received message, and call `acknowledge` if `ack_every` messages are unacknowledged."""
         self.count += 1
         if self.ack_every:
             self.unacked += 1

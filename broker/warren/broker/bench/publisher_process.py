@@ -22,7 +22,7 @@ from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire.amqp_url import parse_url
 
 WRITE = 1 << 18
-"""Bytes of publishes that are written at once; a longer message is written alone."""
+"""Most bytes of encoded publishes in one write to the socket; a longer message is written alone."""
 
 
 def publisher(pipe: Connection, load: Load, index: int) -> None:
@@ -78,7 +78,7 @@ class _Publishing:
         self.batch = batch
         self.view = memoryview(batch.data)
         self.at = 0
-        """Index of the next message in the buffer."""
+        """Index, in the ring buffer of encoded messages, of the message to send next."""
         self.max_per_write = max(1, min(batch.capacity, WRITE // batch.length))
         self.confirms = confirms
         self.schedule = schedule
@@ -113,7 +113,7 @@ class _Publishing:
         self.confirming.sample(now, self.confirms.settled)
 
     def _room(self, now: int) -> tuple[int, float]:
-        """Return how many messages may be sent now and, if none, the seconds until the rate limit allows one.
+        """Return (messages that may be sent now, seconds to wait until the rate limit allows one, if there are none).
 
         (0, 0) means that too many publishes are unconfirmed (see `Load.window`): confirms have to be awaited first.
         """

@@ -20,7 +20,7 @@ from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 READ_SIZE = 1 << 18
 """Most bytes that one socket read returns."""
 STALL_SECONDS = 30.0
-"""Seconds without progress of a worker after which the run fails."""
+"""Seconds that a worker may wait to read from or write to the broker; after them, the run fails."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ class RateMeter:
 def set_timeouts(connection: BlockingConnection, read_seconds: float) -> None:
     """Set the timeout of socket reads to `read_seconds`, and of writes to `STALL_SECONDS` (30 s).
 
-    The kernel enforces them except for TLS: a timeout of Python's socket costs one more system call for each read and write.
+    Except for TLS they are socket options of the kernel, because a timeout of Python's socket costs one more system
+    call for each read and write.
     """
     if isinstance(connection.socket, ssl.SSLSocket):
         connection.socket.settimeout(read_seconds)

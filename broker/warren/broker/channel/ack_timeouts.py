@@ -72,7 +72,7 @@ class AckDeadlines:
         self._timer: Timer | None = None
 
     def on_delivery(self, tag: int) -> None:
-        """Record the time of a delivery, and start the timer if it is not running."""
+        """Record the time of a delivery, by its delivery tag, and start the timer if it is not running."""
         now = self._channel.vhost.clock.now()
         groups = self._groups
         last = groups[-1] if groups else None

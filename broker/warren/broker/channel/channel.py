@@ -73,7 +73,7 @@ class Channel:
     lowest_tag: i64 = 1
     """Lower bound of the unacknowledged delivery tags: none below it is unacknowledged."""
     writable_epoch: i64 = -1
-    """Value of `VirtualHost.routing_epoch` at which `writable` is valid."""
+    """Value of `VirtualHost.routing_epoch` when the cache `writable` was filled; at any other value it is outdated."""
     has_topic_permissions: bool = False
     """True if topic permissions restrict the user's routing keys on some topic exchange."""
     confirming: bool = False
@@ -100,7 +100,7 @@ class Channel:
         self.replies: Optional[Queue] = None  # noqa: UP045
         """Queue of the channel's direct reply-to consumer; None without one."""
         self.writable: dict[bytes, bool] = {}
-        """Exchanges that the user may publish to, by name: a cache that is valid for `writable_epoch`."""
+        """Cache of checked permissions: names of exchanges that the user may publish to (see `writable_epoch`)."""
         self.capture = vhost.capture
         self.origin = ""
         """Name of the connection in recorded life-cycle events of messages; empty if the virtual host records none."""
@@ -359,13 +359,13 @@ class Channel:
         return messages
 
     def release(self, consumer: Consumer) -> None:
-        """Decrease the counts of unacknowledged deliveries of a consumer and its channel by one."""
+        """Decrease the counts of unacknowledged deliveries of a consumer and its channel by one, after a settlement."""
         if isinstance(consumer, Subscription):
             consumer.unacked -= 1
             self.outstanding -= 1
 
     def wake(self, consumer: Consumer) -> None:
-        """Resume a consumer that reached its prefetch limit, if it may get messages again.
+        """Resume a suspended consumer, if it may get messages again: it is below its prefetch limit.
 
         If the whole channel has a prefetch limit, its other consumers are resumed, too.
         """
@@ -473,7 +473,10 @@ def tag_of(consumer: Consumer) -> bytes:
 
 
 def unknown_tag(tag: i64, method: i64) -> AmqpError:
-    """Return the error of an acknowledgement or rejection whose delivery tag is not unacknowledged."""
+    """Return the error 406 of an acknowledgement or rejection whose delivery tag is not unacknowledged.
+
+    :param method: method id of ACK, NACK or REJECT, to report to the client in the error.
+    """
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"unknown delivery tag {int(tag) % 2**64}", BASIC, int(method)
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from warren.broker.model.message import Message
 
 TIMESTAMPS: Final = ("off", "missing", "always")
-"""Values of the setting `timestamps`."""
+"""Values of the setting `timestamps`: to which published messages the broker adds a timestamp."""
 HEADER: Final = "timestamp_in_ms"
 
 

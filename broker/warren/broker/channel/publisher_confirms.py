@@ -39,11 +39,11 @@ class PublisherConfirms:
     """
 
     published: i64 = 0
-    """Number of the last publish."""
+    """Number of the last publish, counted from 1 since confirm.select."""
     ready: i64 = 0
-    """Number up to which all publishes may be confirmed, or have been."""
+    """Number of the publish up to which all may be confirmed now, or have been confirmed."""
     sent: i64 = 0
-    """Number up to which all publishes have been confirmed or refused."""
+    """Number of the publish up to which basic.ack or basic.nack was sent for all."""
     flush_scheduled: bool = False
     """True if the next flush of the connection sends confirms of the channel."""
     waiting: bool = False
@@ -52,7 +52,7 @@ class PublisherConfirms:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.ranges: deque[ConfirmRange] = deque()
-        """Publishes that wait for the log, and later ones whose confirms must not overtake theirs."""
+        """Publishes that are not confirmed before the log is on disk, and later ones, whose confirms have to follow."""
         self.captured: Optional[deque[tuple[bytes, Optional[str]]]] = None  # noqa: UP045
         """(exchange, message id) of each unconfirmed publish, in order; None if no life-cycle events are recorded."""
 

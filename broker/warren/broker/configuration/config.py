@@ -60,7 +60,7 @@ class BrokerConfig:
         `"always"` (also each acknowledgement) or `"off"` (never: confirmed messages survive a killed process, but not a
         power cut).
     :param compat: RabbitMQ version whose reply codes and texts are used where versions differ: `"4"` or `"3.10"`.
-    :param strict: refuse what RabbitMQ 4.3 refuses; otherwise it is allowed and logged once.
+    :param strict: refuse operations that RabbitMQ 4.3 refuses; if off, carry them out, and log each kind once.
     """
 
     data_dir: Path | None = None

@@ -1,4 +1,4 @@
-"""Loader of the configuration from defaults, files, environment variables and flags; each overrides those before."""
+"""Loader of the configuration from defaults, files, environment variables, flags: each overrides those before it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class GroupedLines:
 
 
 def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Read rabbitmq.conf. Return the settings, and the keys without meaning for Warren, each with its line.
+    """Read rabbitmq.conf. Return the settings, and the ignored keys, each as text with its line number.
 
     :raises UsageError: if the file cannot be read, or with the number of a line that RabbitMQ would refuse
     """

@@ -32,8 +32,8 @@ Settings = dict[str, SettingValue]
 class RunConfig:
     """Configuration of `warren broker`: the broker's and the log's settings, with their origins.
 
-    :param origins: origin of each setting by name; settings without one have their defaults.
-    :param ignored: names of settings without meaning for Warren, by their source: a file, or "environment".
+    :param origins: origin of each value that is no default, by the name of the setting.
+    :param ignored: names of RabbitMQ's settings that Warren ignores, by their source: a file, or "environment".
     """
 
     broker: BrokerConfig

@@ -1,4 +1,4 @@
-"""Connection of one client: frames and content in, frames out, and pauses of either direction."""
+"""Connection of one client: reading and writing of frames, and pauses of either direction."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SERIALS: Final = itertools.count(1)
 
 
 class Connection:
-    """Connection of one client: frames and content in, frames out, and pauses of either direction.
+    """Connection of one client: reading and writing of frames, and pauses of either direction.
 
     Its `phase` changes in `lifecycle` alone, which also handles the methods that are not on the hot path.
     """
@@ -104,7 +104,7 @@ class Connection:
     has_received: bool = False
     """True if bytes were received since the last check for missing heartbeats."""
     out_bytes: i64 = 0
-    """Number of bytes in `out`."""
+    """Bytes of output that have yet to be written (sum of the sizes of `out`)."""
     frame_max: i64 = INITIAL_FRAME_MAX
     position: i64 = 0
     """Position in `buffer` up to which frames have been processed."""
@@ -140,9 +140,9 @@ class Connection:
         self.last_target: Optional[PublishTarget] = None  # noqa: UP045
         """Decoded method frame of the last basic.publish, reused if the next one is the same."""
         self.last_header = b""
-        """Header frame and first bytes of the body frame of the last publish, compared with those of the next.
+        """Header frame and frame head of the body of the last publish, to reuse its parsed properties.
 
-        If both are equal, the parsed properties are reused. Empty if the next publish is unlikely to repeat them.
+        They are reused if the next publish begins with the same bytes. Empty if its properties differ per message.
         """
         self.last_body_size: i64 = 0
         self.properties = RoutingProperties()
@@ -532,7 +532,7 @@ class Connection:
             self.node.flush_later(self)
 
     def append_confirm(self, data: bytes) -> None:
-        """Append a basic.ack or basic.nack frame to the output, while `flush` is about to write it."""
+        """Append a basic.ack or basic.nack frame to the output without scheduling a flush: `flush` is the caller."""
         self.out.append(data)
         self.out_bytes += len(data)
 

@@ -25,10 +25,10 @@ MAX_TEXT_HEADER: Final = 107
 MAX_BINARY_HEADER: Final = 1024
 """Most bytes accepted behind the first 16 of a version 2 header: 36 for addresses, the rest for extensions."""
 ACCEPT_PAUSE: Final = 0.2
-"""Seconds without accepting connections after the system could not provide another socket."""
+"""Seconds to stop accepting connections after the system refused another socket, for example at its limit of files."""
 
 ProtocolFactory = Callable[[str], asyncio.BaseProtocol]
-"""Factory of the asyncio protocol for a connection whose client has the given address."""
+"""Function that makes the asyncio protocol of a connection, given the address of the client."""
 ReadExactly = Callable[[int], Awaitable[bytes]]
 
 

@@ -1,8 +1,8 @@
 """Reading of sockets without TLS directly after the poll, bypassing asyncio's handles and transports.
 
-The reason is latency: a message that arrives after a pause finds cold CPU caches, and then each step takes ten times as
-long as under load. asyncio's steps (a list of keys, a handle, a context, two calls of a transport) took half of the
-time until the message was forwarded.
+The reason is latency. A message that arrives after a pause finds cold CPU caches: each step then takes ten times as
+long as under load, and asyncio's own steps (a list of keys, a handle, a context, two calls of a transport) took half
+of the time until the message was forwarded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READABLE: Final = 1
 MOST_EVENTS: Final = 256
 """Most events that one poll returns; further ones are returned by the next poll."""
 READ_BYTES: Final = 128 * 1024
-"""Most bytes read from one socket before the others get their turn."""
+"""Most bytes read from one socket before other sockets are read."""
 LARGE_READ_BYTES: Final = 512 * 1024
 """Most bytes read at once in the middle of a large frame, where a read contains few frames."""
 THROTTLED_READ_BYTES: Final = 16 * 1024

@@ -36,7 +36,7 @@ def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
 
 
 def contains_kind(found: list[tuple[Path, Json]], kind: str) -> bool:
-    """Return True if any of the files that were read defines objects of a kind.
+    """Return True if any of the files that were read defines an object of a kind, such as a user.
 
     :param found: files and their contents, from `read_definitions`
     :param kind: top-level key of definitions, such as "users"

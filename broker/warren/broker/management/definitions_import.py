@@ -56,7 +56,7 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
 
 
 class StoppedClock:
-    """Clock of the metadata copy on which an import is tried: no timer ever fires."""
+    """Clock, whose timers never fire, for the copy of the broker's metadata on which an import is tried first."""
 
     def now(self) -> float:
         return 0.0
@@ -107,7 +107,7 @@ class Definition:
         return value
 
     def tags(self, fields: dict[str, Json]) -> list[str]:
-        """Return the field `tags`: a list of texts, or one text with commas."""
+        """Return the field `tags` as a list; a file contains a list of texts, or one text with commas between tags."""
         value = fields.get("tags") or []
         found = value.split(",") if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):

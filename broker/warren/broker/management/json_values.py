@@ -70,5 +70,5 @@ def connection_id(connection: Connection) -> str:
 
 
 def channel_id(channel: Channel) -> str:
-    """Return the identifier of a channel for listings."""
+    """Return the identifier of a channel for the item `pid` of list_channels."""
     return f"<channel.{int(channel.connection.serial)}.{int(channel.number)}>"

@@ -44,7 +44,7 @@ class UnackedCounts:
         self.in_memory = ZERO
         self.persistent = ZERO
         self.memory_bytes = 0
-        """Approximate memory of those messages whose content is in memory, in bytes, properties included."""
+        """Approximate memory of all these messages in bytes; for a content that is paged out, without the content."""
 
     def add(self, message: Message, durable: bool) -> None:
         one = MessageCount(1, int(message.body_size))

@@ -28,13 +28,13 @@ FORMATTERS: Final = ("table", "json", "csv", "pretty_table")
 
 @dataclass
 class CommandLine:
-    """Parsed command line of `warren ctl`: the verb, its arguments, and the general options."""
+    """Parsed command line of `warren ctl`: the verb, its arguments, and the options that every verb takes."""
 
     verb: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments of the verb, by name."""
     general: dict[str, Any] = field(default_factory=dict)
-    """General options, by name."""
+    """Values of the options that every verb takes, such as `--timeout`, by name."""
 
     @property
     def formatter(self) -> str:
@@ -43,7 +43,7 @@ class CommandLine:
 
     @property
     def timeout(self) -> float:
-        """Timeout in seconds; 0 is no limit."""
+        """Seconds to wait for the broker (option `--timeout`); 0 is no limit."""
         return float(self.general.get("timeout", 60.0))
 
 

@@ -17,7 +17,7 @@ class Option:
 
     @property
     def argument(self) -> str:
-        """Name of the argument in the request."""
+        """Name of the option's value among the arguments of the request, with `_` for `-`."""
         return self.name.replace("-", "_")
 
 
@@ -36,12 +36,12 @@ class Verb:
     options: tuple[Option, ...] = ()
     announce: str = ""
     done: str = ""
-    """Line that is printed after success."""
+    """Line that is printed after the verb has succeeded; empty for none."""
     vhost: bool = False
 
     @property
     def usage(self) -> str:
-        """Options and arguments, for the help."""
+        """Usage of the verb's options and arguments for the help, such as `[-p VHOST] NAME`."""
         words = ["-p VHOST"] if self.vhost else []
         words += [f"--{o.name}" if o.flag else f"--{o.name} {o.name.upper()}" for o in self.options]
         parts = [f"[{word}]" for word in words]

@@ -167,13 +167,13 @@ def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
 
 
 def basic_reject(context: MethodContext) -> None:
-    """Requeue or dead-letter one message."""
+    """Process basic.reject: requeue or dead-letter one message."""
     arguments = context.arguments
     context.channel.reject(arguments.number("delivery_tag"), False, arguments.flag("requeue"), REJECT)
 
 
 def basic_nack(context: MethodContext) -> None:
-    """Requeue or dead-letter one message, or with `multiple` all up to its tag."""
+    """Process basic.nack: requeue or dead-letter one message, or with `multiple` all up to its delivery tag."""
     arguments = context.arguments
     context.channel.reject(
         arguments.number("delivery_tag"), arguments.flag("multiple"), arguments.flag("requeue"), NACK

@@ -62,7 +62,7 @@ class MethodContext:
         return self.channel.last_queue
 
     def stripped_queue_name(self) -> bytes:
-        """Return the queue name like `queue_name`, without CR and LF, which RabbitMQ removes in some methods."""
+        """Return the result of `queue_name` without CR and LF, which RabbitMQ removes in some methods."""
         return self.queue_name().translate(None, LINE_ENDS)
 
     def queue(self, operation: str = "") -> Queue:
@@ -81,6 +81,7 @@ class MethodContext:
         """Check that the user may write to the destination and read from the source of a binding.
 
         :param kind: type of the destination: `queue` or `exchange`.
+        :param routing_key: routing key of the binding, for the topic permission on the source.
         :raises AmqpError: 403 if the user may not, or if source or destination is the default exchange.
         """
         self.authorization.check(WRITE, kind, destination)

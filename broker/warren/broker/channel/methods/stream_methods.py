@@ -60,7 +60,7 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
 
 
 def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
-    """Return the offset and the Unix time in ms from which a stream consumer reads.
+    """Return (offset, Unix time in milliseconds) from which a stream consumer reads.
 
     The time is -1 unless the consumer asked to start at a time; then the offset is the first of the stream.
 
@@ -111,6 +111,7 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
 def not_supported(feature: str, described: str) -> AmqpError:
     """Return the error of a feature that streams do not support.
 
+    :param feature: method or option that streams do not support, as the error text names it.
     :param described: description of the stream for error texts.
     """
     return AmqpError(Reply.NOT_IMPLEMENTED, f"{feature} not supported by stream queues {described}")

@@ -44,7 +44,7 @@ def exchange_declare(context: MethodContext) -> None:
 
 
 def exchange_delete(context: MethodContext) -> None:
-    """Delete an exchange; with `if_unused`, only without bindings."""
+    """Delete an exchange; with `if_unused`, only if nothing is bound to it."""
     name = context.exchange_name()
     if name and not name.startswith(b"amq."):
         context.authorization.check(CONFIGURE, "exchange", name)
@@ -53,7 +53,7 @@ def exchange_delete(context: MethodContext) -> None:
 
 
 def exchange_bind(context: MethodContext) -> None:
-    """Bind an exchange to another."""
+    """Bind an exchange (destination) to another (source)."""
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
     context.declarations.bind(
@@ -66,7 +66,7 @@ def exchange_bind(context: MethodContext) -> None:
 
 
 def exchange_unbind(context: MethodContext) -> None:
-    """Remove a binding between two exchanges. A missing one is no error."""
+    """Remove a binding between two exchanges; a missing binding is no error."""
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
     context.declarations.unbind(
@@ -129,7 +129,7 @@ def queue_bind(context: MethodContext) -> None:
 
 
 def queue_unbind(context: MethodContext) -> None:
-    """Remove a queue's binding. A missing one is no error."""
+    """Remove a binding of a queue to an exchange; a missing binding is no error."""
     arguments = context.arguments
     name, source = context.stripped_queue_name(), context.exchange_name()
     direct_reply_to.refuse_binding(context, name)
@@ -151,7 +151,7 @@ def queue_purge(context: MethodContext) -> None:
 
 
 def queue_delete(context: MethodContext) -> None:
-    """Delete a queue, and reply with the number of its messages. A missing one is no error."""
+    """Delete a queue, and reply with the number of its messages; a missing queue is no error."""
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
     count, cancelled = 0, list[bytes]()

@@ -32,7 +32,7 @@ RECEIVED_AT is that of tcpi_bytes_received, SEGMENTS_AT that of tcpi_data_segs_i
 
 
 def address(connection: Connection, own: bool) -> tuple[str, int | str]:
-    """Return host and port of the broker's end of a connection if `own` is true, else of the client's end."""
+    """Return (host, port) of the broker's end of a connection if `own` is true, else of the client's end."""
     found = connection.transport.get_extra_info("sockname" if own else "peername")
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 DEFINITIONS_PER_TURN: Final = 100
-"""Definitions that are processed in a row before the event loop runs again: a few milliseconds."""
+"""Definitions that are processed in a row before the event loop runs again; they take a few milliseconds."""
 
 
 async def export_definitions(management: Management, _: Request) -> Json:

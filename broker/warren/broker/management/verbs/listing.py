@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Object = TypeVar("Object")
 
 ROWS_PER_TURN: Final = 200
-"""Objects that are listed in a row before the event loop runs again: a few milliseconds."""
+"""Objects that are listed in a row before the event loop runs again; they take a few milliseconds."""
 
 
 def select_columns(
@@ -85,7 +85,7 @@ async def build_rows(
 
 
 def _vhost(management: Management, request: Request) -> VirtualHost | None:
-    """Return the virtual host that the request names; None if unknown, for which RabbitMQ lists nothing."""
+    """Return the virtual host that the request names; None if unknown: the verb then lists nothing, as in RabbitMQ."""
     topology = management.node.vhosts.get(request.vhost())
     return topology.vhost if topology is not None else None
 
