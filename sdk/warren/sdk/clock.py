@@ -11,7 +11,7 @@ from warren.sdk.protocols import Clock, Timer
 
 
 class SystemClock:
-    """Real time: a `Clock` of `time.time` and the running event loop."""
+    """Clock of the machine: the time of `time.time`, and timers of the running event loop."""
 
     def now(self) -> float:
         return time.time()
@@ -24,9 +24,9 @@ class SystemClock:
 
 
 class AppClock:
-    """The clock of an App and its patterns, which asks another clock for the time.
+    """Clock of an App and its patterns, which takes the time from another clock.
 
-    A test replaces that other clock with `follow`; all parts of the App keep this object.
+    Parts of the App keep this object; a test replaces only the clock behind it, with `follow`.
     """
 
     now: Callable[[], float]
@@ -37,7 +37,7 @@ class AppClock:
         self.follow(clock)
 
     def follow(self, clock: Clock) -> None:
-        """Take the time from another clock from now on. Only while the App does not run."""
+        """Take the time from `clock` from now on. Call this only while the App does not run."""
         self.followed: Clock = clock
         # The bound methods of the clock, so that a call costs no more than a call of the clock itself.
         self.now, self.call_at, self.sleep = clock.now, clock.call_at, clock.sleep

@@ -229,7 +229,10 @@ class Fault(RemoteError, Generic[Details]):
 
 
 class NoServer(CallError):
-    """The request's queue does not exist, so that nobody serves it. Raised at once, not after the deadline."""
+    """The broker returned the request as unroutable: its queue does not exist, or no queue is bound for it.
+
+    Raised at once, not after the deadline.
+    """
 
     retryable: bool = True
     outcome: Outcome = "refused"
@@ -243,7 +246,10 @@ class CallTimeout(CallError):
 
 
 class HandlerOutcome(Exception):
-    """Raised by a handler (or `Once`) to choose the outcome of its message; not a failure, and not retried."""
+    """Base class of the exceptions with which a handler (or `Once`) chooses the outcome of its message.
+
+    They are not failures, and the message is not retried in this process.
+    """
 
     counted_as: ClassVar[str]
 
@@ -261,10 +267,10 @@ class Ack(HandlerOutcome):
 
 
 class RetryLater(HandlerOutcome):
-    """Redeliver the message later: after `after`, or without it after the next delay of the retry policy.
+    """Redeliver the message later: after the time `after`, or without it, after the next delay of the retry policy.
 
-    With `after` the number of redeliveries has no limit; `delivery.attempt` counts them. If the policy has no delay left,
-    the message is dead-lettered.
+    With `after` the number of redeliveries has no limit; `delivery.attempt` counts them. Without it, a
+    message for which the policy has no delay left is dead-lettered.
 
     :param after: a `timedelta`, seconds, or a text such as `5s`.
     """
@@ -290,7 +296,7 @@ class Undecodable(HandlerOutcome):
 
 
 class UnknownContentType(ValueError):
-    """The type of the handler cannot be decoded from the `content_type` of the message."""
+    """The `content_type` of the message is not one from which the handler's type can be decoded."""
 
 
 class DeadLetter(HandlerOutcome):

@@ -6,9 +6,10 @@ import logging
 
 
 class Printable(logging.Filter):
-    """Replaces bytes that are not UTF-8, which strings of foreign messages may contain as surrogates, by `\\udce9`.
+    """Logging filter that replaces bytes that are not UTF-8 by escapes such as `\\udce9`.
 
-    A handler that writes UTF-8 would fail on them, and lose the record.
+    Strings from foreign messages may contain such bytes, as surrogates; a handler that
+    writes UTF-8 would fail on them and lose the record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -95,10 +95,10 @@ class HandleMiddleware(Protocol):
 
 
 class Once(Protocol):
-    """Idempotency of a handler, `once=`: run it at most once with effect for each key, store its result, return it again.
+    """Idempotency of a handler, `once=`: let it take effect at most once for each key, and store its result.
 
-    A duplicate returns the stored result without running the handler. While another consumer has claimed the key and
-    still handles the message, wait, or raise `Requeue` to try again later.
+    For a duplicate, the stored result is returned without running the handler. While another consumer still handles a
+    message with that key, `run` waits, or raises `Requeue` to try again later.
     """
 
     def register(self, app: App) -> None:
@@ -132,13 +132,13 @@ class RetryPolicy(Protocol):
 
     @property
     def delays(self) -> Collection[timedelta]:
-        """All delays that `delay` may return: their topology is declared at the start,
-        that of any other delay at its first use.
+        """All delays that `delay` may return. Queues that the delay backend needs for these are declared at the start
+        of the App, and for any other delay at its first use.
         """
         ...
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
-        """Return the attempts in this process, as a new tenacity object; it must reraise the last error.
+        """Return a new tenacity object that makes the attempts in this process; it must reraise the last error.
 
         :param clock: the clock of the App; waits use its `sleep`.
         """
@@ -166,8 +166,11 @@ class DelayBackend(Protocol):
         ...
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        """Publish a copy that arrives in `queue` after that time, with `warren-attempt` one higher.
+        """Publish a copy of the message that arrives in `queue` after that time,
+        with the header `warren-attempt` one higher.
 
-        Returns after the broker's confirm; the original is acknowledged then. Raises `PublishError`.
+        Returns after the broker's confirm; the caller then acknowledges the original.
+
+        :raises PublishError: if the copy was not confirmed.
         """
         ...

@@ -10,11 +10,11 @@ from warren.sdk import Clock, Delivery, Timer, current_delivery
 
 
 class HandlerClock:
-    """Clock that Apps under test use. It counts the sleeping handlers by queue, so that the test harness does not wait
-    for them as for running ones.
+    """Clock that Apps under test use. It counts the sleeping handlers by queue, so that the test
+    harness does not wait for them as it does for running ones.
 
-    It follows the clock of the test environment: a handler that awaits its `sleep` continues when the test has advanced
-    the time far enough.
+    It follows the clock of the test environment: a handler that awaits its `sleep`
+    continues when the test has advanced the time far enough.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -22,7 +22,7 @@ POLL_SECONDS: Final = 0.01
 
 
 class TestEnvironment(Protocol):
-    """Broker and clock of a test, with the means to let time pass and to wait until all work is done.
+    """Broker and clock of a test, with methods to let time pass and to wait until the broker and the Apps are idle.
 
     :ivar patience: seconds of real time that handlers and publishes may take before `settle` fails.
     """
@@ -46,11 +46,16 @@ class TestEnvironment(Protocol):
         ...
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` of the test's time pass, and wait until all work that fell due has been done."""
+        """Let `seconds` of the test's time pass, and wait until all handlers
+        and publishes that this started have finished.
+        """
         ...
 
     async def settle(self) -> None:
-        """Wait until all work that is due has been done.
+        """Wait until the broker and the Apps are idle.
+
+        They are idle when no message can be delivered now, no handler runs (except sleeping ones),
+        and the next timer is in the future of the test's time.
 
         :raises Unsettled: if it takes longer than `patience`.
         """

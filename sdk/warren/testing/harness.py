@@ -102,7 +102,7 @@ class Warren:
 
     @property
     def patience(self) -> float:
-        """Seconds of real time that pending work may take before a wait fails: 5 by default, 15 on a live broker."""
+        """Seconds of real time that unfinished work may take before a wait fails: 5 by default, 15 on a live broker."""
         return self._environment.patience
 
     @patience.setter
@@ -181,7 +181,9 @@ class Warren:
         await self._environment.advance(duration.total_seconds())
 
     async def settle(self) -> None:
-        """Wait until all work that is due now is done: messages are published, handled and acknowledged.
+        """Wait until all messages that can be delivered now have been published, handled and acknowledged.
+
+        Delayed messages, timers and handlers that sleep are not awaited.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """

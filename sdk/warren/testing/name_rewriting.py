@@ -40,7 +40,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "basic.get-ok": ("exchange", "routing_key"),
     "basic.return": ("exchange", "routing_key"),
 }
-"""Fields of each AMQP method that contain, or may contain, the name of a queue or exchange."""
+"""Fields of each AMQP method that contain, or may contain, the name of a queue or exchange, by the method's name."""
 TEXTS: Final = frozenset({"channel.close", "connection.close"})
 """AMQP methods whose reply text may contain names of queues or exchanges."""
 

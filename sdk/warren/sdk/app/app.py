@@ -1,4 +1,4 @@
-"""`App`: declare topology, add handlers, publish, call, and run."""
+"""`App`, the entry point of the SDK: topology, handlers, publishing, requests, start and stop."""
 
 from __future__ import annotations
 
@@ -72,30 +72,30 @@ class App:
 
     Use it as `async with App("amqp://...") as app:`, or with `app.run()`.
 
-    :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; each
-        failed attempt goes on to the next. Without a URL, the environment variable `AMQP_URL`; without that, an
-        embedded broker in the memory of this process.
+    :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; after a
+        failed attempt to connect, the next one is tried. Without a URL, the environment variable `AMQP_URL` is used;
+        without that, a broker that the App starts in this process and that keeps messages in memory only.
     :param hosts: order in which several URLs are tried: `random`, or `given`, as they are listed.
-    :param name: shown by the broker for the connections of the App.
-    :param declare: `always` declares the topology that messages need; `never` only checks, and raises an error with
-        what is missing.
+    :param name: name under which the broker lists the connections of the App.
+    :param declare: `always` declares the exchanges, queues and bindings that messages and handlers need; `never` only
+        checks that exchanges and queues exist, and raises `TopologyMismatch` with the missing ones.
     :param mismatch: treatment of a queue or exchange that exists with other arguments: `fail` raises `TopologyMismatch`
         with all differences, `adopt` logs them and uses it unchanged.
     :param window: largest number of published messages that wait for their confirm; further publishes wait for room.
-    :param replies: transport of the replies to `call`: `queue`, an exclusive reply queue of the App;
-        or `direct`, RabbitMQ's "Direct Reply-to".
-    :param telemetry: OpenTelemetry options; by default the global providers, if they are set.
-    :param capture: publish an event to a stream for each publish,
-        confirm, delivery and settlement; by default off, at no cost.
-    :param connect_timeout: seconds for the first connection, and
-        for the broker's `basic.consume-ok` for every consumer.
-    :param grace: seconds for running handlers to finish when the App stops.
-    :param first_retry: seconds; upper bound of the random wait before the first attempt to
-        reconnect. It doubles with each further attempt.
+    :param replies: transport of the replies to `call`: `queue`, an exclusive reply queue of
+        the App; or `direct`, RabbitMQ's "Direct Reply-to".
+    :param telemetry: OpenTelemetry options; by default the global providers are used, if they are set.
+    :param capture: options for publishing an event to a stream for each publish, confirm,
+        delivery and settlement; by default no events are published.
+    :param connect_timeout: seconds for the first connection, and for the
+        broker's `basic.consume-ok` for every consumer.
+    :param grace: seconds that running handlers get to finish when the App stops.
+    :param first_retry: seconds; upper bound of the random wait before the first attempt
+        to reconnect. It doubles with each further attempt.
     :param longest_retry: seconds; the upper bound of the wait does not grow beyond this.
-    :param clock: the clock of messages, retries and patterns.
+    :param clock: source of the time for message ids, retries and patterns; by default the system clock.
     :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
-    :param delay: backend for delayed redeliveries; by default a queue for each delay (`WaitQueues`).
+    :param delay: backend for delayed redeliveries; by default `WaitQueues`, with one queue for each delay.
     :raises ConfigError: if a URL is not an AMQP URL.
     """
 
@@ -166,19 +166,19 @@ class App:
     # Declaring
 
     def declare(self, *items: Declarable) -> None:
-        """Declare topology at the start of the App and after each reconnect.
+        """Register exchanges, queues and bindings that the App declares at its start and after each reconnect.
 
         :raises ConfigError: if the App already declares an item of that kind and name with other arguments.
         """
         self._registry.add(items)
 
     def publishes(self, *messages: type[Message]) -> None:
-        """List message classes that this App publishes or calls without handling them.
+        """Register message classes that this App publishes, or sends with `call`, but does not handle.
 
-        Their topology is then declared at the start, not before the first message, and `app.topology`, `warren
-        topology` and `warren asyncapi` include it.
+        Their exchanges, queues and bindings are then declared at the start of the App, not before the first message,
+        and are included in `app.topology`, `warren topology` and `warren asyncapi`.
 
-        :raises ConfigError: if a class has no address, or the App runs.
+        :raises ConfigError: if a class has no address, or the App is running.
         """
         self._lifecycle.not_running("list what it publishes")
         for message in messages:
@@ -186,10 +186,11 @@ class App:
             self._operations.declare_publish(message)
 
     async def declare_now(self, *items: Declarable) -> None:
-        """Declare topology on the running App; return when the broker has it. It is declared after each reconnect as
-        well.
+        """Declare exchanges, queues and bindings on the running App, and again after each reconnect.
 
-        :raises TopologyMismatch: if something exists with other arguments.
+        Returns when the broker has them.
+
+        :raises TopologyMismatch: if an item exists with other arguments.
         """
         await self._lifecycle.running().declare(items)
 
@@ -201,9 +202,9 @@ class App:
         return self._registry.items()
 
     def include(self, component: Component) -> None:
-        """Add a component, such as a pattern; it starts and stops with the App.
+        """Add a component, for example a pattern of `warren.patterns`; it starts and stops with the App.
 
-        :raises ConfigError: if the App runs.
+        :raises ConfigError: if the App is running.
         """
         self._lifecycle.not_running("include a component")
         self._lifecycle.components.append(component)
@@ -252,15 +253,17 @@ class App:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish, and return when the broker has confirmed the message.
+        """Publish a message, and return when the broker has confirmed it.
 
-        `timeout` includes waiting for a connection, for room in the window of unconfirmed messages, and for
-        the confirm. If the connection is lost, the message is published again on the next one, with the
-        same id and the header `warren-republished`.
+        `timeout` includes waiting for a connection, for room in the window of unconfirmed messages,
+        and for the confirm. If the connection is lost, the message is published again on the next
+        one, with the same id and the header `warren-republished`.
 
-        :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
+        :param message: a Message; or bytes, text or any value that JSON can
+            represent, with the options `exchange` and `key`.
         :param timeout: seconds.
-        :param reliability: `at_most_once` publishes transient and not mandatory, and awaits no confirm.
+        :param reliability: `at_least_once` publishes a persistent, mandatory message and waits for its confirm;
+            `at_most_once` publishes a transient message that is not mandatory, and does not wait for a confirm.
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see these classes.
         :raises PublishError: the broker refused it, for example because its exchange does not exist.
@@ -271,9 +274,13 @@ class App:
     async def submit(
         self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
     ) -> asyncio.Future[None]:
-        """Publish, and return when the message is written; the future completes with its confirm, or its error.
+        """Publish a message without waiting for its confirm; return a future
+        that completes with the confirm, or its error.
 
-        Waits while the window of unconfirmed messages is full. The error of a future that nobody awaits is logged.
+        Returns when the message is in the write buffer of the connection, and waits while there is no connection or the
+        window of unconfirmed messages is full. The error of a future that nobody awaits is logged.
+
+        :param timeout: seconds for this wait and the confirm together.
         """
         return await self._operations.submit(message, timeout, options)
 
@@ -285,11 +292,14 @@ class App:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> PublishReport:
-        """Publish all messages without waiting for each confirm; return when every message has its outcome.
+        """Publish all messages without waiting for each confirm; return a report when every message has its outcome.
 
         :param messages: an iterable, or an async one.
-        :param ordered: after a nack or a lost connection, write nothing new before the messages in flight have been
-            published again, one after the other; if one of them fails again, publish nothing behind it.
+        :param ordered: keep the messages in order. After a message fails, for example with a nack, no new
+            message is written before the failed ones have been published again, one by one, as far as
+            `attempts` allows. If one still fails, no further message is written.
+        :param on_error: `raise` raises `BatchError` if a message was not
+            confirmed; `report` only lists it in the report.
         :param options: see `BatchOptions`.
         :raises BatchError: with the report, if a message was not confirmed and `on_error` is `raise`.
         """
@@ -306,11 +316,14 @@ class App:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> AsyncGenerator[PublishReport, None]:
-        """Publish in batches, and yield a report when each is confirmed: `async for report in
-        app.publish_batches(orders)`.
+        """Publish messages in batches, and yield a report when all messages of a batch have their outcome.
 
-        :param count: messages of a batch; None for no limit.
+        Use it as `async for report in app.publish_batches(orders)`.
+
+        :param count: number of messages that completes a batch; None for no limit.
         :param within: seconds after its first message at which a batch ends even if it is not full; None for no limit.
+        :param on_error: `raise` raises `BatchError` if a message was not
+            confirmed; `report` only lists it in the report.
         :raises BatchError: with the report of the batch, if a message was not confirmed and `on_error` is `raise`.
         """
         return publish_batches(
@@ -320,28 +333,36 @@ class App:
     async def publish_again(
         self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
     ) -> PublishReport:
-        """Publish the failed messages of a report once more, with the same ids; return a report on this attempt.
+        """Publish the failed messages of a report once more, with the same ids; return a report on this second attempt.
 
-        :raises BatchError: as `publish_many`.
+        :param timeout: seconds for each message.
+        :param on_error: `raise` raises `BatchError` if a message was not
+            confirmed; `report` only lists it in the report.
+        :raises BatchError: with the new report, if a message was not confirmed and `on_error` is `raise`.
         """
         return await publish_again(BulkPublish(self._operations, timeout=timeout), report, on_error)
 
     def transaction(self, *, timeout: float = PUBLISH_SECONDS) -> Transaction:
         """Return a transaction: `async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`.
 
-        The end of the block commits; an exception in it rolls back. Much slower than publisher confirms: only for
-        publishes and acknowledgements that must take effect together.
+        The end of the block commits; an exception in it rolls back. Transactions are much slower than publisher
+        confirms: use them only for publishes and acknowledgements that must take effect together.
 
-        :param timeout: seconds to begin, and to commit.
+        :param timeout: seconds to begin the transaction, and to commit it.
         :raises TransactionFailed: nothing took effect.
         :raises TransactionUnknown: the outcome of the commit is unknown; the SDK does not repeat it.
-        :raises BatchError: the transaction took effect, but no queue took some of the messages.
-        :raises TransportUnavailable: at its begin, if the App does not run or no channel can be opened.
+        :raises BatchError: the transaction took effect, but the broker returned some of the messages as unroutable.
+        :raises TransportUnavailable: at the start of the block, if the App does not run or no channel can be opened.
         """
         return Transaction(self._operations, self._operations.transaction_channels, timeout)
 
     async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """Submit a message that `warren.sdk.extend.encode` returned, without declaring its topology; see `submit`."""
+        """Publish a message that `warren.sdk.extend.encode` returned, without declaring its topology.
+
+        Returns the future of its confirm when the message is written, as `submit` does.
+
+        :param timeout: seconds for the write and the confirm together.
+        """
         return await self._operations.write(outgoing, timeout)
 
     async def forward(
@@ -355,10 +376,11 @@ class App:
     ) -> None:
         """Publish a received message to another address; return when the broker has confirmed it.
 
-        Id, type, body, properties and headers are unchanged, except for the expiration, the user id, and the broker's
-        headers on past dead-lettering. Acknowledge the delivery afterwards, so that nothing is lost in between.
+        Id, type, body, properties and headers are unchanged, except that the copy is persistent and lacks the
+        expiration, the user id, and the headers `CC`, `BCC` and `x-death` (and others in which a broker records
+        dead-lettering). Acknowledge the delivery after this call, so that a failure in between cannot lose the message.
 
-        :param headers: further headers; None removes one.
+        :param headers: headers to set on the copy; a value of None removes the header.
         :param timeout: seconds.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see these classes.
         """
@@ -398,13 +420,14 @@ class App:
     ) -> GatherCall[Answer]:
         """Send a request to all servers: `await` it for all replies, or use `async for` for each reply as it arrives.
 
-        It ends when the whole audience of the request (the queues that its class lists) has replied, after `replies`
-        replies that are not errors, or at the deadline, whichever comes first; too few replies are not an error.
+        The wait for replies ends when every queue of the request's audience (the queues that its class
+        lists with `audience=`) has replied, after `replies` replies that are not errors, or at the
+        deadline, whichever comes first. Too few replies are not an error.
 
-        :param replies: number of replies after which it ends; error replies are returned too, but do not count.
+        :param replies: number of replies after which the wait ends; error replies are returned too, but do not count.
         :param timeout: seconds, after which the request expires as well.
-        :param exchange: publish the request to this exchange, with `key`, instead
-            of to its own address; it is not declared.
+        :param exchange: publish the request to this exchange, with `key`, instead of to its
+            own address. The App does not declare this exchange.
         :raises NoServer: no queue is bound for the request.
         :raises TransportUnavailable: the request could not be sent in time.
         """
@@ -414,7 +437,10 @@ class App:
 
     @property
     def busy(self) -> str:
-        """The background work that a component is doing now (see `Component`); empty if there is none."""
+        """Description of the background work that a component of the App is doing now; empty if none is working.
+
+        A test with a virtual clock does not advance the time while it is not empty (see `Component`).
+        """
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
     async def start(self) -> App:
@@ -473,7 +499,8 @@ class App:
         return self._lifecycle.url
 
     def statistics(self) -> Statistics:
-        """Return the counts of this run.
+        """Return a copy of the statistics of this run: publishes, calls,
+        deliveries and handler outcomes since the last start.
 
         :raises TransportUnavailable: if the App does not run.
         """

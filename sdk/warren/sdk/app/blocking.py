@@ -89,7 +89,9 @@ class Sync:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """See `App.publish`."""
+        """Publish a message, and block until the broker has confirmed it;
+        parameters and errors are those of `App.publish`.
+        """
         self._run(self._app.publish(message, timeout=timeout, reliability=reliability, **options))
 
     def publish_many(
@@ -100,17 +102,21 @@ class Sync:
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> PublishReport:
-        """See `App.publish_many`. The messages are iterated over on the App's loop."""
+        """Publish many messages, and block until all have their outcome;
+        parameters and errors are those of `App.publish_many`.
+
+        The iterable is read on the event loop of the App.
+        """
         return self._run(self._app.publish_many(messages, ordered=ordered, on_error=on_error, **options))
 
     def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
-        """See `App.call`."""
+        """Send a request, and block until its reply arrives; parameters and errors are those of `App.call`."""
         return self._run(self._app.call(request, timeout=timeout, message_id=message_id))
 
     def get(self, queue: str, *, timeout: float = 0.0) -> SyncFetchedMessage | None:
-        """See `App.get`."""
+        """Return one message of a queue, or None; parameters and errors are those of `App.get`."""
         message = self._run(self._app.get(queue, timeout=timeout))
         return None if message is None else SyncFetchedMessage(self, message)
 

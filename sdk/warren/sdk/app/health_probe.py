@@ -22,9 +22,9 @@ STATUS: dict[int, str] = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"
 class HealthProbe:
     """HTTP health probe with `GET /live` and `GET /ready`: `app.include(HealthProbe(8080))`.
 
-    `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready`
-    (the App is connected, the broker has accepted every consumer and does not block
-    publishers), otherwise 503. Both bodies are JSON with state, missing parts and reason.
+    `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready` is true (the App is
+    connected, the broker has accepted every consumer and does not block publishers), otherwise 503. Both bodies are
+    JSON with the state, the parts that are not ready, and the reason.
 
     :param port: 0 selects any free port; the attribute `port` has its number while the App runs.
     :param host: interface to listen on; `0.0.0.0` if the probe comes from another host.
@@ -37,7 +37,7 @@ class HealthProbe:
         self._server: ProbeServer | None = None
 
     def register(self, app: App) -> None:
-        """Serve the health of this App from its start on."""
+        """Set the App whose health the probe serves; `app.include` calls this once."""
         self._server = ProbeServer(app.health)
 
     async def on_start(self) -> None:
@@ -78,7 +78,7 @@ class ProbeServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening; answers in progress are completed."""
+        """Stop listening; responses in progress are completed."""
         if self._server is not None:
             self._server.close()
             self._server = None

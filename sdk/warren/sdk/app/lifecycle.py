@@ -17,10 +17,7 @@ from warren.sdk.topology.registry import TopologyRegistry
 
 
 class Lifecycle:
-    """Starts and stops the runs of an App.
-
-    It keeps everything that outlives a run: settings, components, callbacks.
-    """
+    """Start and stop of an App, with everything that outlives a single run: settings, components, callbacks."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -32,7 +29,7 @@ class Lifecycle:
     async def start(
         self, registry: TopologyRegistry, handlers: HandlerRegistry, middlewares: Middlewares
     ) -> None:
-        """Start a runtime; see `App.start`. If the start fails, the runtime is stopped again."""
+        """Create a `Runtime`, one run of the App, and start it; if that fails, stop it again."""
         self.not_running("start")
         runtime = self._runtime = Runtime(
             self.settings,
@@ -53,7 +50,7 @@ class Lifecycle:
             raise
 
     async def stop(self) -> None:
-        """Stop the runtime, if there is one; see `App.stop`."""
+        """Stop the current run of the App gracefully and discard its `Runtime`; do nothing if the App does not run."""
         runtime = self._runtime
         if runtime is not None:
             try:
@@ -92,10 +89,10 @@ class Lifecycle:
         return self._runtime
 
     def not_running(self, action: str) -> None:
-        """Check that the App does not run.
+        """Raise an error if the App runs, because `action` is allowed only before its start.
 
         :param action: the refused action for the error text, such as `include a component`.
-        :raises ConfigError: if it runs, which is too late for `action`.
+        :raises ConfigError: if the App runs.
         """
         if self._runtime is not None:
             raise ConfigError(f"the App runs already: {action} before it starts")

@@ -39,17 +39,21 @@ class Middlewares:
             self.handle.append(handle)
 
     async def send(self, outgoing: Outgoing, send: CallNext) -> None:
-        """Pass the message through the publish middlewares, then call `send` with the message that they pass on."""
+        """Pass the message through the publish middlewares, then call `send` with the message that they pass on.
+
+        :param send: publishes a message, and returns after its confirm.
+        """
         for middleware in reversed(self.publish):
             send = _around_publish(middleware, send)
         await send(outgoing)
 
     async def submit(self, outgoing: Outgoing, submit: Submit) -> asyncio.Future[None]:
-        """Submit through the publish middlewares: return when the message is written.
+        """Pass the message through the publish middlewares to `submit`; return when the message has been written.
 
-        The returned future is done when all middlewares have returned, which is after the confirm.
+        The returned future is done when all middlewares have returned, which is after the confirm. A caller that awaits
+        one call before it makes the next keeps its messages in order, however long middlewares wait.
 
-        Messages that are submitted one after the other stay in order, although middlewares may wait.
+        :param submit: writes the message that the middlewares pass on, and returns the future of its confirm.
         """
         written = asyncio.Event()
 
@@ -76,7 +80,10 @@ class Middlewares:
         return task
 
     async def receive(self, delivery: Delivery, handle: Handle) -> None:
-        """Pass the delivery through the handle middlewares, then call `handle` with the delivery that they pass on."""
+        """Pass the delivery through the handle middlewares, then call `handle` with the delivery that they pass on.
+
+        :param handle: decodes a delivery and calls its handler.
+        """
         for middleware in self.handle:
             handle = _around_handle(middleware, handle)
         await handle(delivery)

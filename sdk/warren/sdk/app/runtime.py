@@ -85,11 +85,12 @@ class Runtime:
         self.direct_sender: OutgoingSender = (
             self.publisher if self.instruments is None else TracedSender(self.publisher, self.instruments)
         )
-        """Publishes without the middlewares: forwarded messages, delayed copies and dead letter copies."""
+        """Sender for messages that skip the publish middlewares: forwarded
+        messages, delayed copies and dead letter copies."""
         self.sender: OutgoingSender = (
             MiddlewareSender(self.direct_sender, middlewares) if middlewares.publish else self.direct_sender
         )
-        """Sends messages of the user, through the publish middlewares if there are any."""
+        """Sender for the messages of the user; it applies the publish middlewares, if there are any."""
         self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
         self.caller.telemetry = self._consume_telemetry
         for endpoint in self._endpoints.values():
@@ -206,7 +207,9 @@ class Runtime:
             raise
 
     async def _start_capture(self, capture: Capture) -> ChannelFactory:
-        """Start to capture life-cycle events; return the factory of the channels that record them."""
+        """Connect the writer of life-cycle events to its stream; return the
+        factory of channels that record such events.
+        """
         assert self.hosts is not None
         writer = self._capture_writer = CaptureStreamWriter(
             capture,
@@ -286,7 +289,7 @@ class Runtime:
             raise ConfigError("this App belongs to another event loop: use it from the one that started it")
 
     async def declare(self, items: Iterable[Declarable]) -> None:
-        """Register the items and declare them on the broker."""
+        """Declare exchanges, queues and bindings on the broker, and register them for later reconnects."""
         items = list(items)
         # An exclusive queue belongs to the connection that declares it, which must be the one that consumes it.
         connection = self._consume_connection if any(map(_is_exclusive, items)) else self._publish_connection
@@ -335,7 +338,7 @@ class Runtime:
         )
 
     def statistics(self) -> Statistics:
-        """Return a copy of all counts of this run."""
+        """Return a copy of the statistics of this run."""
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         components = statistics_of([*self._components, *onces])
         if self._capture_writer is not None:

@@ -17,7 +17,9 @@ class Startable(Protocol):
 
 
 class StopRequest:
-    """A request to stop a served App, with the effect of a signal. Create it in the task that calls `serve`."""
+    """A request to stop an App that `serve` runs, with the effect of a
+    signal. Create it in the task that calls `serve`.
+    """
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()

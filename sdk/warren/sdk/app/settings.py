@@ -12,14 +12,15 @@ from warren.sdk.transport.host_failover import Hosts
 
 @dataclass(slots=True)
 class Settings:
-    """The settings of an App; each run reads them when it starts. The parameters of `App` describe them.
+    """The settings of an App; each run reads them when it starts. The parameters of `App` describe all of them.
 
     :ivar hosts: the brokers to connect to; None for an embedded broker in this process.
     :ivar window: largest number of published messages that wait for their confirm.
     :ivar connect_timeout: seconds for the first connection, and for the broker's `basic.consume-ok` for every consumer.
-    :ivar grace: seconds for running handlers to finish when the App stops.
-    :ivar first_retry: seconds; upper bound of the random wait before the first attempt to reconnect.
-    :ivar longest_retry: seconds; limit to which that bound grows with further attempts.
+    :ivar grace: seconds that running handlers get to finish when the App stops.
+    :ivar first_retry: seconds; upper bound of the random wait before the first attempt to
+        reconnect. It doubles with each further attempt.
+    :ivar longest_retry: seconds; largest value of that upper bound.
     """
 
     hosts: Hosts | None

@@ -56,8 +56,9 @@ class StateListeners:
         self._callbacks.append(callback)
 
     def notify(self, state: State) -> None:
-        """Call the listeners if the state differs from that of the last call. An exception of a callback
-        is logged and does not reach the others.
+        """Call the listeners with the state, unless the last call was with the same state.
+
+        An exception of one callback is logged; the other callbacks are still called.
         """
         if state is self._last:
             return

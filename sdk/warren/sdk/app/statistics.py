@@ -38,12 +38,12 @@ class Statistics:
 
     @property
     def in_flight(self) -> int:
-        """Handlers that run now."""
+        """Number of handlers that are running now."""
         return sum(one.running for one in self.subscriptions.values())
 
     @property
     def handled(self) -> int:
-        """Messages that their handlers handled successfully."""
+        """Number of messages that a handler handled successfully."""
         return sum(one.handled for one in self.handlers.values())
 
     @property
@@ -53,29 +53,30 @@ class Statistics:
 
     @property
     def retried(self) -> int:
-        """Repeated attempts, immediate and delayed."""
+        """Number of repeated attempts, immediate and delayed."""
         return sum(one.retried + one.delayed for one in self.handlers.values())
 
     @property
     def dead_lettered(self) -> int:
-        """Messages that the SDK dead-lettered."""
+        """Number of messages that the SDK dead-lettered."""
         return sum(one.dead_lettered for one in self.handlers.values())
 
     @property
     def redelivered(self) -> int:
-        """Deliveries with the `redelivered` flag: the broker may have delivered the message before."""
+        """Number of deliveries with the `redelivered` flag: the broker may have delivered the message before."""
         return sum(one.redelivered for one in self.subscriptions.values())
 
 
 def copy_of(value: Value) -> Value:
-    """Return a copy of a statistics object, which later events do not change."""
+    """Return a copy of a statistics object, so that later events do not change it; return any other value itself."""
     return replace(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def statistics_of(parts: Iterable[object]) -> dict[str, Any]:
-    """Return the statistics of components by kind and name (`deadline order-unpaid`).
+    """Return the statistics of all components that have any, by a key of
+    kind and name, such as `deadline order-unpaid`.
 
-    Components with the same kind and name get a number: `deadline order-unpaid #2`.
+    Further components with the same kind and name get a number: `deadline order-unpaid #2`.
     """
     found: dict[str, Any] = {}
     for part in parts:

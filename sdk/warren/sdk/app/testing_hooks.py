@@ -65,7 +65,10 @@ def override_for_test(
 
 
 def _recording(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
-    """Return the handler with a call of `handled` after each success."""
+    """Return a copy of the handler that also calls `handled` after each success.
+
+    :param handled: called with the message class that the handler was declared for, and the message.
+    """
     function, kind = spec.function, spec.kind
 
     async def recording(message: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Event capture on an AMQP channel: a `DataChannel` that also records a life-cycle event for each step of a message."""
+"""Event capture on an AMQP channel: a `DataChannel` that records each publish, confirm, delivery and settlement."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from warren.wire.delivery_scanner import (
 from warren.wire.methods import DELIVER
 
 ADDRESSES = 1000
-"""Largest number of addresses (consumer, exchange and routing
-key) for which the beginnings of delivery events are cached."""
+"""Largest number of combinations of consumer, exchange and routing key for which the JSON
+prefixes of delivery events (`DeliveryEvents`) are cached."""
 CHANNEL_CLOSED = "channel closed"
 
 _u64 = struct.Struct(">Q").unpack_from
@@ -40,10 +40,10 @@ _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_byt
 
 
 class DeliveryEvents(NamedTuple):
-    """Beginnings of the JSON texts of all events that a delivery can have, from `event_prefix`.
+    """JSON prefixes of the life-cycle events of a delivery: one for each event that it can have.
 
-    They lack time, message id and size, so that deliveries of one
-    consumer with the same exchange and routing key share them.
+    Time, message id and size are appended to a prefix when the event is written. So all deliveries to one consumer with
+    the same exchange and routing key share these prefixes.
     """
 
     delivered: str
@@ -51,7 +51,7 @@ class DeliveryEvents(NamedTuple):
     rejected: str
     requeued: str
     requeued_by_broker: str
-    """Event of a delivery that the broker requeued because the channel ended."""
+    """Prefix for a delivery that the broker requeued because the channel ended."""
 
 
 class CapturedChannel(DataChannel):
@@ -82,11 +82,12 @@ class CapturedChannel(DataChannel):
         self._no_ack = False
         self._stream: bool | None = None
         self._consumers: dict[str, Callable[..., str]] = {}
-        """Functions that encode an event with the fields common to all events of a consumer, by consumer tag."""
+        """Functions that return the JSON prefix of an event of one consumer, by consumer tag."""
         self._held: dict[int, tuple[DeliveryEvents, str]] = {}
-        """Events and message id of each unsettled delivery, by delivery tag."""
+        """JSON prefixes of the events, and message id, of each unsettled delivery, by delivery tag."""
         self._settling: list[tuple[DeliveryEvents, str]] = []
-        """Events and message ids of the deliveries that the commit of the transaction will acknowledge."""
+        """JSON prefixes of the events, and message id, of each delivery that
+        the commit of the transaction acknowledges."""
         self._event_cache: dict[bytes, DeliveryEvents] = {}
         self.ended.add_done_callback(self._record_channel_end)
 
@@ -239,7 +240,7 @@ class CapturedChannel(DataChannel):
         self._record(kind, _text(message_id(header)))
 
     def _record_channel_end(self, ended: asyncio.Future[None]) -> None:
-        """Record that unsettled deliveries return to their queue, and that consumers end."""
+        """Record the end of the channel: a requeue of each unsettled delivery, and a cancellation of each consumer."""
         held, self._held = self._held, {}
         for events, identity in held.values():
             self._record(events.requeued_by_broker, identity)

@@ -19,13 +19,14 @@ MAX_BYTES = 1 << 30
 class Capture:
     """Options of event capture: `App(capture=Capture())`.
 
-    Events leave in batches, on a connection of their own, with confirms. The App never waits for them: events that do not
-    fit into the buffer are dropped and counted, and readers of the stream see a gap.
+    Events are published in batches, on a connection of their own, with publisher confirms. The
+    App never waits for them: events that do not fit into the buffer are dropped and counted,
+    and readers of the stream notice the gap in the numbering.
 
-    :param stream: name of the stream. If it does not exist, it is declared with the two bounds below; an existing one
-        is used unchanged. With `App(declare="never")` it must exist.
-    :param max_age: older events may be removed from the stream; None keeps them.
-    :param max_length_bytes: the oldest events beyond this size may be removed; None keeps them.
+    :param stream: name of the stream. If it does not exist, it is declared with `max_age` and `max_length_bytes`; an
+        existing one is used unchanged. With `App(declare="never")` it must exist.
+    :param max_age: the broker may remove events that are older than this; None for no limit.
+    :param max_length_bytes: the broker may remove the oldest events beyond this size of the stream; None for no limit.
     :param batch: largest number of events in one message of the stream, 1 to 10,000.
     :param within: seconds after its first event at which a batch is published even if it is not full.
     :param buffer: largest number of events that wait for their confirm, about 0.4 KB each; at least two batches.

@@ -1,4 +1,4 @@
-"""Event recorder: collects life-cycle events of messages into batches, at the cost of one list entry for each event."""
+"""Event recorder: collects the life-cycle events of messages in a list, and passes them on in batches."""
 
 from __future__ import annotations
 
@@ -84,13 +84,14 @@ class Recorder:
         self.end_batch()
 
     def snapshot(self) -> CaptureStatistics:
-        """Return the statistics, brought up to date."""
+        """Return the current numbers of written, waiting and dropped events."""
         self.statistics.waiting = self._unconfirmed + len(self._events)
         return self.statistics
 
 
 def truncate_utf8(name: str, limit: int) -> str:
-    """Return the beginning of a name that fits into `limit` bytes: an AMQP property
-    holds 255 (AMQP 0-9-1, section 4.2.5.3).
+    """Return the longest beginning of a name that takes at most `limit` bytes of UTF-8.
+
+    AMQP properties that are short strings hold at most 255 bytes (AMQP 0-9-1, section 4.2.5.3).
     """
     return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""Writer of captured events: publishes batches to the stream with confirms, and repeats what was not confirmed."""
+"""Writer of captured events: publishes batches to the stream with confirms, and publishes unconfirmed batches again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WINDOW: Final = 32
 """Largest number of batches that wait for their confirm."""
 CONFIRM_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 1.0
-"""Wait before a batch that was not confirmed is published again."""
+"""Seconds to wait before a batch that was not confirmed is published again."""
 
 
 class CaptureStreamWriter:
-    """Records the events of one run of an App and publishes them to the stream, on a connection of its own.
+    """Records the life-cycle events of one run of an App and publishes them to the stream, on a connection of its own.
 
-    :param declare: declare the stream if it does not exist.
+    :param declare: true to declare the stream if it does not exist; otherwise a missing stream is an error.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class CaptureStreamWriter:
         )
         self._writing: set[asyncio.Task[None]] = set()
         self._failure_logged = False
-        """A failure has been logged, and no batch has succeeded since."""
+        """True from the log record of a failed publish to the next confirmed batch: an outage is logged once."""
         self.recorder: Recorder = Recorder(options, name, self._send_batch)
         self.channels: ChannelFactory = partial(CapturedChannel, self.recorder)
-        """Factory of the channels of the App, which record their events."""
+        """Factory of data channels for the App's connections; these channels record their publishes and deliveries."""
 
     async def start(self, timeout: float) -> None:
         """Connect; from then on, reconnect after each loss.
@@ -133,7 +133,8 @@ class CaptureStreamWriter:
                 self.recorder.lost(batch)
 
     async def _publish(self, batch: EventBatch) -> bool:
-        """Publish a batch; return whether the broker confirmed it.
+        """Publish a batch; return True if the broker confirmed it, or False,
+        after `AGAIN_SECONDS`, if it has to be repeated.
 
         :raises WarrenError: if a further attempt could not succeed either; the batch is then dropped.
         """
@@ -155,7 +156,7 @@ class CaptureStreamWriter:
         return True
 
     async def _declare_stream_again(self) -> None:
-        """Declare the stream once more, because it was deleted while the App ran."""
+        """Declare the stream once more, because a batch was returned as unroutable: the stream has been deleted."""
         try:
             await self._link.run(self._declare_stream)
         except WarrenError as error:

@@ -27,9 +27,9 @@ class Attempts:
         self._statistics = statistics
 
     async def run(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Run the handler, with its attempts in this process, and return its result as JSON.
+        """Run the handler, repeat it as its retry policy allows in this process, and return its result as JSON.
 
-        Empty if the result is needed neither for a reply nor for `once=`, which stores it.
+        The result is empty bytes if it is needed neither for a reply nor for `once=`, which stores it.
 
         :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
         :raises Exception: the error of the last attempt.
@@ -78,7 +78,9 @@ class Attempts:
         return results[-1]
 
     async def _attempt(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Decode the message and call the handler, through `once=` if it has one."""
+        """Decode the message, call the handler, and return its result as JSON;
+        with `once=`, only if it has no stored result.
+        """
         try:
             message = decode(handler.kind, delivery)
         except ValueError as error:

@@ -19,7 +19,7 @@ order: None, an outcome (`Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter()`), 
 BATCH_SIZE = 100
 """Default number of messages that completes a batch."""
 BATCH_WITHIN = timedelta(milliseconds=50)
-"""Default time after which an incomplete batch is handled."""
+"""Default longest time from the first message of an incomplete batch until the batch is handled."""
 
 
 class BatchEntry(NamedTuple):
@@ -48,13 +48,13 @@ class Batch:
 class BatchCollector:
     """Collects the messages of one batch handler.
 
-    The endpoint calls `handle` as it calls a handler of single messages, so that retries, outcomes, `once=` and middlewares
-    apply to each message. A message that is retried comes in a later batch.
+    The endpoint calls `handle` for each message, as it calls a handler of single messages, so that retries, outcomes,
+    `once=` and middlewares apply to each message. A message that is retried comes in a later batch.
 
     :param function: the handler, which takes a list of messages.
     :param injector: supplies its other parameters, or None if there are none.
     :param size: number of messages that completes a batch.
-    :param within: time after its first message that completes a batch.
+    :param within: longest time that the first message of a batch waits for others.
     :param concurrency: batches that are handled at the same time.
     :param count_waiting: called with the difference whenever the number of messages in incomplete batches changes.
     """
@@ -82,9 +82,9 @@ class BatchCollector:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Any) -> Any:
-        """Call `function` with the message and its delivery.
+        """Call `function` with one message and its delivery; dependencies are injected later, once for the whole batch.
 
-        :param function: `handle`, or the function that a test puts around it.
+        :param function: `handle`, or the wrapper that a test puts around it.
         """
         return await function(message, delivery)
 
@@ -148,8 +148,9 @@ class BatchCollector:
 
 
 def _outcome_of_each(returned: object, count: int) -> Sequence[Exception | None]:
-    """Return one outcome for each message of a batch.
+    """Return one outcome for each message of a batch, from the value that the batch handler returned.
 
+    :param count: number of messages of the batch.
     :raises TypeError: if the handler returned anything but `Outcomes`.
     """
     if returned is None or isinstance(returned, Exception):

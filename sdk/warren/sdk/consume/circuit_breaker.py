@@ -16,9 +16,10 @@ from warren.sdk.protocols import Clock, Timer
 class CircuitBreaker:
     """Circuit breaker of a handler: `breaker=CircuitBreaker(failures=5, pause="30s", on=(ConnectionError,))`.
 
-    After `failures` failed messages in a row (each after its attempts in this process) the circuit opens: the subscription
-    pauses, and failed messages return to their queue instead of going to the dead letter queue. After `pause` the circuit
-    is half open: one message is tried. If it succeeds the circuit closes, else it opens again.
+    After `failures` failed messages in a row (each after its attempts in this process) the circuit
+    opens: the subscription pauses, and failed messages return to their queue instead of going to
+    the dead letter queue. After `pause` the circuit is half open: one message is handled as a
+    trial. If that succeeds the circuit closes, else it opens again.
 
     :ivar failures: consecutive failures that open the circuit, at least 1.
     :ivar pause: a `timedelta`, seconds, or a text such as `30s`.
@@ -37,25 +38,34 @@ class CircuitBreaker:
 
 
 class Pausable(Protocol):
-    """The part of a subscription that a circuit breaker controls. A pause or cancellation by the user takes precedence,
-    and so does the stop of the App.
+    """The methods of a subscription that its circuit breaker calls.
+
+    They have no effect after the user has paused or cancelled the subscription, or while the App is stopping.
     """
 
     def trip(self) -> bool:
-        """Stop consuming because the circuit opened; return False if the user or a stop takes precedence."""
+        """Stop consuming, because the circuit opened.
+
+        Returns False, and changes nothing, if the user has paused or
+        cancelled the subscription, or the App is stopping.
+        """
         ...
 
     def probe(self) -> bool:
-        """Consume one message at a time, to try the handlers; return False if the user or a stop takes precedence."""
+        """Consume one message at a time, to test whether the handlers succeed again.
+
+        Returns False, and changes nothing, if the user has paused or
+        cancelled the subscription, or the App is stopping.
+        """
         ...
 
     def close_circuit(self) -> None:
-        """Consume normally again, unless the user or a stop takes precedence."""
+        """Consume normally again, unless the user has paused or cancelled the subscription, or the App is stopping."""
         ...
 
 
 class Circuit:
-    """State of one circuit breaker: closed, open, or half open while one message is tried."""
+    """State of one circuit breaker: closed, open, or half open while one message is handled as a trial."""
 
     def __init__(self, breaker: CircuitBreaker, subscription: Pausable, clock: Clock, queue: str) -> None:
         self._breaker = breaker
@@ -72,8 +82,11 @@ class Circuit:
         return self._timer is not None
 
     def failed(self, error: Exception) -> bool:
-        """Count a failed message; return True if it has to go back
-        to its queue, because the circuit is open or opens now.
+        """Count a failed message, and open the circuit at the limit; return
+        True if the message has to return to its queue.
+
+        It has to if the circuit is open, opens now, or cannot open because the
+        subscription is paused, cancelled or stopping.
         """
         if not isinstance(error, self._breaker.on):
             return self.is_open
@@ -95,7 +108,7 @@ class Circuit:
         return True
 
     def succeeded(self) -> None:
-        """Count a handled message; it closes a half-open circuit."""
+        """Reset the count of consecutive failures, because a message was handled; close a half-open circuit."""
         self._failures = 0
         if self._half_open:
             self._half_open = False

@@ -26,7 +26,8 @@ class ConsumerOptions:
 
     :ivar concurrency: handlers that run at the same time.
     :ivar prefetch: messages that the broker sends ahead of their acknowledgement, 1 to 65,535.
-    :ivar ordered_by: messages with the same key are handled one at a time, in the order of the queue.
+    :ivar ordered_by: function or header name that gives the key of a message. Messages with the same key are handled
+        one at a time, in the order of the queue. None without ordering by key.
     :ivar breaker: circuit breaker of the queue's subscription, or None.
     """
 

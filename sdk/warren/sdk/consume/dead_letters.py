@@ -21,14 +21,16 @@ ERROR_CHARACTERS = 2000
 def dead_letter_copy(
     delivery: Delivery, queue: Queue, reason: str, error: BaseException | None, now: float
 ) -> Outgoing | None:
-    """Return the copy for the queue's dead letter exchange, or None if the queue has none.
+    """Return a copy of the delivery for the dead letter exchange of its queue, or None if the queue has none.
 
-    The copy keeps id, body and headers. Headers that are added: `warren-dead-reason`, `warren-dead-error` (type
-    and text of the error, at most 2,000 characters), `warren-dead-queue`, `warren-dead-time` (Unix
-    milliseconds); `warren-deaths` (how often the message was dead-lettered) and `warren-dead-first-time` (when
-    that happened first), which are continued if a replayed message is dead-lettered again; `warren-exchange` and
-    `warren-key`, the address of the first publish.
+    The copy keeps id, body and headers, and gets these headers: `warren-dead-reason`;
+    `warren-dead-error`, type and text of the error, at most 2,000 characters; `warren-dead-queue`;
+    `warren-dead-time`, in Unix milliseconds; `warren-deaths`, how often the message was dead-lettered,
+    and `warren-dead-first-time`, when that first happened, both also across a replay from the dead letter
+    queue; `warren-exchange` and `warren-key`, the address of the first publish.
 
+    :param reason: word for the cause, such as `failed`.
+    :param error: the handler's error, or None.
     :param now: Unix time in seconds.
     """
     if queue.dead_letter_exchange is None:

@@ -69,8 +69,10 @@ class Delivery:
 
     @classmethod
     def from_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
-        """Decode the payloads of a delivery's frames; return its delivery tag and the delivery.
+        """Decode a delivery from the payloads of its method, header and body
+        frames; return the delivery tag and the delivery.
 
+        :param queue: name of the queue that it was consumed from.
         :raises StreamError: if a payload is truncated.
         """
         tag, redelivered, exchange, routing_key = decode_deliver(method)

@@ -54,10 +54,10 @@ class Header:
 
 
 class MessageScope:
-    """Values from which the arguments of a handler are taken for
-    one message: the message, its delivery, its dependencies.
+    """Values from which the arguments of a handler are taken for one
+    message: the message, its delivery, its dependencies.
 
-    :ivar values: results of the functions that supply dependencies, in the order in which they run.
+    :ivar values: results of the functions that supply dependencies, in the order in which these functions run.
     """
 
     __slots__ = ("delivery", "message", "values")
@@ -104,9 +104,9 @@ class Provider(NamedTuple):
         return cls(function, ProviderKind.FUNCTION, arguments)
 
     async def create(self, scope: MessageScope) -> Any:
-        """Call the function for one message and return its result.
+        """Call the function with its arguments for one message, and return its result.
 
-        Of a generator function that is a context manager, which the caller has to enter.
+        The result of a generator function is a context manager; the caller enters it to get the value.
         """
         made = self.function(**{name: get(scope) for name, get in self.arguments.items()})
         return await made if inspect.iscoroutine(made) else made
@@ -130,12 +130,13 @@ class DependencyInjector:
 
     :param function: the handler; its first parameter takes the message.
     :param kind: type of the message that the handler takes.
-    :param context: objects for parameters that are annotated with their types,
-        such as the App; the same for every message.
-    :param overrides: functions to use instead of others; call `resolve` after a change.
+    :param context: objects, by type, that are passed to parameters annotated with their
+        type, such as the App; the same for every message.
+    :param overrides: replacements of functions that supply dependencies, by the
+        replaced function; call `resolve` after a change.
     :param local_names: local names at the place where the handler is defined, to evaluate annotations that are strings.
-    :param delivery: annotation of the parameters that get the
-        delivery: `Delivery`, or `list[Delivery]` of a batch handler.
+    :param delivery: annotation of the parameters that get the delivery:
+        `Delivery`, or `list[Delivery]` of a batch handler.
     :raises ConfigError: if nothing supplies a parameter, or a dependency depends on itself.
     """
 

@@ -114,11 +114,10 @@ class Endpoint:
         return Settlement.ACK
 
     def ordering_key(self, delivery: Delivery) -> Hashable:
-        """Return the `ordered_by` key of a delivery; None if it cannot be computed.
+        """Return the `ordered_by` key of a delivery, or None if it cannot be computed.
 
-        It is computed from the message as received: middlewares run later, in the handler's attempts.
-
-        Deliveries without a key share the key None: they are handled one at a time, which is slow but keeps their order.
+        Handle middlewares run later and do not affect the key. Deliveries whose key cannot be computed share the key
+        None: they are handled one at a time, which is slow but keeps their order.
         """
         ordered_by = self.options.ordered_by
         try:

@@ -50,7 +50,11 @@ class FetchedMessage(Delivery):
         publish_dead_letter: PublishDeadLetter,
         telemetry: ConsumeTelemetry | None,
     ) -> FetchedMessage:
-        """Decode the frames of a message that was fetched on this channel."""
+        """Decode a message that was fetched on this channel.
+
+        :param frames: payloads of the message's method, header and body frames.
+        :param queue: name of the queue that it was fetched from.
+        """
         tag, delivery = cls.from_frames(*frames, queue)
         assert isinstance(delivery, FetchedMessage)
         delivery._channel, delivery._tag = channel, tag
@@ -92,7 +96,7 @@ class FetchedMessage(Delivery):
 
         :raises ConfigError: if the queue has no dead letter exchange.
         :raises PublishError: if the copy was not confirmed; the message is requeued.
-        :raises TransportUnavailable: as for `ack`.
+        :raises TransportUnavailable: if the connection was lost; the message is delivered again.
         """
         channel = self._take_channel()
         try:
@@ -128,7 +132,7 @@ class FetchedMessage(Delivery):
             self._telemetry.settled(self, self._tag, operation, settle)
 
     def _take_channel(self) -> DataChannel:
-        """Return the channel to settle the message on.
+        """Return the channel to settle the message on, and mark the message as settled.
 
         :raises ConfigError: if the message is settled already.
         :raises TransportUnavailable: if the connection was lost; the broker delivers the message again.
@@ -206,9 +210,11 @@ async def _fetch(
 async def _consume_one(
     channel: DataChannel, queue: str, deadline: float
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Return the frames of the next message, or None if none arrives before the deadline.
+    """Return the next message as the payloads of its method, header and body frames; None if none arrives in time.
 
-    A consumer with a prefetch of 1 waits for it, which costs the broker less than polling with basic.get.
+    A consumer with a prefetch of 1 waits for it, which costs the broker less than repeated `basic.get`.
+
+    :param deadline: time of the event loop.
     """
     arrived: asyncio.Future[tuple[bytes, bytes, bytes]] = asyncio.get_running_loop().create_future()
     channel.on_delivery = lambda *frames: arrived.set_result(frames)
@@ -228,6 +234,6 @@ def _requeue_result(task: asyncio.Task[FetchedMessage | None]) -> None:
 
 
 async def _close(channel: DataChannel) -> None:
-    """Close the channel. Its close-ok proves that the broker has read the settlement before it."""
+    """Close the channel and wait for `channel.close-ok`: by then the broker has processed the settlement before it."""
     with translate_errors("the message may be delivered again"):
         await channel.close(ANSWER_SECONDS)

@@ -10,7 +10,7 @@ Job = TypeVar("Job")
 
 
 class KeyedOrdering(Generic[Job]):
-    """Holds jobs back while another job with the same key runs: one FIFO queue for each such key.
+    """Holds jobs back while another job with the same key runs; waiting jobs of a key keep their order.
 
     :param key: returns the key of a job.
     """
@@ -23,7 +23,9 @@ class KeyedOrdering(Generic[Job]):
         """Key of each running job, by the job's identity."""
 
     def admit(self, job: Job) -> bool:
-        """Return True if the job may start now. Otherwise it waits, and `release` returns it later."""
+        """Return True if no other job with the same key runs, so that this one
+        may start. Otherwise keep it for `release`.
+        """
         key = self._key(job)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -34,7 +36,7 @@ class KeyedOrdering(Generic[Job]):
         return True
 
     def release(self, job: Job) -> Job | None:
-        """End a running job; return the next job of its key, which may start now, or None."""
+        """Mark a running job as ended; return the next waiting job of its key, which may start now, or None."""
         key = self._keys.pop(id(job))
         waiting = self._waiting[key]
         if not waiting:

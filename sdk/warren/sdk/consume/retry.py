@@ -15,8 +15,8 @@ from warren.sdk.protocols import Clock
 
 ATTEMPTS: Final = 3
 JITTER_STEPS: Final = 8
-"""Number of equal steps in which jitter can lengthen a delay. Few distinct delays keep the number of queues small for a
-delay backend that needs a queue for each."""
+"""Number of equal steps in which jitter can lengthen a delay. Steps keep the number of distinct delays
+small, because a delay backend may need a queue for each of them."""
 
 
 class Retry:
@@ -75,7 +75,7 @@ class Retry:
         return frozenset(self._with_jitter(delay, step) for delay in self._delays for step in steps)
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
-        """Return the tenacity object for the attempts in this process; see `RetryPolicy`."""
+        """Return a tenacity object that makes the attempts in this process and waits between them with the clock."""
         return AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(
@@ -87,7 +87,9 @@ class Retry:
         )
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
-        """Return the delay before the next delivery, or None to dead-letter the message; see `RetryPolicy`."""
+        """Return the delay of the redelivery after the last attempt in this
+        process, or None to dead-letter the message.
+        """
         is_covered = isinstance(error, RetryLater) or self._is_retried(error)
         if not is_covered or delivery.attempt > len(self._delays):
             return None
@@ -107,7 +109,10 @@ class Retry:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt makes sense. It does not after a cancellation, or if the handler chose the outcome."""
+    """Return True if another attempt may succeed.
+
+    False for a cancellation, for an outcome that the handler chose, and for a `RemoteError`, which is its answer.
+    """
     return isinstance(error, Exception) and not isinstance(error, HandlerOutcome | RemoteError)
 
 

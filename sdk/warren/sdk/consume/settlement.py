@@ -96,13 +96,20 @@ class Settler:
             self.circuit.succeeded()
 
     async def reply(self, handler: HandlerSpec, delivery: Delivery, result: bytes) -> Settlement:
-        """Publish a request's reply; the request is acknowledged after the reply's confirm."""
+        """Publish a request's reply; return the settlement of the request,
+        which is to acknowledge it after the confirm.
+
+        :param result: the handler's result, encoded by the reply codec of the request.
+        """
         assert handler.reply is not None
         kind, body = handler.reply.split(result)
         return await self._publish_reply(delivery, reply(delivery, kind, body, self._clock.now()))
 
     async def after_error(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
-        """Return the settlement for an outcome that the handler raised, or for its last error."""
+        """Return the settlement of a delivery, after its handler raised an outcome or failed in its last attempt.
+
+        :param error: the outcome, or the error of the last attempt.
+        """
         match error:
             case Ack():
                 self.succeeded()
@@ -119,7 +126,13 @@ class Settler:
                 return await self._after_failure(handler, delivery, error)
 
     async def dead_letter(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
-        """Publish the dead letter copy with the reason. If that fails, reject: the broker dead-letters without a reason."""
+        """Publish a dead letter copy with the reason, and return the settlement: acknowledge after the confirm.
+
+        If the copy cannot be published, the settlement is a rejection: the broker then dead-letters the message without
+        the reason, or drops it if the queue has no dead letter exchange.
+
+        :param reason: word for the cause, such as `failed`.
+        """
         report = self._report
         report.dead_lettering(delivery, reason, error)
         queue = self._queue()
@@ -139,7 +152,9 @@ class Settler:
         return Settlement.ACK
 
     async def _publish_dead_letter(self, copy: Outgoing) -> None:
-        """Publish the copy. If no queue is bound for it, declare the topology again and publish it once more."""
+        """Publish the dead letter copy. If no queue is bound for it, declare
+        the topology again and publish it once more.
+        """
         try:
             await self._forward(copy)
         except Unroutable:
@@ -186,11 +201,11 @@ class Settler:
     async def _publish_reply(
         self, delivery: Delivery, answer: Outgoing, *, is_last: bool = False
     ) -> Settlement:
-        """Publish a reply and wait for its confirm before the request is acknowledged.
+        """Publish a reply; return the settlement of its request, which is to acknowledge it after the reply's confirm.
 
-        A caller that has gone is no error. If the reply is not confirmed for a reason that
-        may pass, the request is requeued. A reply that can never be published is replaced
-        by an error reply. If that fails as well (`is_last`), the request is dead-lettered.
+        An unroutable reply is no error, because its caller has gone. If the reply is not confirmed for a reason that
+        may pass, the request is requeued. A reply that can never be published is replaced by an error reply. If that
+        fails as well (`is_last`), the request is dead-lettered.
         """
         try:
             await self._send(answer)

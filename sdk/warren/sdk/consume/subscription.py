@@ -44,18 +44,19 @@ class Mode(Enum):
 
 
 CONSUMING_MODES = frozenset({Mode.CONSUMING, Mode.TRIAL})
-"""Modes in which the broker has a consumer."""
+"""Modes in which the subscription keeps a consumer on the broker."""
 
 
 class Subscription:
-    """Consumer of one queue: `app.subscriptions["billing"]`. It consumes again after any loss of its channel or connection.
+    """Consumer of one queue: `app.subscriptions["billing"]`. It consumes
+    again after any loss of its channel or connection.
 
     :param prefetch: messages that the broker sends ahead of their acknowledgement.
     :param concurrency: deliveries that are handled at the same time.
-    :param process: handles one delivery and returns its settlement; if it is cancelled, the
-        delivery is released (see `Settlement`).
-    :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
-        ordering by key.
+    :param process: handles one delivery and returns its settlement; if it is
+        cancelled, the message goes back to the queue.
+    :param key: returns the ordering key of a delivery; deliveries with the same key are
+        handled one at a time. None without ordering by key.
     :param recover: declares the topology again; called when the queue may have been deleted.
     :param on_change: called after each change of `mode`, `active` or `error`.
     :ivar circuit: the circuit breaker, or None.
@@ -82,7 +83,8 @@ class Subscription:
         self._on_change = on_change
         self._telemetry = telemetry
         self._pending_releases: list[Job] = []
-        """Deliveries that are released once the consumer is cancelled: before, the broker would send them again at once."""
+        """Deliveries to requeue once the consumer is cancelled; requeued
+        earlier, the broker would deliver them to it again."""
         self._mode = Mode.CONSUMING
         self._may_consume = asyncio.Event()
         """Set while the mode is one of `CONSUMING_MODES`."""
@@ -193,9 +195,10 @@ class Subscription:
         self._workers.start()
 
     async def stop(self, grace: float) -> None:
-        """Cancel the consumer, release deliveries that have not started, and wait `grace` seconds for running handlers.
+        """Cancel the consumer, requeue deliveries that no handler has started,
+        and wait `grace` seconds for running handlers.
 
-        Handlers that still run then are cancelled, and their deliveries released.
+        Handlers that still run then are cancelled, and their deliveries requeued.
         """
         self._stopping = True
         if self.circuit is not None:
@@ -321,9 +324,7 @@ class Subscription:
                 )
 
     async def _end_consumer(self) -> None:
-        """Cancel the consumer, if there is one, and release the deliveries that
-        arrived before the cancellation took effect.
-        """
+        """Cancel the consumer, if there is one; then requeue the deliveries of `_pending_releases`."""
         tag, self._tag = self._tag, ""
         channel = self._channel
         if tag and channel is not None and channel.usable:
@@ -382,10 +383,12 @@ class Subscription:
         self._pending_releases += self._workers.withdraw()
 
     def _job_ended(self, job: Job, settlement: Settlement) -> None:
-        """Settle the delivery of a job.
+        """Settle a delivery whose handling has ended.
 
-        While the subscription is pausing or stopping, a release waits until the consumer is cancelled: otherwise the
-        broker would deliver the message to it again.
+        While the subscription pauses or stops, a delivery to be requeued is kept until the consumer is cancelled:
+        otherwise the broker would deliver the message to it again.
+
+        :param job: the delivery and its channel.
         """
         if (
             settlement is Settlement.RELEASE
@@ -397,9 +400,9 @@ class Subscription:
             self._settle(job, settlement)
 
     def _settle(self, job: Job, settlement: Settlement) -> None:
-        """Settle a delivery on its channel.
+        """Settle a delivery on the channel that it arrived on.
 
-        If the channel is closed, only count it: the broker has requeued the message already.
+        If that channel is closed, only count the delivery as stale: the broker has requeued the message already.
         """
         if not job.channel.usable:
             self.statistics.stale += 1

@@ -39,7 +39,7 @@ class ConsumerStatistics:
 
 
 class Job(NamedTuple):
-    """A delivery and the channel that it is settled on."""
+    """A delivery, its delivery tag, and the channel that it arrived on and is settled on."""
 
     channel: DataChannel
     delivery_tag: int
@@ -54,12 +54,14 @@ class Workers:
     """Tasks that handle the deliveries of one queue.
 
     :param concurrency: number of tasks.
-    :param process: handles one delivery; if it is cancelled, the delivery is released (see `Settlement`).
-    :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
-        ordering by key.
-    :param settle: called with each finished job and its settlement.
+    :param process: handles one delivery and returns its settlement; if it is
+        cancelled, the message goes back to the queue.
+    :param key: returns the ordering key of a delivery; deliveries with the same key are
+        handled one at a time. None without ordering by key.
+    :param settle: called with each handled delivery (a `Job`) and its settlement.
     :param statistics: object in which running and stale deliveries are counted.
-    :param is_shutting_down: returns True if a cancellation comes from the end of the subscription or the program.
+    :param is_shutting_down: returns True while the subscription stops or the program
+        ends; a worker that is cancelled then is not replaced.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Workers:
         self._settle = settle
         self._statistics = statistics
         self._ready: deque[Job] = deque()
-        """Jobs that may start."""
+        """Deliveries that a free worker may handle: they need not wait for another one with the same key."""
         self._ordering: KeyedOrdering[Job] | None = (
             None if key is None else KeyedOrdering(lambda job: key(job.delivery))
         )
@@ -92,7 +94,7 @@ class Workers:
 
     @property
     def waiting(self) -> int:
-        """Number of jobs that have not started."""
+        """Number of deliveries that no worker has started to handle."""
         return len(self._ready) + (0 if self._ordering is None else len(self._ordering))
 
     def start(self) -> None:
@@ -100,12 +102,12 @@ class Workers:
             self._start_worker()
 
     def submit(self, job: Job) -> None:
-        """Handle the job as soon as a worker is free and the order of its key allows."""
+        """Handle a delivery as soon as a worker is free and no earlier delivery with the same key is being handled."""
         if self._ordering is None or self._ordering.admit(job):
             self._add_ready(job)
 
     def withdraw(self) -> list[Job]:
-        """Remove and return all jobs that have not started."""
+        """Remove and return all deliveries that no worker has started to handle."""
         jobs = list(self._ready)
         self._ready.clear()
         if self._ordering is not None:
@@ -116,7 +118,7 @@ class Workers:
         return jobs
 
     async def stop(self, grace: float) -> None:
-        """Wait at most `grace` seconds until no job runs, then cancel the workers."""
+        """Wait at most `grace` seconds for running handlers to finish, then cancel the workers."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
@@ -131,7 +133,7 @@ class Workers:
         task.add_done_callback(self._worker_ended)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        """Start another worker in place of one that ended although nobody stops the queue.
+        """Start another worker in place of one that ended although the subscription is not stopping.
 
         A handler can cause that, for example if it cancels its own task.
         """

@@ -26,7 +26,7 @@ from warren.wire.properties import encode as encode_properties
 SHORT_STRING_BYTES = 255
 UUID_CHARACTERS = 36
 PROPERTY_TEMPLATES = 1000
-"""Largest number of pairs of content type and message type for which encoded properties are cached."""
+"""Largest number of distinct pairs of content type and message type for which encoded properties are cached."""
 
 _HEADER = Struct(">HHQ")
 _BASIC = 60

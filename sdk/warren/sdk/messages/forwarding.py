@@ -11,8 +11,8 @@ from warren.wire.field_tables import TableError
 
 ORIGIN_EXCHANGE = "warren-exchange"
 ORIGIN_KEY = "warren-key"
-"""Headers (`ORIGIN_EXCHANGE` and this) with the address of the first publish, on messages that were
-delayed, retried or dead-lettered since."""
+"""Header with the routing key of the first publish, on messages that were delayed, retried or
+dead-lettered since; `ORIGIN_EXCHANGE` is the header with its exchange."""
 
 DROPPED_PROPERTIES = frozenset({"expiration", "user_id"})
 """Properties that a copy does not keep: `expiration` would expire the copy too; `user_id` must be the publisher's own
@@ -33,9 +33,9 @@ BROKER_HEADERS = frozenset(
         "x-last-death-reason",
     }
 )
-"""Headers in which a broker records dead-lettering. A copy does not keep them: RabbitMQ before 4.0 trusts them
-in a publish, and takes a message that expires twice in one queue without a rejection for a cycle, which it
-drops (RabbitMQ, "Dead Letter Exchanges")."""
+"""Headers in which a broker records dead-lettering. A copy does not keep them. RabbitMQ before 4.0 trusts these headers
+in a publish: if they show that the message expired in the same queue before, and was never rejected, it assumes a cycle
+and drops the message (RabbitMQ, "Dead Letter Exchanges")."""
 
 
 class Address(NamedTuple):
@@ -72,7 +72,10 @@ def forwarded(
 
 
 def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -> Outgoing:
-    """Return a persistent message with the delivery's original properties and body, and with these headers."""
+    """Return a persistent message with the delivery's body and properties as received, and with the given headers.
+
+    The properties of `DROPPED_PROPERTIES` are left out.
+    """
     delivery = delivery.original
     kept = {name: value for name, value in delivery.properties.items() if name not in DROPPED_PROPERTIES}
     kept["delivery_mode"] = PERSISTENT

@@ -7,7 +7,7 @@ import os
 RANDOM_BATCH = 256
 """Number of random numbers that are fetched from the operating system at once."""
 _LAST = [0, 0]
-"""Milliseconds and counter of the last id."""
+"""Unix time in milliseconds of the last id, and its counter within that millisecond."""
 _RANDOM: list[str] = []
 """Unused random numbers of 64 bits, as hexadecimal digits."""
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

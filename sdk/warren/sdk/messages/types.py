@@ -60,7 +60,9 @@ class Message(BaseModel):
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:
-        """Return the exchanges, queues and bindings that this message needs. Publishers and handlers declare them alike."""
+        """Return the exchanges, queues and bindings that this message class
+        needs. Publishers and handlers both declare them.
+        """
         return []
 
 
@@ -68,8 +70,8 @@ class Event(Message):
     """A message about something that happened, for any number of queues.
 
     Class keywords, inherited by subclasses: `exchange=` is a topic exchange (a name, or an `Exchange`), `key=` is the
-    routing key, `audience=` lists queues (names, or `Queue` values) that publishers declare too, so that messages are kept
-    that are published before the first consumer ever ran.
+    routing key, `audience=` lists queues (names, or `Queue` values) that publishers declare too. Such queues keep
+    messages that are published before their first consumer ever runs.
     """
 
     wire_exchange: ClassVar[str] = ""
@@ -134,7 +136,9 @@ class Command(PointToPointMessage):
 
 
 class RequestMessage(Message):
-    """A message that is answered with a reply. Class keyword `faults=`: `Fault` classes that may be raised instead."""
+    """A message that is answered with a reply. Class keyword `faults=`: `Fault`
+    classes with which it may be answered instead.
+    """
 
     wire_faults: ClassVar[tuple[type[Fault[Any]], ...]] = ()
 

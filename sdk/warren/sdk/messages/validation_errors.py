@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 MAX_ERRORS = 5
-"""Largest number of errors of one message that the text lists."""
+"""Largest number of validation errors of one message that an error text lists."""
 
 
 def format_validation_error(error: ValueError) -> str:

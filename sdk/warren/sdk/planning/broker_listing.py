@@ -1,7 +1,7 @@
-"""Listing of a virtual host: exchanges, queues, bindings and policies, from the management HTTP API or Warren's control
-socket.
+"""Listing of a virtual host: exchanges, queues, bindings and policies, from
+the management HTTP API or Warren's control socket.
 
-AMQP itself shows neither bindings nor undeclared items. https://www.rabbitmq.com/docs/http-api-reference
+AMQP has no method that lists them. https://www.rabbitmq.com/docs/http-api-reference
 """
 
 from __future__ import annotations

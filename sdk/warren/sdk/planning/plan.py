@@ -1,4 +1,6 @@
-"""Topology plan: comparison of declared topology with a broker, and its application."""
+"""Topology plan: comparison of the declared exchanges, queues and bindings
+with a broker, and declaration of missing ones.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ BY_POLICY = {
     "x-delivery-limit": "delivery-limit",
     "alternate-exchange": "alternate-exchange",
 }
-"""Policy keys by the queue or exchange arguments that they replace: a policy applies to existing items, unless an item
-has the argument itself (https://www.rabbitmq.com/docs/parameters#policies)."""
+"""Keys of RabbitMQ policies, by the queue or exchange argument that they can replace. A
+policy also changes existing queues and exchanges, except for arguments that they were
+declared with (https://www.rabbitmq.com/docs/parameters#policies)."""
 
 
 class Status(Enum):
@@ -56,9 +59,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of comparing one declared item with the broker, and advice.
+    """Result of comparing one declared exchange, queue or binding with the broker, and advice.
 
-    :ivar advice: what to do; empty if nothing is to be done.
+    :ivar differences: arguments and properties with another value on the broker.
+    :ivar advice: text on what to do; empty if nothing is to be done.
     """
 
     item: Declarable
@@ -68,7 +72,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The kind and name of the item."""
+        """The kind and name of the exchange, queue or binding, such as `queue 'billing'`."""
         return label(self.item)
 
 
@@ -77,8 +81,10 @@ class Plan:
     """Result of comparing a declared topology with a broker.
 
     :ivar broker: product and version of the broker.
-    :ivar listed: a listing of the broker was given, so that bindings and undeclared items are known.
-    :ivar undeclared: items that exist and are not declared here; they may belong to another application.
+    :ivar steps: result of each exchange, queue and binding.
+    :ivar listed: true if a listing of the broker was given, so that bindings and undeclared items are known.
+    :ivar undeclared: exchanges, queues and bindings that exist and are not declared
+        here; they may belong to another application.
     """
 
     broker: str
@@ -88,7 +94,7 @@ class Plan:
     risks: tuple[Risk, ...]
 
     def of(self, status: Status) -> list[Step]:
-        """Return the steps with this status."""
+        """Return the results (`Step`) with this status."""
         return [step for step in self.steps if step.status is status]
 
     @property
@@ -135,7 +141,8 @@ class Planner:
         item is created only if someone else deletes it between the check for existence and this declaration. For a
         queue with `expires` the declaration counts as a use.
 
-        :param items: compared together with the dead letter exchange and queues that they imply.
+        :param items: declared exchanges, queues and bindings; the dead letter
+            exchange and queues that they imply are added.
         :param listing: the listing of the broker; without it bindings and undeclared items are unknown.
         """
         items = sorted(_with_implied(items), key=declaration_order)
@@ -160,7 +167,8 @@ class Planner:
         )
 
     async def apply(self, plan: Plan, *, mismatch: MismatchPolicy = "fail") -> list[str]:
-        """Declare what is missing, and the bindings that could not be listed; return the names of what was declared.
+        """Declare the missing exchanges, queues and bindings, and bindings
+        that could not be listed; return their names.
 
         :param mismatch: `fail` declares nothing if an item differs; `adopt` leaves
             differing items unchanged and declares the rest.
@@ -234,8 +242,10 @@ def _binding_step(binding: Binding, listing: Listing | None) -> Step:
 
 
 def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
-    """Return the undeclared exchanges and queues that declared
-    items name as alternate exchange or as target of dead letters.
+    """Return two sets: the names of undeclared exchanges, and of undeclared queues, to which declared items refer.
+
+    A declared exchange refers to its alternate exchange. A declared queue refers to its dead letter exchange, or to the
+    queue that gets its dead letters through the default exchange.
     """
     items = list(items)
     exchanges = [item for item in items if isinstance(item, Exchange)]
@@ -268,7 +278,10 @@ def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[D
 
 
 def _advice(item: Exchange | Queue, found: tuple[Difference, ...]) -> str:
-    """Return the advice for an item that differs."""
+    """Return text on how to resolve the differences between an existing exchange or queue and its declaration.
+
+    :param found: the differences.
+    """
     policy = {BY_POLICY[each.argument]: each.declared for each in found if each.argument in BY_POLICY}
     if len(policy) == len(found) and all(each.current is None for each in found):
         kind = "exchanges" if isinstance(item, Exchange) else "queues"

@@ -53,9 +53,9 @@ def risks(
     missing_queues: Collection[str] = (),
     rabbitmq: Version | None = None,
 ) -> list[Risk]:
-    """Return all risks, in the order of the items.
+    """Return the risks of the declared exchanges, queues and bindings, in their order.
 
-    :param bindings: further bindings of the broker.
+    :param bindings: bindings that exist on the broker, in addition to the declared ones.
     :param missing: exchanges that neither exist on the broker nor are declared.
     :param missing_queues: queues that neither exist on the broker nor are declared.
     :param rabbitmq: version of the broker, if it is a RabbitMQ.
@@ -76,8 +76,11 @@ def risks(
 
 
 def apply_policy(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
-    """Return the item with the settings of its policy; its own arguments take precedence
-    (https://www.rabbitmq.com/docs/parameters#policies).
+    """Return the item with the alternate exchange or the dead-lettering that its policy sets, unless it sets its own.
+
+    Arguments of a declaration take precedence over policies (https://www.rabbitmq.com/docs/parameters#policies).
+
+    :param policies: the effective policy by kind (`exchange` or `queue`) and name.
     """
     if isinstance(item, Exchange) and ("exchange", item.name) in policies:
         given = policies["exchange", item.name].definition

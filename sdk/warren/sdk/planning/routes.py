@@ -13,7 +13,7 @@ from warren.sdk.topology.queue import Queue
 class Routes:
     """Predicts the routing of a broker from the known exchanges, queues and bindings.
 
-    :param bindings: further bindings of a live broker.
+    :param bindings: bindings that exist on the broker, in addition to the declared ones.
     """
 
     def __init__(self, items: Iterable[Declarable], bindings: Iterable[Binding] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Bulk publishing: many messages with one report; in a window, in order, in batches, with repeated attempts."""
+"""Bulk publishing: many messages with one report, optionally in order, in batches, or with repeated attempts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BulkSender(Protocol):
 
 
 class _OrderBroken(WarrenError):
-    """Signal within an ordered bulk publish: an earlier message must be published again first."""
+    """Refusal of a write in an ordered bulk publish: an earlier message failed, and must be published again first."""
 
     def __init__(self) -> None:
         super().__init__("an earlier message of the ordered batch was not confirmed")
@@ -102,8 +102,9 @@ class BulkEntry:
 
 
 class BulkPublish:
-    """Publishes the messages of one bulk publish and collects their outcomes; the parameters are those of
-    `BatchOptions` and `publish_many`.
+    """One bulk publish: writes its messages and collects their outcomes.
+
+    The parameters are those of `BatchOptions`, and `ordered` of `App.publish_many`.
     """
 
     def __init__(
@@ -120,7 +121,8 @@ class BulkPublish:
             raise ConfigError("attempts must be at least 1")
         self.total: int = 0
         self._entries: list[BulkEntry] = []
-        """Messages not known to be confirmed; confirmed ones are removed, so that a long source does not fill the memory."""
+        """Messages that may be unconfirmed. Confirmed ones are removed from time
+        to time, to limit the memory for many messages."""
         self._prune_at = PRUNE
         self._sender = sender
         self._timeout = timeout
@@ -131,12 +133,12 @@ class BulkPublish:
         self._stopped: WarrenError | None = None
         """The error of the message that stopped an ordered bulk publish; None if it was not stopped."""
         self._in_flight: deque[asyncio.Future[None]] = deque()
-        """Unconfirmed messages; only of an ordered bulk publish."""
+        """Futures of the confirms that an ordered bulk publish awaits, oldest first; empty if it is not ordered."""
         self._order_broken = False
-        """One of the messages in flight was not confirmed."""
+        """True after a message failed, until the failed messages have been published again."""
 
     def recorded(self) -> AbstractContextManager[None]:
-        """Return a context manager that records one OpenTelemetry span for all messages that are published within it.
+        """Return a context manager that records one OpenTelemetry span for all messages of this bulk publish.
 
         Without telemetry it does nothing.
         """
@@ -166,9 +168,9 @@ class BulkPublish:
             self._order_broken = True
 
     def resume(self, failure: Failure) -> None:
-        """Take over a failed message from the report of an earlier bulk publish.
+        """Add a failed message from the report of an earlier bulk publish, with its error as the result so far.
 
-        Nothing is published yet: `rewrite` publishes all such messages.
+        This does not publish it; `rewrite` publishes all messages that were added so.
         """
         entry = BulkEntry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
@@ -176,7 +178,7 @@ class BulkPublish:
         self._entries.append(entry)
 
     async def finish(self) -> PublishReport:
-        """Wait until every message has its outcome, including repeated attempts; return the report."""
+        """Wait until every message has its outcome, make further attempts where allowed, and return the report."""
         await self._settled()
         if self._ordered:
             await self._republish_in_order()
@@ -192,9 +194,9 @@ class BulkPublish:
         )
 
     async def again(self, attempts: int) -> None:
-        """Publish failed messages again, if their errors are retryable; repeat that for those that fail once more.
+        """Publish failed messages once more if their errors are retryable, up to `attempts` times, until none is left.
 
-        :param attempts: largest number of rounds; the random waits between them grow up to 3 s.
+        The random waits between the attempts grow up to 3 s.
         """
         retrying = AsyncRetrying(
             stop=stop_after_attempt(attempts),
@@ -211,9 +213,9 @@ class BulkPublish:
                 entry.result.cancel()
 
     async def rewrite(self) -> None:
-        """Publish the messages that `resume` took over once more, with the same ids.
+        """Publish all failed messages that `resume` added, with the same ids, even if their errors are not retryable.
 
-        The kind of their errors does not matter; only messages that could not be encoded are left out.
+        Only messages that could not be encoded are left out.
         """
         for entry in self._entries:
             if entry.outgoing is not None:
@@ -234,7 +236,7 @@ class BulkPublish:
         ]
 
     async def _retry_round(self) -> bool:
-        """Publish each retryable failure once more; return whether retryable failures remain."""
+        """Publish each message whose error is retryable once more; return True if such messages remain."""
         for entry in self._retryable():
             await self._rewrite(entry)
         await self._settled()
@@ -252,9 +254,9 @@ class BulkPublish:
             entry.result = problem
 
     async def _write_behind(self, entry: BulkEntry, outgoing: Outgoing) -> None:
-        """Write a message of an ordered bulk publish, after publishing failed earlier ones again.
+        """Write the next message of an ordered bulk publish; before it, publish earlier messages that failed again.
 
-        :raises PublishError: if an earlier message failed for good; nothing is written.
+        :raises PublishError: if an earlier message failed in its last attempt; nothing is written.
         """
         while True:
             if self._order_broken:
@@ -284,7 +286,10 @@ class BulkPublish:
             self._order_broken = True
 
     async def _republish_in_order(self) -> None:
-        """Publish failed messages again, one after the other; the first that fails again stops the bulk publish."""
+        """Publish failed messages of an ordered bulk publish again, one after the other, as far as `attempts` allows.
+
+        The first message that still fails stops the bulk publish.
+        """
         sent = [entry for entry in self._entries if entry.result is not None]
         await self._settled()
         self._in_flight.clear()
@@ -312,8 +317,10 @@ def _not_sent(cause: WarrenError) -> PublishError:
 
 
 async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError) -> PublishReport:
-    """Publish all messages and wait for their outcomes.
+    """Publish all messages and wait for their outcomes; return the report.
 
+    :param batch: a new bulk publish, which writes the messages.
+    :param on_error: `raise` raises `BatchError` if a message was not confirmed; `report` only lists it in the report.
     :raises BatchError: if a message was not confirmed, and `on_error` is `raise`.
     """
     try:
@@ -332,8 +339,10 @@ async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError)
 
 
 async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnError) -> PublishReport:
-    """Publish every failed message of a report once more, also those whose errors are not retryable.
+    """Publish every failed message of a report once more, also those whose
+    errors are not retryable; return a new report.
 
+    :param batch: a new bulk publish, which writes the messages.
     :raises BatchError: if a message was not confirmed this time, and `on_error` is `raise`.
     """
     for failure in report.failures:
@@ -365,9 +374,13 @@ async def publish_batches(
     seconds: float | None,
     on_error: OnError,
 ) -> AsyncGenerator[PublishReport, None]:
-    """Yield a report for each batch, which ends with `count` messages or after `seconds`, whichever comes first.
+    """Publish messages in batches; yield a report for each batch when all its messages have their outcome.
 
-    :raises ConfigError: if neither `count` nor `seconds` is given. :raises BatchError: as `publish_all`.
+    :param make: creates the `BulkPublish` of a batch.
+    :param count: number of messages that completes a batch; None for no limit.
+    :param seconds: time after its start at which a batch ends even if it is not full; None for no limit.
+    :raises ConfigError: if neither `count` nor `seconds` is given.
+    :raises BatchError: if a message was not confirmed, and `on_error` is `raise`.
     """
     if (count is None and seconds is None) or (count is not None and count < 1):
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
@@ -388,8 +401,9 @@ async def publish_batches(
 
 
 class _Lookahead:
-    """Reader of an iterable or async iterable that fetches one message ahead; a message that arrives
-    after the deadline of `has_next` is kept.
+    """Reader of an iterable or async iterable that fetches one message ahead.
+
+    If an awaited message comes after the deadline of `has_next`, it is kept for the next call.
     """
 
     def __init__(self, messages: Messages) -> None:
@@ -400,7 +414,10 @@ class _Lookahead:
         self._loop = asyncio.get_running_loop()
 
     async def has_next(self, deadline: float | None) -> bool:
-        """Return whether there is a next message; False also if none comes before the deadline."""
+        """Fetch the next message; return False if there is none, or none comes before the deadline.
+
+        :param deadline: time of the event loop; None waits without limit.
+        """
         if self._next:
             return True
         if deadline is not None and self._loop.time() >= deadline:

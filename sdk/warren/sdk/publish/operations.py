@@ -1,4 +1,6 @@
-"""Operations of an App on the sending side: publish, submit, call, gather; required topology is declared first."""
+"""Operations of an App on the sending side: publish, submit, call, gather;
+each first declares the topology it requires.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ class PublishOperations:
         self._policy = policy
         self._declared: set[type[Message]] = set()
         self.declared_publishes: list[type[Message]] = []
-        """The message classes that `app.publishes` named."""
+        """The message classes that were registered with `app.publishes`."""
 
     def declare_publish(self, kind: type[Message]) -> None:
-        """Add a message class of `app.publishes`, whose topology is declared at
-        each start, not before its first message.
+        """Register a message class of `app.publishes`: its topology is declared
+        at each start, not before its first message.
         """
         if kind not in self.declared_publishes:
             self.declared_publishes.append(kind)
@@ -78,14 +80,14 @@ class PublishOperations:
         return encode(message, now=self._clock.now(), **options)
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
-        """Pass the message through the publish middlewares, and the result to `write`; for transactions."""
+        """Pass a message of a transaction through the publish middlewares, and call `write` with the result."""
         runtime = self._running()
         if runtime.instruments is not None:
             write = record_publish(runtime.instruments, write)
         await runtime.middlewares.send(outgoing, write)
 
     def transaction_channels(self) -> TransactionChannels:
-        """Return the pool of transaction channels of this run."""
+        """Return the pool of transaction channels of the current run of the App."""
         return self._running().transactions
 
     async def prepare(
@@ -99,9 +101,13 @@ class PublishOperations:
     async def write(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Write an encoded message as soon as there is a connection and room in the window of unconfirmed messages.
+        """Write an encoded message as soon as there is a connection and room in
+        the window; return the future of its confirm.
 
-        Returns the future of its confirm; see `Publisher.submit`. A further attempt skips the publish middlewares.
+        A message that is written for the second time has been through the publish middlewares, and skips them.
+
+        :param timeout: seconds for the write and the confirm together.
+        :param before_write: called directly before the write; if it raises, nothing is written.
         """
         runtime = self._running()
         sender = runtime.direct_sender if outgoing.middlewares_applied else runtime.sender
@@ -161,7 +167,7 @@ class PublishOperations:
         return nullcontext() if instruments is None else batch_span(instruments)
 
     async def send(self, outgoing: Outgoing) -> None:
-        """Publish a reply and await the confirm, within the default deadline."""
+        """Publish a reply and await its confirm, for at most `PUBLISH_SECONDS`."""
         await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:

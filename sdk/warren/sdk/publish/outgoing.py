@@ -42,7 +42,10 @@ class Outgoing:
         mandatory: bool = True,
         header: bytes | None = None,
     ) -> None:
-        """:param header: the payload of the header frame, if it is encoded already."""
+        """Create a message.
+
+        :param header: the payload of the content header frame, if it is encoded already.
+        """
         self.exchange: str = exchange
         self.routing_key: str = routing_key
         self.properties: dict[str, str | int] = properties

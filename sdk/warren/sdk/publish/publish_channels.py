@@ -15,12 +15,12 @@ from warren.sdk.transport.session import Session
 
 
 class PublishChannels:
-    """Opens a channel with confirms and one without on each connection, and replaces one
-    that the broker closed because of a message.
+    """Opens two channels on each connection, one with publisher confirms and one without, and
+    replaces one that the broker closed because of a message.
 
     :param on_change: called when a channel is lost or replaced.
-    :param prepare: called with each new channel with confirms, before anything is
-        published on it; None for no preparation.
+    :param prepare: called with each new channel with confirms, before anything
+        is published on it; None for no preparation.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PublishChannels:
         self._reopening: set[asyncio.Task[None]] = set()
 
     async def open(self, session: Session) -> None:
-        """Open both channels; `attach` puts them to use when the connection is up."""
+        """Open both channels on the connection; `attach` passes them to the publisher later."""
         self._session = session
         self._opened = await self._open(session, confirms=True), await self._open(session, confirms=False)
 

@@ -1,4 +1,4 @@
-"""Publisher confirms: awaits the confirm of each message, with a limit to the number of unconfirmed messages.
+"""Publisher confirms: publishes messages and awaits their confirms, with a limit to the number of unconfirmed messages.
 
 Returned messages are assigned to their publishes; after a lost connection, unconfirmed messages are published again.
 """
@@ -108,7 +108,7 @@ class Publisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.blocked: str | None = None
-        """The broker's reason for not reading publishes (`connection.blocked`), or None."""
+        """The broker's reason for blocking publishers (`connection.blocked`); None while it does not block them."""
         self._blocked_until = self._loop.time()
         """Time of the event loop up to which `blocked_seconds` is counted."""
         self.statistics: PublisherStatistics = PublisherStatistics()
@@ -119,9 +119,9 @@ class Publisher:
         return self._channel is not None and self._channel.usable
 
     def attach(self, confirmed: DataChannel) -> None:
-        """Use this channel: publish again the messages that a lost channel left unconfirmed, in their order.
+        """Publish on this channel from now on.
 
-        Publishes that wait for a channel follow after them.
+        The messages that a lost channel left unconfirmed are published again first, in their order.
         """
         confirmed.on_confirm = self._confirm
         confirmed.on_return = self._return
@@ -131,7 +131,7 @@ class Publisher:
         self._settled()
 
     def attach_unconfirmed(self, channel: DataChannel) -> None:
-        """Use this channel for publishes without confirms."""
+        """Use this channel from now on for publishes without confirms."""
         self._unconfirmed_channel = channel
         self._wake()
 
@@ -145,10 +145,13 @@ class Publisher:
         self._idle.set()
 
     def refused(self, error: WarrenError) -> None:
-        """Fail the publishes because of which the broker closed the channel, so that they are not sent again.
+        """Fail the publishes because of which the broker closed the channel, so that they are not published again.
 
-        If the reply text names a missing or forbidden exchange, these are all messages to that exchange; otherwise the
-        only message in flight. If there are several, none is failed, and they are republished one at a time.
+        If the reply text names an exchange that is missing or forbidden, these are all
+        messages to that exchange. Otherwise it is the only message in flight; if there are
+        several, none is failed, and they are republished one at a time.
+
+        :param error: error with the broker's reply text.
         """
         named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
         in_flight = list(self._in_flight.values())
@@ -187,6 +190,7 @@ class Publisher:
     ) -> asyncio.Future[None]:
         """Write the message as soon as there is a connection and room in the window; return the future of its confirm.
 
+        :param timeout: seconds for the write and the confirm together.
         :param before_write: called directly before the write; if it raises, nothing is written.
         """
         deadline = self._loop.time() + timeout
@@ -202,8 +206,10 @@ class Publisher:
         return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        """Publish at most once, without a confirm: return when the bytes are buffered;
-        wait only while the socket is congested.
+        """Publish without a confirm; return when the message is in the write buffer.
+
+        Waits only while there is no channel or no room to write, or while the
+        write buffer is above its high-water mark.
         """
         deadline = self._loop.time() + timeout
         while (
@@ -252,7 +258,7 @@ class Publisher:
                 )
 
     def snapshot(self) -> PublisherStatistics:
-        """Return the statistics, brought up to date."""
+        """Return the statistics, with the current number of unconfirmed messages and the time blocked so far."""
         self.statistics.unconfirmed = len(self._in_flight) + len(self._awaiting_republish)
         self._count_blocked()
         return self.statistics
@@ -293,11 +299,11 @@ class Publisher:
         return channel
 
     async def _wait_for_room(self, deadline: float) -> DataChannel:
-        """Wait until the next message may be written, and return
-        the channel; publishes are served in the order of arrival.
+        """Wait until a message may be written, and return the channel; publishes are served in the order of arrival.
 
-        :raises TransportUnavailable: without a connection until the deadline. :raises PublishTimeout: if the window
-            stayed full, or the broker blocked publishers.
+        :param deadline: time of the event loop.
+        :raises TransportUnavailable: without a connection until the deadline.
+        :raises PublishTimeout: if the window stayed full, or the broker blocked publishers.
         """
         # A waiter that was woken and found no room keeps its place.
         place = next(self._places)
@@ -324,10 +330,11 @@ class Publisher:
                 return channel
 
     def _pass_on(self, waiter: asyncio.Future[None]) -> None:
-        """Wake the next publish that waits for room, in place of this
-        one, which was woken but has timed out or been cancelled.
+        """Wake the next publish that waits for room, if this one was woken but has timed out or been cancelled.
 
         Otherwise the room that it was woken for would stay unused.
+
+        :param waiter: the future that this publish awaited.
         """
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._wake()
@@ -397,7 +404,8 @@ class Publisher:
     def _resume(self) -> None:
         """Publish again the messages that a lost channel left unconfirmed.
 
-        All at once; or one at a time, if one of them makes the broker close the channel and has to be found.
+        All are written at once; or, if an unknown one of them makes the broker
+        close the channel, one at a time to find it.
         """
         channel = self._channel
         while (

@@ -28,7 +28,7 @@ from warren.sdk.transport.session import Session
 CLOSE_SECONDS = 5.0
 SPARE_CHANNELS = 8
 PREPARE_BYTES = 1024 * 1024
-"""Number of bytes that are written before the transaction waits for the socket to drain."""
+"""Bytes of message bodies after which a transaction waits until the write buffer of the socket has drained."""
 
 
 class OnConnection(Protocol):
@@ -41,7 +41,8 @@ class TransactionChannels:
     """Pool of channels in transaction mode; a channel cannot have confirms and transactions both.
 
     :param on_connection: runs work on the publish connection.
-    :param publisher: knows whether the broker blocks publishers (`connection.blocked`), and counts committed messages.
+    :param publisher: publisher of the App. A transaction is refused while its `blocked` is
+        set; committed messages are added to its statistics.
     """
 
     def __init__(self, on_connection: OnConnection, publisher: Publisher) -> None:
@@ -84,12 +85,12 @@ class Encoder(Protocol):
         ...
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
-        """Pass the message through the publish middlewares, and the result to `write`."""
+        """Pass the message through the publish middlewares, and call `write` with the result."""
         ...
 
 
 class Transaction:
-    """A transaction of `app.transaction()`: the end of its block commits, an exception in it rolls back.
+    """A transaction of `app.transaction()`: the end of the `async with` block commits, an exception in it rolls back.
 
     Use it from one task. Before the commit no published message is in a queue, and no received message is acknowledged.
     """

@@ -1,1 +1,1 @@
-"""Remote procedure calls: requests that are answered, once or by many, and errors that are replies."""
+"""Remote procedure calls: requests and replies, scatter-gather to many servers, and errors sent as replies."""

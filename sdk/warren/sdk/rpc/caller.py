@@ -71,7 +71,7 @@ class ReplyReceiver(Protocol):
         ...
 
     def fail(self, error: TransportUnavailable) -> None:
-        """End the wait with an error, because the reply address is lost."""
+        """End the wait with an error: no reply can arrive, because the channel that consumes replies is lost."""
         ...
 
 
@@ -100,14 +100,18 @@ class PendingCall:
 
 
 class Caller:
-    """Sends the requests of one App and assigns replies to them, with one reply address at a time.
+    """Sends the requests of one App and passes each reply to the call that waits for it.
 
     :ivar telemetry: creates spans for replies, or None.
-    :ivar address: the `reply_to` of requests.
+    :ivar address: the `reply_to` of requests; a new one after each reconnect, or
+        always the pseudo-queue of "Direct Reply-to".
     """
 
     def __init__(self, middleware: ReplyMiddleware | None = None) -> None:
-        """:param middleware: applied to replies before they are decoded."""
+        """Create a caller without a reply address; `consume_queue` or `consume_direct_reply_to` sets it.
+
+        :param middleware: applied to replies before they are decoded.
+        """
         self._middleware = middleware
         self.telemetry: ConsumeTelemetry | None = None
         self._receivers: dict[str, ReplyReceiver] = {}
@@ -156,7 +160,7 @@ class Caller:
             self.detach()
 
     def detach(self) -> None:
-        """Fail all calls in flight, because the reply address is lost."""
+        """Fail all calls in flight, because the channel that consumes their replies is lost."""
         self._channel = None
         self._active.clear()
         for receiver in list(self._receivers.values()):
@@ -212,8 +216,12 @@ class Caller:
         return self.telemetry.answered(came, partial(codec.read, answer))
 
     def register(self, request: Outgoing, receiver: ReplyReceiver, deadline: float) -> str:
-        """Set correlation id, reply address and deadline of the request; return the correlation id, which has to be
-        passed to `unregister` after the call.
+        """Prepare a request for replies: set its correlation id, reply address and deadline; return the correlation id.
+
+        Pass that id to `unregister` after the call.
+
+        :param receiver: gets the replies with this correlation id.
+        :param deadline: time of the event loop.
         """
         self._count += 1
         correlation_id = f"{self._prefix}{self._count:x}"
@@ -270,9 +278,9 @@ class Caller:
         return self.statistics
 
     async def receive_local_reply(self, reply: Outgoing) -> None:
-        """Pass on the reply to a request that did not go through the broker.
+        """Pass the reply to the call that waits for it, without the broker.
 
-        That is the request of a handler to its own queue: it is handled in this process directly.
+        Used for the request of a handler to its own queue, which is handled in this process directly.
         """
         self._receive(b"", reply.header(), reply.body)
 

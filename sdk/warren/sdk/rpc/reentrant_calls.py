@@ -12,11 +12,11 @@ from warren.sdk.publish.outgoing import Outgoing
 
 
 class ReentrantCalls:
-    """Passes requests directly to the endpoint of their queue.
+    """Passes a handler's requests to its own queue directly to the endpoint of that queue, without the broker.
 
-    In the queue, a request would wait for the handler that waits for its reply: a deadlock at concurrency 1, and a wait
-    behind the backlog at any concurrency. The reply is published as usual. A request that the endpoint requeues or releases
-    is published after all.
+    In the queue, such a request would wait for the handler that waits for its reply: a deadlock at
+    concurrency 1, and a wait behind the backlog at any concurrency. The reply is published as usual. A
+    request that the endpoint requeues is published to the queue after all.
     """
 
     def __init__(self, endpoint: Endpoint, queue: str, sender: OutgoingSender) -> None:

@@ -45,7 +45,10 @@ class ReplyCodec:
         self._faults = faults
 
     def write(self, result: object) -> bytes:
-        """Return the result as JSON; for a union, after the member's name and a line feed, so that `once=` stores both.
+        """Return the handler's result as JSON.
+
+        If the reply type is a union, the JSON follows the name of the member
+        and a line feed, so that `once=` stores both.
 
         :raises ValueError: if the result is not of the reply type; the text contains none of the result.
         """

@@ -69,6 +69,7 @@ class GatherResult(Generic[Value]):
 class PreparedScatter:
     """A scatter-gather request that is encoded and ready to be published.
 
+    :ivar submit: writes the request, and returns the future of its confirm.
     :ivar audience: queues whose replies are expected; empty if unknown.
     """
 
@@ -144,7 +145,7 @@ class GatherCall(Generic[Value]):
             self._scattering.caller.unregister(self._correlation_id)
 
     async def _scatter(self) -> None:
-        """Publish the request.
+        """Publish the request, and begin to receive its replies until the deadline.
 
         :raises NoServer: if no queue is bound for it.
         """

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class ProcessingSpan:
-    """Span of the handling of one message; `failed` marks a failure that is not raised as an exception."""
+    """Span of the handling of one message; its method `failed` records a failure that is not raised as an exception."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -49,8 +49,9 @@ NOTHING = nullcontext()
 def processing_scope(
     consuming: ConsumeTelemetry | None, delivery: Delivery, delivery_tag: int
 ) -> AbstractContextManager[None]:
-    """Return the context manager in which a handler runs: it records a processing span; without telemetry it only
-    continues the trace of the publisher.
+    """Return the context manager in which a handler runs.
+
+    It records a processing span; without telemetry it only makes the publisher's trace context the current one.
     """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
@@ -58,15 +59,16 @@ def processing_scope(
 
 
 class ConsumeTelemetry:
-    """Recorder of spans and metrics for one App."""
+    """Recorder of the spans and metrics of one App for handled messages, `basic.get`, replies and settlements."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
 
     @contextmanager
     def processing(self, delivery: Delivery, delivery_tag: int) -> Iterator[None]:
-        """Record the handling of a message; the span is a child of the span that
-        created the message, and linked to it.
+        """Record a span for the handling of a message within the block.
+
+        The span is a child of the span that created the message, and linked to it.
         """
         instruments = self._instruments
         context = creation_context(delivery.headers)
@@ -101,8 +103,11 @@ class ConsumeTelemetry:
     def settled(
         self, delivery: Delivery, delivery_tag: int, operation: str, settle: Callable[[], None]
     ) -> None:
-        """Settle a message (`ack`, `nack` or `reject`), then record it; a failure to record does not prevent the
-        settlement.
+        """Settle a message, then record the settlement as a span; an error in
+        recording does not prevent the settlement.
+
+        :param operation: `ack`, `nack` or `reject`.
+        :param settle: sends the settlement.
         """
         began, started = time_ns(), perf_counter()
         settle()
@@ -127,7 +132,11 @@ class ConsumeTelemetry:
             )
 
     def received(self, delivery: Delivery | None, delivery_tag: int, queue: str, started: float) -> None:
-        """Record a `basic.get` that began at `started` (`perf_counter`) and returned this delivery, or none."""
+        """Record a span for a `basic.get` that has returned.
+
+        :param delivery: the message, or None if the queue was empty.
+        :param started: time of `perf_counter` at which the `basic.get` was sent.
+        """
         instruments = self._instruments
         taken = perf_counter() - started
         if delivery is None:

@@ -29,12 +29,13 @@ class Telemetry:
     """OpenTelemetry options of an App: `App(telemetry=Telemetry(...))`.
 
     Without providers the global ones are used, if they are set before the App starts. Without any provider nothing is
-    recorded, at no cost; the trace context of other publishers is still passed on.
+    recorded, but handlers still run in the trace context of the message's publisher.
 
     :param create_spans: create a span for each message of a bulk publish, in addition to the span of the batch.
-    :param sizes: record the opt-in attributes `messaging.message.body.size` and `.envelope.size`.
-    :param template: function from exchange and routing key to `messaging.destination.template`, or None; for routing
-        keys that contain an id, so that the number of span names and metric series stays bounded.
+    :param sizes: record the opt-in attributes `messaging.message.body.size` and `.envelope.size`, in bytes.
+    :param template: function that returns the attribute `messaging.destination.template` for an
+        exchange and a routing key, or None. It is for routing keys that contain an id: with the
+        template, the number of span names and metric series stays bounded.
     """
 
     tracer_provider: TracerProvider | None = None
@@ -44,7 +45,7 @@ class Telemetry:
     template: Callable[[str, str], str | None] | None = None
 
     def open(self) -> Instruments | None:
-        """Return the instruments of one run; None if there is no provider."""
+        """Return the tracer and metric instruments for a run of an App; None if there is no OpenTelemetry provider."""
         tracers = self.tracer_provider or _unless_default(trace.get_tracer_provider())
         meters = self.meter_provider or _unless_default(metrics.get_meter_provider())
         if tracers is None and meters is None:
@@ -53,7 +54,7 @@ class Telemetry:
 
 
 class Instruments:
-    """Tracer, the four metrics of the conventions, and attributes of the connections.
+    """Tracer, the four metrics of OpenTelemetry's messaging conventions, and attributes of the connections.
 
     :ivar publishing: attributes of the publish connection: server, peer and client.
     :ivar consuming: attributes of the consume connection.
@@ -86,7 +87,7 @@ class Instruments:
         )
         self._destinations: set[AttributeValue] = set()
         self._template_failure_logged = False
-        """The failure of the user's template has been logged."""
+        """True if a failure of the user's function `Telemetry.template` has been logged; further ones are not."""
 
     def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
         """Add `messaging.destination.template`, if the user's function
@@ -127,7 +128,7 @@ class Instruments:
 
 
 def mark_failed(span: Span, error: BaseException) -> str:
-    """Mark the span as failed; return the `error.type`."""
+    """Mark the span as failed by this error; return the value of its attribute `error.type`."""
     name = c.error_type(error)
     span.set_attribute(c.ERROR_TYPE, name)
     span.set_status(StatusCode.ERROR, str(error) if isinstance(error, WarrenError) else None)

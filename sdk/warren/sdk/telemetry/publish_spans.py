@@ -1,4 +1,4 @@
-"""Spans and metrics of publishing: a sender around the publisher, present only if there is a telemetry provider."""
+"""Spans and metrics of publishing, recorded by a sender around the publisher if there is a telemetry provider."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PublishSpan:
         self._started = perf_counter()
 
     def end(self, error: BaseException | None) -> None:
-        """End the recording with the error of the publish, or None."""
+        """End the span and record the metrics, with the error of the publish, or None."""
         instruments = self._instruments
         name = None
         if error is not None:
@@ -66,7 +66,7 @@ class PublishSpan:
         instruments.sent.add(1, metric_attributes)
 
     def done(self, confirm: asyncio.Future[None]) -> None:
-        """End the recording with the result of the confirm."""
+        """End the span and record the metrics, with the result of the confirm."""
         self.end(asyncio.CancelledError() if confirm.cancelled() else confirm.exception())
 
 
@@ -124,8 +124,8 @@ def _recording(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
 class BatchSpan:
     """The one OpenTelemetry span of a bulk publish, instead of a publish span for each message.
 
-    It has the kind CLIENT, the number of messages, and a link to each create
-    span: the span in which a message was created, if that is recorded separately.
+    It has the kind CLIENT, the number of messages, and a link to each create span: a separate span for the creation of
+    a message, by `Telemetry.create_spans` or by the user.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -139,7 +139,7 @@ class BatchSpan:
         self._destinations: set[str] = set()
 
     def create(self, outgoing: Outgoing, attributes: c.Attributes) -> None:
-        """Add a message without a trace context, and write one into its headers.
+        """Count a message that has no trace context, and write one into its headers.
 
         That is the context of a create span of its own if `Telemetry.create_spans` is set, otherwise of the batch span.
         """
@@ -198,9 +198,9 @@ def batch_span(instruments: Instruments) -> Iterator[None]:
 
 
 def foreign_context(outgoing: Outgoing) -> Context | None:
-    """Return the trace context that the message's headers had before this publish; None if there is none.
+    """Return the trace context that the user or an earlier publisher put into the message's headers; None without one.
 
-    The context of the current span does not count. The user or an earlier publisher has set it, so it is kept.
+    A context that is equal to that of the current span is not counted as one.
     """
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):

@@ -45,7 +45,7 @@ CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 REPLIES: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to", "amq.gen-", "warren.reply.")
-"""Prefixes of the names of reply queues and other queues with generated names."""
+"""Prefixes of the names of reply queues and other queues with generated names; these are temporary destinations."""
 
 OPERATION_TYPES: Final = {
     "publish": "send",

@@ -1,4 +1,6 @@
-"""Metrics from the statistics of an App, read at each collection, so that they cost nothing per message."""
+"""Metrics from the statistics of an App. They are read when the meter
+provider collects, so they cost nothing per message.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class StatisticsSource(Protocol):
 
 
 class Metric(NamedTuple):
-    """A metric and its value in the statistics.
+    """Name, unit and description of a metric, and the function that reads its value from the statistics.
 
     :param now: true for a gauge that goes up and down, false for a count since the start of the App.
     """
@@ -167,7 +169,7 @@ class MeterSources:
             make(metric.name, [self._reader(metric.read)], metric.unit, metric.description)
 
     def add(self, source: StatisticsSource) -> None:
-        """Report the statistics of an App run from now on, those of its components included."""
+        """Report the statistics of a run of an App from now on, including those of its components."""
         self.sources.add(source)
         for key, value in source.statistics().components.items():
             kind = key.partition(" ")[0]
@@ -213,7 +215,7 @@ def observe_run(meters: MeterProvider, source: StatisticsSource) -> None:
 
 
 def stop_observing(meters: MeterProvider, source: StatisticsSource) -> None:
-    """Stop reading a run that has ended."""
+    """Stop exporting the statistics of a run of an App that has ended."""
     sources_of = _sources.get(meters)
     if sources_of is not None:
         sources_of.sources.discard(source)

@@ -13,15 +13,15 @@ from warren.sdk.consume.delivery import Delivery
 
 
 def inject(headers: MutableMapping[str, Any]) -> None:
-    """Add the context of the current span to headers, if there is one: `traceparent` and `tracestate` (W3C) by
-    default.
+    """Write the trace context of the current span into headers, if there is one:
+    `traceparent` and `tracestate` (W3C) by default.
     """
     if trace.get_current_span().get_span_context().is_valid:
         propagate.inject(headers)
 
 
 def creation_context(headers: Mapping[str, Any]) -> Context:
-    """Return the context in which a message was created; an empty one if its headers have none."""
+    """Return the trace context in which a message was created, from its headers; an empty context if they have none."""
     return propagate.extract({k: v for k, v in headers.items() if isinstance(v, str)}, Context())
 
 

@@ -35,7 +35,7 @@ class Declaration:
 
     @classmethod
     def of(cls, item: Exchange | Queue) -> Declaration:
-        """Return the declaration of the item."""
+        """Return the fields that declare this exchange or queue."""
         if isinstance(item, Exchange):
             properties: dict[str, Any] = {
                 "type": item.type,
@@ -71,7 +71,7 @@ class Declaration:
 
 
 def declare_method(item: Declarable) -> Method:
-    """Return the method that declares the item; for a binding, the method that binds."""
+    """Return a function that sends the declaration of an exchange or queue, or the bind of a binding."""
     if not isinstance(item, Binding):
         return Declaration.of(item).declare
 

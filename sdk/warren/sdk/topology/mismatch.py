@@ -18,7 +18,7 @@ from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 
 MOST = 64
-"""Largest number of differences that are read from one item; more than a queue has arguments."""
+"""Largest number of differences that are read from one exchange or queue; more than a queue has arguments."""
 
 _REPLY = re.compile(
     r"received (?:none|the value '.*' of type '\w+'|'.*') but current is (?P<current>.+)", re.DOTALL
@@ -45,11 +45,12 @@ class Difference:
 
 
 async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
-    """Return all differences between a declared item and the existing one. Call it only if the
-    item exists; otherwise it would be declared.
+    """Return all differences between the declaration of an exchange or queue and the existing one.
 
-    :raises TopologyMismatch: if the broker refuses for another reason, or with a text that cannot be parsed (AMQP cuts
-        texts off after 255 bytes).
+    Call it only if the item exists; otherwise it would be declared.
+
+    :raises TopologyMismatch: if the broker refuses for another reason, or with a text that
+        cannot be parsed (AMQP cuts texts off after 255 bytes).
     """
     own = Declaration.of(item)
     trial = own
@@ -71,7 +72,10 @@ async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Dif
 
 
 def read_mismatch(text: str, form: Declaration) -> Difference | None:
-    """Return the difference that the reply text of a 406 names; None if it names none, or is cut off."""
+    """Return the difference that the reply text of a 406 names; None if it names none, or is cut off.
+
+    :param form: the declaration that the broker refused.
+    """
     _, begun, rest = text.partition("inequivalent arg '")
     argument, _, rest = rest.partition("' for ")
     _, named, rest = rest.partition(f"{form.kind} '{form.name}' in vhost '")

@@ -33,7 +33,7 @@ class QueueArgument:
     """Description of one queue argument: its field in `Queue`, its AMQP name, and its allowed values.
 
     :param types: the types of queues that have it.
-    :param form: type of its values.
+    :param form: Python type of its values.
     :param lowest: smallest number; of a duration, milliseconds.
     :param highest: greatest number; of a duration, milliseconds.
     :param words: the allowed texts; empty if all are allowed.
@@ -190,6 +190,7 @@ def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> No
 def check_name(what: str, name: object) -> None:
     """Check the name of an exchange or a queue, or a routing key.
 
+    :param what: description of the value for the error text.
     :raises ConfigError: if it is not a text of at most 255 bytes of UTF-8.
     """
     if not isinstance(name, str):

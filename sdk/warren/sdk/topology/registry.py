@@ -31,12 +31,13 @@ class ReconnectingRunner(Protocol):
 
 
 class TopologyRegistry:
-    """Declared items by kind and name; a name must not stand for two different items.
+    """Declared exchanges, queues and bindings of an App; two items of one kind with the same name must be equal.
 
-    An item with defaults only (`Queue("billing")`) gives way to one with arguments.
+    As an exception, an item with defaults only (`Queue("billing")`) is replaced by one with arguments.
 
     :param policy: `always` declares missing items, `never` only checks that they exist.
-    :param mismatch: see `App`.
+    :param mismatch: treatment of an item that exists with other arguments: `fail`
+        raises an error, `adopt` uses it unchanged.
     """
 
     def __init__(self, policy: DeclarePolicy, mismatch: MismatchPolicy = "fail") -> None:
@@ -50,7 +51,7 @@ class TopologyRegistry:
         return self._policy == "always"
 
     def add(self, items: Iterable[Declarable]) -> None:
-        """Register items.
+        """Register exchanges, queues and bindings, to be declared on each connection.
 
         :raises ConfigError: if an item of that kind and name is registered with other arguments.
         """
@@ -76,13 +77,15 @@ class TopologyRegistry:
         return tuple(_with_implied(self._named.values()).values())
 
     async def add_and_declare(self, link: ReconnectingRunner, items: Iterable[Declarable]) -> None:
-        """Declare items on the broker, then register them; return when the broker has them, also if another task declares
-        the same.
+        """Declare items on the broker, then register them, so that each later connection declares them again.
 
-        Registered items are declared on each later connection. Items are registered only after the broker has accepted
-        them: otherwise an item that it refuses would make each later connection fail too.
+        Returns when the broker has them, also if another task declares the same. They are registered only after the
+        broker has accepted them: otherwise an item that it refuses would make each later connection fail too.
 
-        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `SupervisedConnection.use`.
+        :param link: connection that declares the items; on a lost connection it repeats that on the next one.
+        :raises ConfigError: if an item of that kind and name is registered with other arguments.
+        :raises TopologyMismatch: if the broker has an item with other arguments, or refuses it.
+        :raises TransportUnavailable: if the connection is closed for good.
         """
         items = list(items)
         wanted = {identity(item) for item in with_implied_topology(items)}
@@ -100,11 +103,14 @@ class TopologyRegistry:
         return item if isinstance(item, Queue) else Queue(name)
 
     async def declare_all(self, runner: MethodRunner) -> None:
-        """Declare all items."""
+        """Declare all registered exchanges, queues and bindings; with the policy `never`, check that they exist."""
         await self.declare(runner, self.items())
 
     async def declare_shared(self, runner: MethodRunner) -> None:
-        """Declare all items except exclusive queues and their bindings, which belong to one connection."""
+        """Declare all registered items except exclusive queues and their bindings.
+
+        Only the connection that declares an exclusive queue may consume it, so the consuming connection declares these.
+        """
         items = self.items()
         own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}
         await self.declare(runner, [item for item in items if not _belongs_to(item, own)])

@@ -1,6 +1,6 @@
 """Data channel: publishes, deliveries, confirms and settlements of one AMQP channel, at a low cost per message.
 
-No message needs a task, a future or an object of aiormq.
+It encodes and decodes their frames itself, without a task, a future or an object of aiormq for each message.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class DataChannel:
 
     Set the callbacks before anything is consumed or published. They must not raise.
 
-    :param expects_confirms: true if the broker acknowledges publishes: in
-        confirm mode, or in transaction mode by its reply to the commit.
-    :ivar on_delivery: called with the frames of each delivery: method, header, body.
-    :ivar on_return: called with the frames of each returned message.
-    :ivar on_confirm: called with delivery tag, `multiple`, and whether it is an ack.
+    :param expects_confirms: true if the broker acknowledges publishes: in confirm mode,
+        or in transaction mode by its reply to the commit.
+    :ivar on_delivery: called with the payloads of each delivery's frames: method, header, body.
+    :ivar on_return: called with the payloads of each returned message's frames: method, header, body.
+    :ivar on_confirm: called with delivery tag, `multiple`, and true for an ack or false for a nack.
     """
 
     def __init__(
@@ -83,10 +83,12 @@ class DataChannel:
         self.ended: asyncio.Future[None] = channel.closing
         """Done when the channel or its connection has ended; its exception is the error of the broker, if any."""
         self._gets: deque[asyncio.Future[tuple[bytes, bytes, bytes] | None]] = deque()
-        """Pending `basic.get` requests; replies arrive in this order, also for cancelled callers."""
+        """Futures of the pending `basic.get` requests, in the order of the
+        replies; those of cancelled callers stay in it."""
         self._closing_task: asyncio.Task[None] | None = None
         self._closing = False
-        """`channel.close` is sent: unsettled deliveries go back, and another frame would be a protocol error."""
+        """True once `channel.close` is sent: the broker requeues unsettled
+        deliveries, and further frames would be protocol errors."""
         self._frame_writer = frame_writer
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
@@ -130,14 +132,14 @@ class DataChannel:
         await self._frame_writer.drain()
 
     def flush(self) -> None:
-        """Write buffered frames now, so that they precede a synchronous method."""
+        """Write buffered frames now, so that a synchronous method that the caller sends next does not overtake them."""
         self._frame_writer.flush()
 
     async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
-        """Return one message of the queue (`basic.get`) as the payloads of a delivery's frames; None if the queue is
-        empty.
+        """Return one message of the queue (`basic.get`), or None if the queue is empty.
 
-        A message that arrives after the caller was cancelled goes back to the queue.
+        A message is returned as the payloads of its method, header and body frames, with the method in the form of a
+        `basic.deliver`. One that arrives after the caller was cancelled goes back to the queue.
 
         :param timeout: seconds for the reply.
         :raises OSError: if the channel ends meanwhile; `close_error` may have the reason.
@@ -218,7 +220,11 @@ class DataChannel:
     # Received frames
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Pass a received message to its callback or to the pending `get`; called by the scanner of received frames."""
+        """Pass a received message to its callback or to the pending `get`; called by the scanner of received frames.
+
+        :param method: payload of the method frame: `basic.deliver`,
+            `basic.return`, `basic.get-ok` or `basic.get-empty`.
+        """
         kind = method[3]
         try:
             if kind == DELIVER:
@@ -233,7 +239,10 @@ class DataChannel:
             self.abort()
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        """Pass a confirm to `on_confirm`; called by the scanner of received frames."""
+        """Pass a publisher confirm to `on_confirm`; called by the scanner of received frames.
+
+        :param sequence: delivery tag of the confirm.
+        """
         self.on_confirm(sequence, multiple, ack)
 
     def _take(self, kind: int, method: bytes, header: bytes, body: bytes) -> None:
@@ -253,7 +262,7 @@ class DataChannel:
         This does not wait for the socket: the caller has to limit how much is buffered.
 
         :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). The broker
-            would close the connection over such a frame, and the next connection over the republish.
+            would close the connection over such a frame, and close the next one when the message is published again.
         """
         header, body, number = content.header(), content.body, self.number
         size, room = len(body), self._frame_max - FRAME_OVERHEAD
@@ -318,7 +327,7 @@ class DataChannel:
         self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 
     def _account(self, tags: Sequence[int]) -> None:
-        """Update the sets of settled and unsettled delivery tags; `tags` are in ascending order."""
+        """Record delivery tags as settled; `tags` are in ascending order."""
         highest = tags[-1]
         if highest > self._highest:
             self._outstanding.update(range(self._highest + 1, highest + 1))

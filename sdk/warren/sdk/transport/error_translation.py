@@ -61,7 +61,7 @@ def _cancellations() -> int:
 def to_sdk_error(what: str, error: BaseException) -> WarrenError:
     """Return the SDK's error for an error of aiormq or of the socket.
 
-    :param what: as for `translate_errors`.
+    :param what: the failed operation, as the beginning of the error text: `cannot open a channel`.
     """
     match error:
         case WarrenError():

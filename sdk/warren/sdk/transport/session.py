@@ -156,7 +156,7 @@ class Session:
     async def control_channel(self) -> aio_pika.abc.AbstractChannel:
         """Open a channel of aio-pika, for synchronous methods.
 
-        :raises TransportUnavailable: as `channel`.
+        :raises TransportUnavailable: if the connection is lost, or the broker's `channel_max` is reached.
         """
         with translate_errors("cannot open a channel"):
             return await self._unless_lost(self._open_control_channel())
@@ -183,10 +183,10 @@ class Session:
         return number
 
     async def _unless_lost(self, opening: Coroutine[None, None, Opened]) -> Opened:
-        """Await the opening of a channel, or the loss of the connection.
+        """Await the opening of a channel; raise an error if the connection is lost meanwhile.
 
-        aiormq never answers a request for a channel that comes between the loss of the connection and the end of its
-        clean-up.
+        aiormq never answers a request for a channel that comes between the loss
+        of the connection and the end of its clean-up.
         """
         task = asyncio.ensure_future(opening)
         try:
@@ -211,7 +211,7 @@ class Session:
 
 
 def _forget(opening: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned opening, so that asyncio does not log it; it has been reported already."""
+    """Retrieve the exception of a channel opening that nobody awaits any more, so that asyncio does not log it."""
     if not opening.cancelled():
         opening.exception()
 
@@ -239,7 +239,9 @@ def aiormq_url(url: str, name: str) -> URL:
 
 
 def _quiet_aiormq() -> None:
-    """Silence the logger of aiormq: the SDK reports a lost connection once, aiormq with tracebacks."""
+    """Silence the logger of aiormq, which would report a lost connection
+    with tracebacks; the SDK reports it itself, once.
+    """
     logger = logging.getLogger("aiormq")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

@@ -28,14 +28,14 @@ class FrameWriter:
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self.before_flush: list[Callable[[], None]] = []
-        """Called once before the next flush, to append frames that were held back."""
+        """Functions that are called once, at the next flush; each may append frames to it."""
 
     @property
     def closed(self) -> bool:
         return self.transport.is_closing()
 
     def buffer(self) -> list[bytes]:
-        """Return the list of parts of the next write, and schedule that write. Append whole frames only."""
+        """Return the list of byte strings for the next write, and schedule that write. Append whole frames only."""
         if not self._parts and not self.before_flush:
             self._loop.call_soon(self.flush)
         return self._parts

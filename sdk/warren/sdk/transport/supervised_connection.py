@@ -1,4 +1,4 @@
-"""Reconnecting: connections that are supervised, and after a loss are opened and set up again."""
+"""Supervised connections to a broker: after a loss they reconnect and are set up again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from warren.sdk.transport.session import ChannelFactory, Session
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
 STABLE_SECONDS = 1.0
-"""A connection that lasts less than this counts as a failed attempt, so that the next attempt waits."""
+"""Seconds that a connection has to last; one that is lost earlier counts
+as a failed attempt, so the next attempt waits."""
 MOST_REFUSALS = 3
-"""Number of times that the broker closes the connection during one piece of work before the work fails."""
+"""Number of connections that the broker closes because of a frame, during one `use`, before `use` raises the error."""
 
 Result = TypeVar("Result")
 
@@ -30,14 +31,14 @@ Result = TypeVar("Result")
 class SupervisedConnection:
     """Keeps a connection to the broker: opens it, and opens it again after each loss.
 
-    :param name: shown by the broker, and in logs.
+    :param name: name under which the broker lists the connection; also in logs.
     :param setup: prepares each new session (opens channels, declares topology) before it is used.
     :param on_up: called between `setup` and the first use of the session, without a switch to other tasks.
     :param on_down: called when the session is lost or closed.
-    :param on_blocked: see `Session.open`.
+    :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
     :param first_retry: seconds; upper bound of the random wait before the first new
         attempt. It doubles with each further attempt.
-    :param longest_retry: seconds; limit of that upper bound.
+    :param longest_retry: seconds; largest value of that upper bound.
     :param channels: factory of the data channels of its sessions.
     """
 
@@ -93,7 +94,7 @@ class SupervisedConnection:
             raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
 
     async def wait_up(self) -> Session:
-        """Return the live connection (`Session`); wait for one while there is none.
+        """Return the open connection (`Session`); while there is none, wait for it.
 
         :raises TransportUnavailable: if the connection is closed for good.
         """
@@ -104,11 +105,11 @@ class SupervisedConnection:
         return self.session
 
     async def use(self, work: Callable[[Session], Awaitable[Result]]) -> Result:
-        """Wait for an open connection (a session) and run `work` on it; if it is lost meanwhile, run `work` again on the
-        next one.
+        """Wait for an open connection (a session) and run `work` on it; if it is
+        lost meanwhile, run `work` again on the next one.
 
-        :raises TransportUnavailable: if the connection is closed for good, or the work raises it while the session
-            lives. Also if the broker closes the connection because of a frame, which the work may have sent: at once if
+        :raises TransportUnavailable: if the connection is closed for good, or `work` raises it while the session is
+            open. Also if the broker closes the connection because of a frame, which `work` may have sent: at once if
             that error is not retryable, otherwise the third time.
         """
         refusals = 0
@@ -130,12 +131,13 @@ class SupervisedConnection:
                 await self._down.wait()
 
     async def run(self, methods: Callable[[ControlChannel], Awaitable[Result]]) -> Result:
-        """Call `methods` with the control channel, on which it awaits AMQP methods that have a reply (declare, bind),
-        and return its result.
+        """Call `methods` with the control channel, on which it awaits AMQP methods that
+        have a reply (declare, bind), and return its result.
 
         All of them run on one connection. If it is lost, `methods` is called again from the start on the next one.
 
-        :raises TransportUnavailable: as `use` does.
+        :raises TransportUnavailable: if the connection is closed for good, or the broker closes it because of a frame:
+            at once if that error is not retryable, otherwise the third time.
         """
 
         def on_session(_: Session) -> Awaitable[Result]:

@@ -47,7 +47,7 @@ class TopologyMethods:
         """Declare a queue.
 
         :param properties: `durable`, `exclusive`, `auto_delete`.
-        :raises ValueError: as `declare_exchange`.
+        :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
         table = dict(arguments)
         self._check_size(commands.Queue.Declare(queue=name, **properties, arguments=table))
@@ -56,7 +56,7 @@ class TopologyMethods:
     async def bind_queue(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any]) -> None:
         """Bind a queue to an exchange.
 
-        :raises ValueError: as `declare_exchange`.
+        :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
         table = dict(arguments)
         self._check_size(
@@ -70,7 +70,7 @@ class TopologyMethods:
     ) -> None:
         """Bind an exchange to another exchange.
 
-        :raises ValueError: as `declare_exchange`.
+        :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
         table = dict(arguments)
         self._check_size(

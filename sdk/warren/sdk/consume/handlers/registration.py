@@ -56,7 +56,8 @@ class HandlerRegistry:
     :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
     :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
     :param retry: policy for handlers that have none of their own.
-    :param context: objects that handlers and dependencies get by type.
+    :param delay: returns the backend for delayed redeliveries.
+    :param context: objects, by type, that are passed to parameters of handlers and dependencies with that type.
     """
 
     def __init__(
@@ -86,9 +87,7 @@ class HandlerRegistry:
     def registrar(
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
     ) -> Register:
-        """Check the arguments of `app.handle` and return a function
-        that adds the decorated function as a handler with them.
-        """
+        """Check the arguments of `app.handle`; return a function that registers a handler with them."""
         consumer_options = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
@@ -119,9 +118,7 @@ class HandlerRegistry:
         within: Duration,
         options: HandlerOptions,
     ) -> Register:
-        """Check the arguments of `app.handle.batch` and return a
-        function that adds the decorated function as a handler with them.
-        """
+        """Check the arguments of `app.handle.batch`; return a function that registers a batch handler with them."""
         if _is_request(message):
             raise ConfigError(
                 f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
@@ -164,8 +161,9 @@ class HandlerRegistry:
         return register
 
     async def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Publish the dead letter copy of a message that was fetched with `app.get`.
+        """Publish the dead letter copy of a message that was fetched with `app.get`; return after the confirm.
 
+        :param reason: text that is sent in a header of the copy.
         :raises ConfigError: if its queue has no dead letter exchange.
         """
         queue = self._registry.queue(delivery.queue)
@@ -175,7 +173,7 @@ class HandlerRegistry:
         await self._forward(copy)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
-        """Replace a dependency until the returned context ends (`app.override`)."""
+        """Replace a function that handlers depend on until the returned context ends; used by `app.override`."""
         before = self._overrides.get(dependency)
 
         def replace(function: Callable[..., Any] | None) -> None:

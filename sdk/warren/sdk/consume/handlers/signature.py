@@ -17,9 +17,9 @@ from warren.sdk.errors import ConfigError
 def check_signature(function: Callable[..., Any], kind: Any, local_names: Mapping[str, Any]) -> None:
     """Check that a function can handle a message type.
 
-    :param kind: the type that the function shall take.
-    :param local_names: local names at the place where the function
-        is defined, to evaluate annotations that are strings.
+    :param kind: type of the messages that the function has to take.
+    :param local_names: local names at the place where the function is defined,
+        to evaluate annotations that are strings.
     :raises ConfigError: if the function is not async, or its first parameter does not take the message.
     """
     name = getattr(function, "__qualname__", repr(function))
