@@ -57,7 +57,7 @@ Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would be done, and change nothing")]
 
 LISTED = 100
-"""Largest number of letters that `warren dlq ls` prints without `--limit`."""
+"""Largest number of dead letters that `warren dlq ls` prints without `--limit`."""
 ERROR_CHARACTERS = 60
 """Number of characters to which `warren dlq ls` cuts the text of an error."""
 

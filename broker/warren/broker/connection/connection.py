@@ -393,11 +393,11 @@ class Connection:
             self.transport.pause_reading()
 
     def resume_reads(self, reasons: i64) -> None:
-        """Clear some reasons for not reading; if none is left, read the socket.
+        """Clear reasons for not reading the socket; if none is left, resume reading.
 
-        Frames received before the pause are processed earlier: as soon as no reason in FRAMES_HELD is left.
+        Frames received before the pause are processed as soon as no reason in FRAMES_HELD is left.
 
-        :param reasons: bits defined in `flow_control`.
+        :param reasons: the reasons to clear, bits defined in `flow_control`.
         """
         if self.phase >= CLOSING:
             return
@@ -461,7 +461,7 @@ class Connection:
         self.resume_reads(ALARM | DISK)
 
     def await_reply(self) -> None:
-        """Process no further frames of the client until `resume_with` has sent the reply to the last one."""
+        """Pause the processing of the client's frames until `resume_with` has sent the reply to the last one."""
         self.pause_reads(AWAITING_REPLY)
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:

@@ -18,8 +18,8 @@ class ConnectionSettings:
     :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
         queue sets a timeout; 0 is no timeout.
     :param honours_immediate: True to carry out basic.publish with `immediate`; False to refuse it, as RabbitMQ does.
-    :param timestamps: publishes are stamped with their time of arrival: `missing` (unless they have one), `always`, or
-        empty for never.
+    :param timestamps: publishes to which the broker adds a timestamp: `missing` (those without one), `always` (all), or
+        empty for none.
     """
 
     channel_max: int

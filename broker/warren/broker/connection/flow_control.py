@@ -30,7 +30,7 @@ STOPPING: Final = 16
 FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM
 """Reasons not to read a client for which complete frames that it has already sent are not processed either."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
-"""Reasons that pause publishers; `Connection.control_publisher` leaves a paused publisher as it is."""
+"""Reasons not to read a publisher; `list_connections` then shows the state `flow`, or `blocked` for ALARM."""
 
 BACKLOG_MESSAGES: Final = 2000
 """Number of ready messages beyond which a queue has a backlog, so that publishers to it are throttled."""
@@ -69,12 +69,12 @@ class FlowControl:
         self.alarms: dict[str, str] = {}
 
     def log_behind(self) -> bool:
-        """Return whether so many bytes wait to be written to the log that publishers must be paused."""
+        """Return whether publishers must be paused: more than UNWRITTEN_LIMIT bytes wait to be written to the log."""
         log = self.log
         return log is not None and log.unwritten_bytes > UNWRITTEN_LIMIT
 
     def log_caught_up(self) -> bool:
-        """Return whether so few bytes are left to write to the log that paused publishers may be resumed."""
+        """Return whether paused publishers may be resumed: at most UNWRITTEN_LIMIT / 2 bytes wait for the log."""
         log = self.log
         return log is None or log.unwritten_bytes <= UNWRITTEN_LIMIT // 2
 
@@ -84,7 +84,10 @@ class FlowControl:
             self.resume_publishers()
 
     def on_paging_behind(self, behind: bool) -> None:
-        """Store whether messages are published faster than they can be paged out; if not, resume publishers."""
+        """Store whether paging is `behind`: messages are published faster than they can be paged out.
+
+        If it is not, resume paused publishers, unless there is an alarm.
+        """
         self.paging_behind = behind
         if behind:
             logger.info("event=paging.fell_behind")

@@ -135,7 +135,6 @@ def negotiate(field: str, value: int, minimum: int, maximum: int) -> int:
     """Return the client's choice (`value`) of one limit in connection.tune-ok; 0, no limit, becomes `maximum`.
 
     :param field: name of the limit, such as `frame_max`, for the error text.
-
     :raises AmqpError: 530, with RabbitMQ's text, if the choice is outside of the range that the broker offered.
     """
     if value and value < minimum:

@@ -251,7 +251,9 @@ class ConnectionLifecycle:
         self.close(error, class_id, method_id)
 
     def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
-        """Send connection.close, close the channels, and close the socket if connection.close-ok does not arrive.
+        """Send connection.close and close the channels.
+
+        The socket is closed when connection.close-ok arrives, at the latest after CLOSE_TIMEOUT.
 
         :param class_id: class id of the method that caused the error, for connection.close; 0 if none did.
         :param method_id: method id of that method; 0 if none did.

@@ -181,7 +181,10 @@ SHORT_NAMES: Final = {
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
-    """Return a subject as RabbitMQ writes it, after RFC 4514: the last part first, such as `O=client,CN=ann`."""
+    """Format the subject of a certificate as RabbitMQ does, after RFC 4514: the last part first, as `O=client,CN=ann`.
+
+    :param subject: (attribute type, value) pairs, grouped as by `ssl.SSLSocket.getpeercert`
+    """
     parts = [
         "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in names)
         for names in subject

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
 TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
-"""Socket option that returns the kernel's byte counters (Linux); None elsewhere, where these items are empty."""
+"""Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
 RECEIVED_AT: Final = 128
