@@ -176,7 +176,7 @@ def _url(text: str) -> AmqpUrl:
 
 
 def _check(options: Namespace) -> None:
-    """Check the options.
+    """Check the options of `warren bench`.
 
     :raises UsageError: naming the option that is out of range or conflicts with another
     """

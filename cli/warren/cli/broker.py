@@ -97,7 +97,7 @@ async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def collect_less_often() -> None:
-    """Raise the thresholds of the garbage collector, and exempt existing objects.
+    """Raise the thresholds of the garbage collector, and exclude existing objects from collection.
 
     Messages form no cycles. With the default thresholds, searching for cycles took a fifth of the broker's time.
     """

@@ -154,7 +154,7 @@ def _health(supervisor: Supervisor) -> Health:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse `HOST:PORT`, `[IPV6]:PORT` or `PORT`, which is a port of the loopback address.
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `PORT`, a port of the loopback address, into (host, port).
 
     :raises UsageError: if it is not an address
     """

@@ -14,16 +14,16 @@ from typing import Final
 from warren.core.errors import ExitStatus
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
-"""Environment variable of a worker: number of the file descriptor to which it writes its state."""
+"""Environment variable that holds the number of the file descriptor to which a worker writes its state."""
 READY: Final = b"+"
-"""State of a worker whose App is ready."""
+"""Byte that a worker writes to its pipe when its App has become ready."""
 NOT_READY: Final = b"-"
-"""State of a worker whose App is not ready."""
+"""Byte that a worker writes to its pipe when its App is not ready any more."""
 FIRST_WAIT_SECONDS: Final = 0.5
-"""Upper bound of the random wait before a worker's first restart; further restarts double it."""
+"""Upper bound, in seconds, of the random wait before a restart; each early end of the worker in a row doubles it."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 30.0
-"""Seconds that a worker must run so that its next restart counts as the first one again, with the shortest wait."""
+"""Seconds that a worker must run so that its end is no early end, and the wait before its restart is short again."""
 
 
 class Worker:
@@ -55,8 +55,8 @@ class Worker:
         """Start a process and wait for its end. Return the exit status, negative for a signal.
 
         :param changed: callback for the worker becoming ready, or not ready any more
-        :param obsolete: returns True if the worker was told to stop while it was being started: a signal sent then
-            would be lost
+        :param obsolete: returns True if the process has to stop again; called once after the start, because a signal
+            to stop that was sent before the process existed is lost
         """
         reading, writing = os.pipe()
         try:
@@ -99,7 +99,7 @@ class Worker:
     def wait_seconds(self) -> float:
         """Return the seconds to wait before the next start: a random number between half of a bound and the bound.
 
-        The bound doubles each time that the worker ends within STEADY_SECONDS of its start.
+        The bound doubles each time in a row that the worker ends within STEADY_SECONDS of its start.
         """
         bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(self._failures, 10))
         return random.uniform(bound / 2, bound)

@@ -1,6 +1,7 @@
 """Blocking AMQP connection with one channel: handshake and synchronous methods.
 
-Benchmarks, `warren bench` and Spark tasks use it to set up, and then read and write frames on the socket themselves.
+Benchmarks, `warren bench` and Spark tasks use it for handshake and declarations, then read and write frames on its
+socket themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m warren.cli.ctl`: `warren ctl` where the command is not on the path."""
+"""`python -m warren.cli.ctl`: `warren ctl` where the command `warren` is not on the PATH."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
 
 
 def perform(words: CommandLine) -> None:
-    """Run one verb: print its announcement, send the request to the broker, and print the result.
+    """Run one verb: print the line that announces it, send the request to the broker, and print the result.
 
     :raises ControlError: if the broker refuses the request or cannot be reached
     """

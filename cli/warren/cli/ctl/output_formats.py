@@ -76,7 +76,7 @@ def _sections(result: dict[str, Any]) -> Iterator[str]:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for a column."""
+    """Format a JSON value as text for one column of a table."""
     if isinstance(value, str):
         return CONTROL.sub(_escaped, value).encode("utf-8", "replace").decode()
     if isinstance(value, bool):

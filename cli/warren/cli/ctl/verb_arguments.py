@@ -98,9 +98,9 @@ def parse_command_line(line: Sequence[str]) -> CommandLine:
 
 
 def _words_without_option_values(line: list[str]) -> list[str]:
-    """Return the words of a command line without the values of general options, such as the name after `-p`.
+    """Return the words of a command line without the values of options that every verb takes, such as `-p NAME`.
 
-    In the rest, the first word that is not an option is the verb.
+    The first of these words that is no option is the verb.
     """
     known = _options_by_name(GENERAL_OPTIONS)
     left: list[str] = []
