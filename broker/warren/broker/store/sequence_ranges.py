@@ -1,4 +1,4 @@
-"""Ranges of message sequences, as flat lists: first, last, first, last, ..."""
+"""Ranges of the sequence numbers of messages, as flat lists: first, last, first, last, ..."""
 
 from __future__ import annotations
 

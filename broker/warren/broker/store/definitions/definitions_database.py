@@ -207,7 +207,7 @@ class Definitions:
         self._watchers.append(callback)
 
     async def flush(self) -> None:
-        """Return once every change that was submitted is on disk.
+        """Wait until all submitted changes are on disk.
 
         :raises StoreError: the database failed.
         """
@@ -221,7 +221,7 @@ class Definitions:
     async def close(self) -> None:
         """Commit all submitted changes, end the thread, and close the database.
 
-        :raises StoreError: some changes could not be committed, and `on_failed` had not been called with that before.
+        :raises StoreError: some changes could not be committed, and `on_failed` has not been called for it before.
         """
         if self._closing is None:
             failed_before = self._failed

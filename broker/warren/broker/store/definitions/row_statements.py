@@ -13,7 +13,7 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 def load_snapshot(database: sqlite3.Connection) -> Snapshot:
-    """Return all definitions."""
+    """Read all rows of the definitions database."""
     return Snapshot(*(_load_rows(database, kind) for kind in TABLES))  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def put_statement(row: Row) -> Statement:
 
 
 def remove_statement(kind: type[Row], *key: object) -> Statement:
-    """Return the statement that removes the rows whose key begins with these fields."""
+    """Return the statement that removes the rows of a kind whose first key fields have these values."""
     where = " AND ".join(f"{column.name} = ?" for column, _ in zip(fields(kind), key, strict=False))
     return f"DELETE FROM {TABLES[kind][0]} WHERE {where}", key
 

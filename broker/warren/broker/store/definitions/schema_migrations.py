@@ -45,7 +45,7 @@ MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS)
 Append new ones; never change one, because databases exist that it has migrated.
 """
 VERSION: Final = len(MIGRATIONS)
-"""Version that this broker writes."""
+"""Schema version of the databases that this broker writes."""
 
 
 def migrate(database: sqlite3.Connection, path: str) -> None:

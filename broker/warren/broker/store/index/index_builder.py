@@ -150,7 +150,7 @@ class IndexBuilder:
 
 
 def _sort_entries(packed: bytes) -> bytes:
-    """Sort encoded index entries, joined in one bytes object, by the sequence of their messages."""
+    """Sort encoded index entries, joined in one bytes object, by the sequence numbers of their messages."""
     size = INDEX_ENTRY.size
     found = [packed[at : at + size] for at in range(0, len(packed), size)]
     # Little endian: the bytes do not sort as the numbers do.

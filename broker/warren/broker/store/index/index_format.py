@@ -46,7 +46,7 @@ def describe_opaque(payload: bytes) -> tuple[int, int, int]:
 
 VERSION: Final = 1
 TRANSIENT: Final = 1
-"""Flag of a row and its entries: the messages were spilled (paged out of memory) and do not outlive the process."""
+"""Flag of a row and its entries: the messages were written only to leave memory, and do not outlive the process."""
 EXPIRES: Final = 2
 """Flag of a row: some of its messages expire."""
 
@@ -82,7 +82,7 @@ class IndexRow:
         self.bytes: i64 = 0
         """Bytes of the log records of these messages."""
         self.start: i64 = 0
-        """Number of the row's first entry, counted over all entries of the segment."""
+        """Position of the row's first entry among all entries of the index, counted from 0."""
         self.count: i64 = 0
         """Number of entries of the row, one for each message."""
 
@@ -187,7 +187,8 @@ def index_path(folder: str, number: int) -> str:
 def load_index(files: Files, folder: str, number: int, size: int, seed: int) -> SegmentIndex | None:
     """Load the index of a segment of `size` bytes from its file.
 
-    :return: None if the file is missing, damaged, or not of the segment as it is now; the index is then built again.
+    :param seed: initial value of the index file's checksums.
+    :return: None if the file is missing or damaged, or does not match the segment. The index is then built again.
     """
     path = index_path(folder, number)
     try:

@@ -43,7 +43,7 @@ class IndexReader:
         self._pages: dict[tuple[int, int], bytes] = {}
 
     def entries(self, index: SegmentIndex, row: IndexRow, first: i64, last: i64) -> list[IndexEntry]:
-        """Return the entries of an index row (one queue's messages of one priority) from sequence `first` to `last`.
+        """Return the entries of an index row (one queue's messages of one priority) in a range of sequence numbers.
 
         If the index file is damaged, the index is first built again from the segment.
 
@@ -80,10 +80,10 @@ class IndexReader:
         return found
 
     def _find(self, index: SegmentIndex, row: IndexRow, sequence: i64) -> i64:
-        """Return the number of the first entry of an index row whose message has at least this sequence number.
+        """Return the position of the first entry of an index row whose message has at least this sequence number.
 
-        Entries are numbered over the whole index. If the row has no such entry, return the number that follows its last
-        entry.
+        Positions count all entries of the index, from 0. If the row has no such entry, return the position behind its
+        last entry.
         """
         if sequence <= row.first:
             return row.start

@@ -53,7 +53,7 @@ class IndexScheduler:
         return None
 
     def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
-        """Keep the index that a finished job has built; report a failure, or damage that it found, to the operator.
+        """Keep the index that a finished job has built. Log a failure, or damage that the job has found.
 
         An index that was built but could not be written to its file stays in memory.
         """
@@ -71,7 +71,10 @@ class IndexScheduler:
                 forget_copies(segment.number, queues)
 
     def indexed_up_to(self) -> i64:
-        """Return the log position before which every segment that holds messages still in a queue has an index."""
+        """Return the log position before which every segment that holds messages still in a queue has an index.
+
+        A log position is a segment and an offset, as one number.
+        """
         segments = self._segments.segments
         for segment in segments:
             if segment.index is None and (segment.live or segment is segments[-1]):

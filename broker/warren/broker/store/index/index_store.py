@@ -37,7 +37,7 @@ class IndexStore:
     def load(self, number: int, size: int) -> SegmentIndex | None:
         """Load the index of a segment of `size` bytes from its file.
 
-        :return: None if the file is missing, damaged, or not of the segment as it is now.
+        :return: None if the file is missing or damaged, or does not match the segment.
         """
         return load_index(self.files, self.folder, number, size, segment_seed(self.identity, number))
 
@@ -53,7 +53,7 @@ class IndexStore:
         return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
 
     def rebuild(self, number: int) -> SegmentIndex:
-        """Build a segment's index again, in memory. Damage of the segment was reported when it was first built."""
+        """Build a segment's index again, in memory. Damage of the segment is not reported a second time."""
         return self.build(number, [])[0]
 
     def store(self, index: SegmentIndex) -> None:

@@ -13,7 +13,7 @@ from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.log.writer_jobs import CleanEnd
 
 CLEAN: Final = "clean"
-"""Name of the file."""
+"""Name of the file that marks a clean stop."""
 
 
 def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:

@@ -93,7 +93,10 @@ class Compactor:
         return CompactionRead(self._reader, SLICE)
 
     def copy(self, part: CompactionRead, log: Log, queues: Mapping[int, QueueLog]) -> None:
-        """Append copies of the live messages that a finished compaction job has read from the oldest segment."""
+        """Append copies of those messages that are still in their queue to the end of the log.
+
+        :param part: the finished job, which has read them from the oldest segment.
+        """
         segment, reader = self._segment, self._reader
         assert segment is not None
         assert reader is not None
@@ -138,7 +141,7 @@ class Compactor:
 
 
 def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int, QueueLog]) -> bool:
-    """Append copies of a record's live messages to the end of the log; return whether there were any.
+    """Append copies of a record's live messages (those still in their queue) to the log. Return True if there were any.
 
     :param segment: the segment that the record was read from. A message is copied only if it is live there.
     """
@@ -180,9 +183,9 @@ def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int
 
 
 def _abandon_unread(segment: Segment, queues: Mapping[int, QueueLog]) -> None:
-    """Treat the live messages that could not be read from a segment as lost.
+    """Treat messages as lost that are still in their queue and could not be read from a segment.
 
-    Their number is logged, and they are no longer counted as live, so that the segment can be deleted.
+    Log their number, and no longer count them as live, so that the segment can be deleted.
     """
     for queue in queues.values():
         for extent in [extent for extent in queue.live.extents if extent.segment is segment]:

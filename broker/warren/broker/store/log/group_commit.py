@@ -37,11 +37,11 @@ class Gate(Protocol):
 
     @property
     def submitted(self) -> int:
-        """Number of the last change of the definitions that was submitted."""
+        """Number of the last change that was submitted to the definitions database."""
 
     @property
     def committed(self) -> int:
-        """Number of the last change of the definitions that is on disk."""
+        """Number of the last change of the definitions database that is on disk."""
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the event loop whenever `committed` has grown."""
@@ -79,7 +79,7 @@ class GroupCommit:
 
     @property
     def is_writing(self) -> bool:
-        """True while the writer thread has a batch."""
+        """True while the writer thread writes a batch."""
         return self._in_flight is not None
 
     @property
@@ -88,11 +88,11 @@ class GroupCommit:
         return bool(self._ready)
 
     def submitted_change(self) -> int:
-        """Return the number of the last submitted change of the definitions; 0 without a definitions database."""
+        """Return the number of the last change submitted to the definitions database; 0 without such a database."""
         return self._gate.submitted if self._gate is not None else 0
 
     def committed_change(self) -> int:
-        """Return the number of the last committed change of the definitions; 0 without a definitions database."""
+        """Return the number of the last change that the definitions database has committed; 0 without one."""
         return self._gate.committed if self._gate is not None else 0
 
     def schedule(self) -> None:
@@ -121,13 +121,13 @@ class GroupCommit:
         self._ready.append(batch)
 
     def written(self, batch: Batch) -> None:
-        """Note that the batch given to the writer thread is on disk, and release all batches that are durable now."""
+        """Handle a batch that the writer thread has written: release all batches that are durable now."""
         self._in_flight = None
         self._written.append(batch)
         self.release()
 
     def release(self) -> None:
-        """Release, in order, the written batches whose preceding changes of the definitions are committed."""
+        """Release the written batches, in order, up to one that waits for a commit of the definitions database."""
         while self._written:
             batch = self._written[0]
             if self._gate is not None and batch.change > self._gate.committed:
@@ -136,7 +136,7 @@ class GroupCommit:
             self._on_released(batch)
 
     def halt(self) -> None:
-        """Write no further batch: the disk failed."""
+        """Stop passing batches to the writer thread, because the disk failed."""
         self._halted = True
 
 

@@ -14,9 +14,9 @@ Behind a larger gap a new bitmap is begun.
 
 
 class Extent:
-    """Live messages of one queue in one segment, as a bitmap over their sequences.
+    """Live messages of one queue in one segment, as a bitmap over their sequence numbers.
 
-    If the sequences lie far apart, there are several extents for one queue and segment.
+    If the numbers lie far apart, there are several extents for one queue and segment.
     """
 
     def __init__(self, segment: Segment, first: i64) -> None:
@@ -39,7 +39,7 @@ class Extent:
         return self.bits[at >> 3] & (1 << (at & 7)) != 0
 
     def add(self, first: i64, last: i64, size: i64) -> None:
-        """Mark the messages with sequences from `first` to `last` as live; together they take `size` bytes."""
+        """Mark the messages with the sequence numbers `first` to `last` as live. Together they take `size` bytes."""
         low: i64 = first - self.base
         high: i64 = last - self.base
         start: i64 = low >> 3
@@ -63,7 +63,7 @@ class Extent:
         self.segment.live_bytes += size
 
     def remove(self, first: i64, last: i64) -> i64:
-        """Mark the messages with sequences from `first` to `last` as no longer live; return how many of them were."""
+        """Mark messages as no longer live, by their sequence numbers `first` to `last`. Return how many were live."""
         if first < self.base:
             first = self.base
         if last > self.last:
@@ -98,21 +98,22 @@ class Extent:
         return (held & mask).bit_count()
 
     def sequences(self) -> list[int]:
-        """Return the sequences of the live messages, in order."""
+        """Return the sequence numbers of the live messages, in order."""
         return [n for n in range(self.base, self.last + 1) if self.holds(n)]
 
 
 class LiveMessages:
-    """The live messages of one queue (those not acknowledged) in all segments of the log."""
+    """The live messages of one queue (those still in it) in all segments of the log."""
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
         """The extents with live messages, oldest segment first."""
 
     def add(self, segment: Segment, ranges: list[int], size: i64) -> None:
-        """Mark messages as live in `segment`, of which they take `size` bytes together.
+        """Mark messages as live (still in their queue) in a segment.
 
-        :param ranges: their sequences as ranges: first, last, first, last, ...
+        :param ranges: their sequence numbers as ranges: first, last, first, last, ...
+        :param size: bytes that they take together in the segment.
         """
         at: i64 = 0
         count: i64 = 0
@@ -138,10 +139,10 @@ class LiveMessages:
         return extent
 
     def remove(self, ranges: list[int], batch: i64) -> None:
-        """Mark messages as no longer live, in whatever segments they are.
+        """Mark messages as no longer live, because they have left their queue.
 
-        :param ranges: their sequences as ranges: first, last, first, last, ...
-        :param batch: number of the batch that holds their acknowledgements: the segments of the messages are not
+        :param ranges: their sequence numbers as ranges: first, last, first, last, ...
+        :param batch: number of the batch of records with their acknowledgements: the segments of the messages are not
             deleted before that batch is on disk. 0 if the segments need not wait for it.
         """
         if not ranges:
@@ -180,7 +181,10 @@ class LiveMessages:
         self.extents = []
 
     def take(self, segment: Segment, sequence: i64) -> bool:
-        """Mark a message as no longer live in a segment, to copy it to a newer one; return whether it was live."""
+        """Mark a message as no longer live in a segment, because it is copied to a newer one.
+
+        Return False if it was not live there.
+        """
         for extent in self.extents:
             if extent.segment is segment and extent.remove(sequence, sequence):
                 if extent.live == 0:

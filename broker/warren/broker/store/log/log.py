@@ -53,16 +53,21 @@ if TYPE_CHECKING:
     from warren.broker.store.stream.stream_store import StreamStore
 
 SLACK: Final = 4 * SEGMENT_SIZE
-"""Default of the bytes that the log may use beyond twice the bytes of its live messages, before compaction begins."""
+"""Default of the bytes that the log may use beyond twice the bytes of messages in queues before compaction begins."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
-"""Default of the bytes after which a batch is closed, so that the confirms of its first messages are not delayed by
-later messages."""
+"""Default size in bytes at which a batch of records is closed and written, and the next one is begun.
+
+Without a limit, later messages would delay the publisher confirms of the first ones.
+"""
 ACK_DELAY: Final = 0.2
 """Default of the seconds that acknowledgements wait for a message that is written in the same batch."""
 FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
-"""First incarnation of queues that do not outlive the process. The definitions never give out such numbers."""
+"""Lowest incarnation (number of a queue in the log) of queues whose messages do not outlive the process.
+
+The definitions database, which numbers the other queues, does not use such high numbers.
+"""
 MIN_ROLLED_SIZE: Final = SEGMENT_SIZE // 4
-"""Smallest size in bytes at which `roll_segment` closes a segment: smaller ones would soon be compacted together."""
+"""Size in bytes below which `roll_segment` does not close a segment, because many small segments cause compaction."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
 
@@ -72,9 +77,9 @@ class LogState(enum.Enum):
 
     OPEN = "open"
     CLOSING = "closing"
-    """`close` was called: what was appended is being written; segments are no longer maintained."""
+    """`close` was called: the appended records are being written; no segment is indexed or compacted any more."""
     STOPPING = "stopping"
-    """The writer thread was given its last job."""
+    """The writer thread has got its last job, which ends it."""
 
 
 class Log:
@@ -115,9 +120,12 @@ class Log:
         preallocate: int = PREALLOCATION,
     ) -> None:
         self.batch: i64 = 1
-        """Number of the batch that collects what is appended now."""
+        """Number of the batch to which a record that is appended now belongs."""
         self.synced: i64 = 0
-        """Number of the last batch that is on disk together with all changes of the definitions submitted before it."""
+        """Number of the last durable batch.
+
+        It is on disk, and so are all changes that were submitted to the definitions database before it.
+        """
         self.unwritten_bytes: i64 = 0
         """Bytes that were appended to the log and to streams and are not on disk yet."""
         self.written_position: i64 = 0
@@ -127,11 +135,11 @@ class Log:
         self.failed = False
         """True if the disk has failed: nothing more is written or read."""
         self.streams: Optional[StreamStore] = None  # noqa: UP045
-        """The streams that are written with the log's batches."""
+        """Store of the streams whose messages are written with the log's batches; None if there is none."""
         self.on_synced: Callable[[int], None] = _ignore
-        """Callback for each batch that is on disk together with all changes of the definitions submitted before it.
+        """Callback for each durable batch: it gets the number of the batch and sends the publisher confirms.
 
-        It gets the number of the batch, and sends the publisher confirms.
+        The batch is on disk, and so are all changes that were submitted to the definitions database before it.
         """
         self.on_full: Callable[[bool], None] = _ignore
         """Callback that gets True when the disk is full, and False when it has room again."""
@@ -206,7 +214,7 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        """True if everything that was appended is on disk, with all changes of the definitions before it."""
+        """True if all appended records are on disk, and so are the changes of the definitions database before them."""
         changes = self._changes
         return (
             self.synced == self.batch - 1
@@ -366,8 +374,8 @@ class Log:
     def drop_queue(self, queue: QueueLog) -> None:
         """Forget all messages of a deleted queue.
 
-        The caller has submitted the deletion to the definitions before. The segments of the messages are not deleted
-        until that deletion is on disk.
+        The caller has submitted the deletion to the definitions database before. The segments of the messages are not
+        deleted until that deletion is on disk.
         """
         if queue.dropped:
             return
@@ -399,9 +407,9 @@ class Log:
     # Reading messages back
 
     def indexed_up_to(self) -> i64:
-        """Return the log position before which every segment with live messages has an index.
+        """Return the log position before which every segment that holds messages still in a queue has an index.
 
-        Messages below it can be found by sequence, so a queue may drop their positions from memory.
+        Messages before it can be found by their sequence number, so that a queue may drop their positions from memory.
         """
         return self._indexes.indexed_up_to()
 
@@ -453,7 +461,7 @@ class Log:
     # Segments
 
     def _note_added(self, queue: QueueLog, sequence: i64) -> None:
-        """Add a message to those appended since the last batch. They count as live when segment or batch are closed."""
+        """Add a message to those that count as live (still in their queue) when the segment or batch is closed."""
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
             return
@@ -461,7 +469,7 @@ class Log:
         self._changes.add_queue(queue)
 
     def _make_room(self, size: i64) -> None:
-        """Prepare the append of a record: finish the open bundle, and begin a new batch or segment where one is full.
+        """Prepare the append of a record: finish the open BUNDLE record, and begin a batch or segment if one is full.
 
         :param size: size of the record in bytes.
         """
@@ -487,7 +495,7 @@ class Log:
         self._buffer.enter(segment, 0)
 
     def _add_live(self, queue: QueueLog) -> None:
-        """Count the messages that were appended for a queue as live in the current segment."""
+        """Count the messages appended for a queue since the last call as live (still in it), in the current segment."""
         ranges = queue.take_added()
         if ranges and not queue.dropped:
             queue.live.add(self._buffer.segment, ranges, queue.added_bytes)
@@ -499,7 +507,7 @@ class Log:
             queue.end_messages(queue.ended_ranges(), 0)
 
     def _maintain_segments(self) -> None:
-        """Have the writer thread delete segments without live messages, index closed ones, and compact the oldest."""
+        """Have the writer thread delete segments whose messages have left their queues, and index or compact others."""
         if self.failed or self._state is LogState.STOPPING:
             return
         self._deletion.run(self.synced, self._commit.committed_change(), self._queues)
@@ -537,7 +545,7 @@ class Log:
             self.batch += 1
 
     def _append_changes(self, queue: QueueLog) -> None:
-        """Append the acknowledgements and delivery counts of a queue."""
+        """Append the acknowledgements and delivery counts of a queue since the last batch."""
         ended = queue.ended_ranges()
         if ended:
             self._append_record(ACK, queue.incarnation, ended[0], pack_pairs(ended))
@@ -560,7 +568,7 @@ class Log:
             self._changes.delay_is_over = True
 
     def _release(self, batch: Batch) -> None:
-        """Report a batch that is on disk with all earlier changes of the definitions, so that its confirms are sent."""
+        """Report a durable batch to streams and to `on_synced`, so that its publisher confirms are sent."""
         self.synced = batch.number
         for part in batch.streams:
             part.stream.commit(part)
@@ -585,7 +593,7 @@ class Log:
     # Reports of the writer thread (WriterListener)
 
     def on_batch_written(self, batch: Batch) -> None:
-        """Release a batch that is on disk and write the next one."""
+        """Release a batch that is on disk, so that its publisher confirms are sent, and write the next one."""
         self.unwritten_bytes -= batch.size
         self.written_position = batch.end
         self.lookup.set_written_position(self.written_position)

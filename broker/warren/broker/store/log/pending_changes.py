@@ -10,7 +10,7 @@ from warren.broker.store.stream.stream_log import StreamBatch, StreamLog
 
 
 class PendingChanges:
-    """Queues and streams with changes to write in the current batch: messages, acknowledgements, counts, offsets.
+    """Queues and streams with messages, acknowledgements, delivery counts or stored offsets for the current batch.
 
     A message is written at once. An acknowledgement, a delivery count or a stored offset waits for a message to be
     written in the same batch, for `ack_delay` seconds at most.

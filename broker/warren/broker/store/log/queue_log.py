@@ -1,4 +1,4 @@
-"""A queue's handle in the log: its live messages, and the sequences appended and acknowledged since the last batch."""
+"""A queue's handle in the log: its messages, and those of them appended and acknowledged since the last batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warren.broker.store.sequence_ranges import NONE, merge_ranges
 
 
 class QueueLog:
-    """Handle of a queue in the log: its live messages, and its changes since the last batch. Only the log changes it.
+    """Handle of a queue in the log: the messages still in the queue, and its changes since the last batch of records.
 
     :param incarnation: the number that names the queue in the log's records. No other queue of the data folder has it,
         not even one of the same name that is declared later.
@@ -43,9 +43,9 @@ class QueueLog:
         self.ended: list[int] = []
         """Ranges of messages acknowledged before those from `ended_first` on: first, last, first, last, ..."""
         self.unwritten_counts: dict[int, int] = {}
-        """Delivery counts that have yet to be written, by sequence."""
+        """Delivery counts that have yet to be written, by the sequence number of the message."""
         self.counts: dict[int, int] = {}
-        """Delivery counts of live messages that are not 0, by sequence."""
+        """Delivery counts (other than 0) of messages still in the queue, by their sequence number."""
         self.copies: dict[int, int] = {}
         """Log positions of messages that compaction copied to segments without an index, by sequence number."""
         self.spilled_copies: set[int] = set()
@@ -68,7 +68,7 @@ class QueueLog:
         self.ended_last = sequence
 
     def take_added(self) -> list[int]:
-        """Return the sequences appended since the last call, as ranges: first, last, first, last, ..."""
+        """Return the sequence numbers appended since the last call, as ranges: first, last, first, last, ..."""
         ranges = self.added
         if self.added_last != NONE:
             ranges.append(self.added_first)
@@ -82,7 +82,7 @@ class QueueLog:
         return ranges
 
     def ended_ranges(self) -> list[int]:
-        """Return the sequences acknowledged since the last batch, as ordered ranges: first, last, first, last, ..."""
+        """Return the sequence numbers acknowledged since the last batch, in ordered ranges: first, last, first, ..."""
         if not self.ended:
             return [self.ended_first, self.ended_last] if self.ended_last != NONE else []
         if self.ended_last != NONE:
@@ -94,15 +94,15 @@ class QueueLog:
         return merged[:]
 
     def forget_ended(self) -> None:
-        """Forget the acknowledged sequences, because the current batch holds the record of their acknowledgements."""
+        """Forget the acknowledged sequence numbers, because they are recorded in the current batch."""
         self.ended = []
         self.ended_last = NONE
 
     def end_messages(self, ranges: list[int], batch: i64) -> None:
-        """Mark messages as no longer live, and forget their delivery counts.
+        """Mark messages as no longer live, because they have left the queue, and forget their delivery counts.
 
-        :param ranges: their sequences as ranges: first, last, first, last, ...
-        :param batch: number of the batch that holds their acknowledgements: the segments of the messages are not
+        :param ranges: their sequence numbers as ranges: first, last, first, last, ...
+        :param batch: number of the batch of records with their acknowledgements: the segments of the messages are not
             deleted before that batch is on disk. 0 if the segments need not wait for it.
         """
         self.live.remove(ranges, batch)

@@ -2,12 +2,12 @@
 
 A segment is a sequence of blocks. A block begins with a header (`_BLOCK`): the offset of the first record that begins
 in the block (0 if none does), and a CRC. Without their headers, the blocks form one stream of records; a record may run
-over any number of blocks. A record is a header (`_HEADER`, then the CRC of its bytes) and a payload, whose CRC stands
-in the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that
-were written for this place in this log can pass for a header.
+over any number of blocks. A record is a header (`_HEADER`, then the CRC of its bytes) and a payload, whose CRC is in
+the header. All numbers are little-endian. The CRC of a header has a different initial value (seed) in each segment, so
+that only bytes that were written for this segment can pass for a header.
 
 A queue is named by its incarnation, a number that no other queue of the data folder has had or will have; a message by
-the incarnation and its sequence in the queue.
+the incarnation and its sequence, the number of the message in the queue.
 
     MESSAGE         incarnation, sequence; payload: the message, opaque
     FAN_OUT         incarnation and sequence of the first target; payload: number of targets, (incarnation, sequence) of
@@ -140,7 +140,10 @@ def decode_record_header(buffer: bytes, position: int, seed: int) -> tuple[int, 
 
 
 def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
-    """Return the first position from `start` to before `stop` with an intact record header, or -1."""
+    """Return the first position from `start` to before `stop` with an intact record header; -1 if there is none.
+
+    :param seed: initial value of the header's CRC.
+    """
     position = start
     while (match := _KINDS.search(buffer, position, stop)) is not None:
         position = match.start()
@@ -195,7 +198,7 @@ def bundle_head(payload: bytes) -> bytes:
 
 
 def _locate_bundled(payload: bytes) -> list[tuple[int, int]]:
-    """Return start and stop of each message, without the shared head, in a BUNDLE's payload, in order of sequence."""
+    """Return (start, stop) of each message, without the shared head, in a BUNDLE's payload."""
     count, shared = _COUNTS.unpack_from(payload)
     at: i64 = BUNDLE_HEADER + shared
     start: i64 = at + BUNDLE_ENTRY * count
@@ -221,7 +224,7 @@ def _expand_bundle(record: Record) -> list[Record]:
 def locate_messages(
     kind: int, incarnation: int, sequence: int, payload: bytes
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return start and stop of each message in the payload of a GROUP, FAN_OUT or BUNDLE record.
+    """Return (start, stop) of each message in the payload of a GROUP, FAN_OUT or BUNDLE record.
 
     The keys of the dict are (incarnation, sequence): the queue's number in the log and the message's number in the
     queue. In a BUNDLE, the head that its messages share is not between start and stop.

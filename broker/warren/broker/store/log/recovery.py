@@ -33,7 +33,7 @@ _SUFFIX: Final = ".log"
 
 
 class RecoveredLevel:
-    """Range, number and size of the live messages that one queue has with one priority, as found by recovery."""
+    """Range, number and size of one queue's messages of one priority that recovery has found not acknowledged."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -50,23 +50,23 @@ class RecoveredLevel:
 
 
 class RecoveredQueue:
-    """State of one queue as recovery found it in the log: live messages, delivery counts, highest sequence."""
+    """State of one queue as recovery found it in the log: its messages, delivery counts, highest sequence number."""
 
     def __init__(self, recovery: Recovery, incarnation: int) -> None:
         self.last_sequence: i64 = 0
-        """Highest sequence in any record of the queue. New messages must get higher ones."""
+        """Highest sequence number in any record of the queue. New messages must get higher ones."""
         self.delivered: i64 = 0
         """Highest sequence number that may have been delivered before a crash. Messages up to it become redelivered."""
         self.levels: dict[int, RecoveredLevel] = {}
-        """The live messages by priority."""
+        """The messages still in the queue, by priority."""
         self.counts: dict[int, int] = {}
-        """Delivery counts of live messages that are not 0, by sequence."""
+        """Delivery counts (other than 0) of messages still in the queue, by their sequence number."""
         self._recovery = recovery
         self._incarnation = incarnation
 
     @property
     def messages(self) -> list[tuple[int, bytes, int]]:
-        """All live messages, each as (sequence number, payload, delivery count), in order of sequence number."""
+        """All messages still in the queue, as (sequence number, payload, delivery count), by sequence number."""
         found = sorted(self._recovery.messages(self._incarnation))
         return [(sequence, payload, self.counts.get(sequence, 0)) for sequence, payload in found]
 
@@ -76,7 +76,7 @@ class Recovery:
 
     def __init__(self, folder: str, indexes: IndexStore) -> None:
         self.queues: dict[int, RecoveredQueue] = {}
-        """The known queues by incarnation."""
+        """State of the known queues, by incarnation (the number that names a queue in the log)."""
         self.damage: list[str] = []
         """Descriptions of the places that could not be read, one line each. The records there are lost."""
         self.clean = False
@@ -89,7 +89,7 @@ class Recovery:
         self.segments: list[Segment] = []
         """All segments, oldest first."""
         self.live: dict[int, LiveMessages] = {}
-        """The live messages of each known queue."""
+        """The messages still in each known queue, by incarnation (the number that names a queue in the log)."""
         self.next_segment = 1
         """Number of the next segment to be created."""
 
@@ -200,8 +200,8 @@ class _LogScan:
     def _build_index(self, number: int, may_be_torn: bool) -> tuple[SegmentIndex, list[Damage]]:
         """Build a segment's index from its records, and return it with the damaged places.
 
-        :param may_be_torn: a crash may have cut short the last write to the segment: all that follows the last intact
-            record is cut off, and is not counted as damage.
+        :param may_be_torn: True if a crash may have cut short the last write to the segment. All that follows the last
+            intact record is then cut off and not counted as damage.
         """
         damage: list[Damage] = []
         index, end = self._indexes.build(number, damage)
@@ -295,7 +295,11 @@ class _LogScan:
         return ranges
 
     def _remove_stale(self, names: set[str], numbers: list[int]) -> None:
-        """Remove the mark of a clean stop, and indexes whose segments are deleted."""
+        """Remove the mark of a clean stop, and the index files whose segments are deleted.
+
+        :param names: the files in the log's folder.
+        :param numbers: the existing segments.
+        """
         files, folder = self._files, self._result.folder
         if CLEAN in names:
             remove_clean_stop(files, folder)

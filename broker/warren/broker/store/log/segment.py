@@ -10,14 +10,14 @@ from warren.broker.store.index.index_format import SegmentIndex
 
 
 class Segment:
-    """One file of the log, with number and bytes of the live messages in it (those not acknowledged)."""
+    """One file of the log, with number and bytes of the live messages in it (those still in their queue)."""
 
     def __init__(self, number: i64, size: i64) -> None:
         self.number = number
         self.size: i64 = size
         """Bytes of records, without room that was preallocated."""
         self.live: i64 = 0
-        """Number of live messages."""
+        """Number of live messages in the segment (those still in their queue)."""
         self.live_bytes: i64 = 0
         """Approximate number of bytes that the records of the live messages take."""
         self.batch: i64 = 0
@@ -26,7 +26,7 @@ class Segment:
         This is the last batch that writes to the file, or that acknowledges one of the messages in it.
         """
         self.change: i64 = 0
-        """Number of the change of the definitions that must be on disk before the file may be deleted.
+        """Number of the change of the definitions database that must be on disk before the file may be deleted.
 
         This is the last deletion of a queue that has messages in the file; 0 if there was none.
         """
@@ -52,7 +52,7 @@ class SegmentList:
         return total
 
     def live_bytes(self) -> i64:
-        """Return approximately how many bytes of the segments belong to live messages."""
+        """Return approximately how many bytes of the segments belong to messages that are still in their queue."""
         total: i64 = 0
         for segment in self.segments:
             total += segment.live_bytes

@@ -1,4 +1,4 @@
-"""Deletion of segments that hold no live message.
+"""Deletion of segments that hold no live message (one that is still in its queue).
 
 An acknowledgement or a delivery count is in the same segment as its message or in a later one. So a segment without
 live messages may be deleted only when it is the oldest. If a later segment were deleted first, messages in older ones
@@ -28,8 +28,8 @@ class SegmentDeletion:
         """Have the writer thread delete the oldest segments, up to the first that is still needed.
 
         :param synced: number of the last batch that is on disk.
-        :param committed: number of the last change of the definitions that is on disk.
-        :param queues: all queues of the log, by incarnation.
+        :param committed: number of the last change of the definitions database that is on disk.
+        :param queues: all queues of the log, by the number that names them there.
         """
         removed = self._take_deletable(synced, committed)
         if not removed:

@@ -33,7 +33,7 @@ class SegmentReader:
     """Reader of the intact records of one segment, in order.
 
     :param number: number of the segment, for reports.
-    :param seed: seed of the segment's header checksums.
+    :param seed: initial value of the checksums of the segment's headers.
     :param block: size of a block in bytes.
     """
 

@@ -1,4 +1,4 @@
-"""Writing and syncing of the segment files, with preallocated room: most syncs need not write a new file size."""
+"""Writing and syncing of the segment files. Room is preallocated, so that most syncs need not write a new file size."""
 
 from __future__ import annotations
 

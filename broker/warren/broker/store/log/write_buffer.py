@@ -117,7 +117,10 @@ class WriteBuffer:
         return size
 
     def begin_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> None:
-        """Begin a bundle with a message. The caller has finished the bundle before."""
+        """Begin a bundle, a record of messages of one queue that all have the same head, with a message.
+
+        The caller has called `finish_bundle` before.
+        """
         size: i64 = HEADER + len(head) + len(content)
         self._contents = [content]
         if head is not self._head:
@@ -133,7 +136,7 @@ class WriteBuffer:
         self.size += size
 
     def finish_bundle(self) -> None:
-        """Encode the open bundle as a record, if there is one."""
+        """Encode the open bundle, which collects messages of one queue in one record, if there is one."""
         contents = self._contents
         if not contents:
             return

@@ -25,9 +25,9 @@ class Batch:
     :param number: number of the batch, from 1.
     :param writes: the bytes to write, one item for each segment.
     :param size: bytes of its records. The log subtracts them from its unwritten bytes when the batch is on disk.
-    :param change: number of the change of the definitions that must be on disk before the batch is confirmed.
+    :param change: number of the change of the definitions database that must be on disk before the batch is confirmed.
     :param end: log position at which its last record ends.
-    :param durable: False if it holds only spilled messages: it is written and not synced.
+    :param durable: False if it holds only messages that are written to leave memory: it is not synced then.
     :param streams: the messages and stored offsets of streams that are written with it, one part for each stream.
     """
 

@@ -58,7 +58,7 @@ class RecordReader:
     def payloads(self, incarnation: i64, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
         """Return the payload of each message; None for one that is not at its position, or not intact.
 
-        :param wanted: sequence and log position of each message.
+        :param wanted: (sequence number, log position) of each message.
         :raises OSError: the disk cannot be read (a deleted segment is no error).
         """
         found: list[Optional[bytes]] = []  # noqa: UP045

@@ -1,4 +1,4 @@
-"""Lookup of a queue's messages by sequence, in whatever segment compaction has put them."""
+"""Lookup of a queue's messages by sequence number, in the segment where they were written or copied by compaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SequenceLookup:
 
         The messages must have been written to the log's files. If the disk fails, the list is empty.
 
-        :param wanted: sequence and log position of each message; position 0 if it is not known.
+        :param wanted: (sequence number, log position) of each message; position 0 if it is not known.
         """
         self._add_live(queue)
         try:
@@ -73,15 +73,15 @@ class SequenceLookup:
     def find(
         self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
     ) -> tuple[list[StoredMessage], int]:
-        """Return some of a queue's live messages by sequence, and the sequence from which the next call continues.
+        """Return some messages still in a queue, in order, and the sequence number at which the next call continues.
 
         In segments without an index only the copies that compaction made are found. The list is empty if no message is
         left up to `last`.
 
         :param lowest: lowest priority of the messages.
         :param highest: highest priority of the messages.
-        :param first: lowest sequence of the messages.
-        :param last: highest sequence of the messages.
+        :param first: lowest sequence number of the messages.
+        :param last: highest sequence number of the messages.
         """
         self._add_live(queue)
         try:
@@ -91,7 +91,7 @@ class SequenceLookup:
             return [], int(last + 1)
 
     def locate(self, queue: QueueLog, sequence: i64) -> i64:
-        """Return the log position of a live message; 0 if it is not live, or its segment has no index yet."""
+        """Return the log position of a message; 0 if it has left its queue, or its segment has no index yet."""
         self._add_live(queue)
         try:
             return self._locate(queue, sequence)
@@ -171,7 +171,7 @@ class SequenceLookup:
         last: i64,
         found: list[StoredMessage],
     ) -> int:
-        """Append the live messages of one segment with a priority and sequence in the given ranges to `found`.
+        """Append messages of one segment to `found`: those in the given ranges of priorities and sequence numbers.
 
         :return: number of ordered lists that were appended. If a search appends more than one, its caller sorts
             `found`. A list in no order (copies in a segment without an index) counts as two.
@@ -205,7 +205,10 @@ class SequenceLookup:
         last: i64,
         found: list[StoredMessage],
     ) -> None:
-        """Append the messages that compaction has copied into a segment without an index, if they are in the ranges."""
+        """Append messages to `found` that compaction has copied to a segment without an index.
+
+        Leave out those whose priority is not `lowest` to `highest` or whose sequence number is not `first` to `last`.
+        """
         for sequence, position in queue.copies.items():
             if position >> POSITION_SHIFT != extent.segment.number or not first <= sequence <= last:
                 continue

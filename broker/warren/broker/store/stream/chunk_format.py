@@ -57,7 +57,7 @@ class Chunk:
         self.timestamp = timestamp
         """Time of writing in milliseconds since 1970."""
         self.payload = payload
-        """The entries; empty in a chunk that was just written, unless a consumer is at the end of the stream."""
+        """The encoded entries; empty in a chunk that was just written and that no consumer takes from memory."""
 
 
 class ChunkHeader:

@@ -59,7 +59,7 @@ class StreamRead:
         """Reason why the segment cannot be read; empty if it can."""
 
     def run(self, files: Files) -> None:
-        """Do the read, in any thread. A failure sets `segment_removed` or `error` and raises nothing."""
+        """Read from the segment file, in any thread. A failure sets `segment_removed` or `error` and raises nothing."""
         try:
             if self.start_by != BY_POSITION:
                 self.position = self._find_start(files)

@@ -44,7 +44,7 @@ class StreamRecovery:
     """Result of `recover_streams`: the streams, the damage found, and the files that belong to no known stream."""
 
     streams: dict[int, RecoveredStream] = field(default_factory=dict)
-    """The streams by incarnation."""
+    """The streams by incarnation (the unique number of a stream in the data folder)."""
     damage: list[str] = field(default_factory=list)
     """Descriptions of the damaged places, one line each."""
     unknown: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class StreamRecovery:
 
 
 def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRecovery:
-    """Read the streams of a data folder and cut off their torn ends.
+    """Read the streams of a data folder and cut off their torn (incompletely written) ends.
 
     :param known: the existing streams, each by its incarnation (its unique number in the data folder).
     :param clean: True if the last stop was clean: a torn end is then reported as damage.
@@ -137,7 +137,7 @@ class _StreamScan:
         segment.closed = True
 
     def _scan(self, segment: StreamSegment, last: bool) -> None:
-        """Read a segment whole. If it is the last one, cut off its torn end and sync the rest."""
+        """Read a segment whole. If it is the last one, cut off its incompletely written end and sync the rest."""
         result = self._result
         scanner = ChunkScanner(segment, SEGMENT_HEADER, segment.size)
         following = int(segment.first)

@@ -34,7 +34,7 @@ class StreamSegment:
         """Offset of the first message."""
         self.path = f"{folder}/{segment_name(incarnation, first)}"
         self.seed = stream_seed(identity, incarnation, first)
-        """Seed of the header checksums."""
+        """Initial value of the checksums of the segment's headers."""
         self.size: i64 = 0
         """Bytes of the file, with those that are yet to be written."""
         self.end: i64 = SEGMENT_HEADER
@@ -48,10 +48,16 @@ class StreamSegment:
         self.sparse_index: Optional[SparseIndex] = SparseIndex()  # noqa: UP045
         """The index; None if it is in the file only."""
         self.closed = False
-        """The segment ends with its index and trailer; nothing more is appended."""
+        """True if the segment ends with its index and trailer. Nothing more is appended then."""
 
     def add_chunk(self, offset: i64, timestamp: i64) -> None:
-        """Note a chunk of messages at file position `self.position`; the index lists a chunk every `SPACING` bytes."""
+        """Record a chunk of messages that begins at the file position `position`.
+
+        It is added to the sparse index if the last chunk there begins at least `SPACING` bytes before.
+
+        :param offset: offset of the first message.
+        :param timestamp: time of the chunk in milliseconds since 1970.
+        """
         index = self.sparse_index
         if index is not None:
             known = index.positions

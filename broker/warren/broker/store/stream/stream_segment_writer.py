@@ -14,7 +14,7 @@ again."""
 
 
 class StreamSegmentWriter:
-    """Writes the segments of all streams.
+    """Writer of the segments of all streams.
 
     :param sync: False never to sync a file.
     """
@@ -29,7 +29,7 @@ class StreamSegmentWriter:
         """Write a batch's bytes to a segment of a stream, and sync the file.
 
         :param data: the pieces of `write`, joined.
-        :return: whether there was room; if not, the segment is as it was.
+        :return: False if the disk has no room; the segment is then as it was.
         :raises OSError: the disk failed in another way.
         """
         files = self._files

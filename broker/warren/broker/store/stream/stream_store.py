@@ -18,7 +18,7 @@ from warren.broker.store.stream.stream_recovery import StreamRecovery
 from warren.broker.store.stream.stream_segment_writer import StreamSegmentWriter
 
 READERS: Final = 2
-"""Threads that read: a read that waits for a slow disk does not hold up all others."""
+"""Number of threads that read. With more than one, a read that waits for a slow disk does not hold up all others."""
 
 
 class StreamStore:
@@ -49,8 +49,9 @@ class StreamStore:
         self._gate = gate
         self._recovered = recovery.streams if recovery is not None else {}
         self._dropped: list[tuple[int, list[str]]] = []
-        """Files of deleted streams, each list with the number of the change of the definitions that deletes the stream:
-        the files are removed once that change is on disk."""
+        """Deleted streams, each as (change, files). The files are removed when that change is on disk.
+
+        It is the number of the change of the definitions database that deletes the stream."""
         self._memory_writer = StreamSegmentWriter(self._files, sync=False)
         self._executor: ThreadPoolExecutor | None = None
         if log is not None:
@@ -61,6 +62,8 @@ class StreamStore:
 
     def log(self, incarnation: int, now_ms: Callable[[], int]) -> StreamLog:
         """Return the log of a stream: the recovered one, or a new one.
+
+        :param incarnation: the unique number of the stream in the data folder.
 
         :param now_ms: returns the time in milliseconds since 1970.
         """
@@ -108,7 +111,7 @@ class StreamStore:
             self._remove_dropped()
 
     def close(self) -> None:
-        """End the reading threads; called when no consumer is left."""
+        """End the reading threads. Call it when no consumer is left."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(cancel_futures=True)
