@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -114,6 +116,28 @@ def test_a_failed_start_raises_its_reason_and_leaves_nothing() -> None:
         app.sync.publish(b"1", key="q")
     assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
     app.sync.close()
+
+
+def test_a_failed_connection_is_collected_by_another_thread_without_a_warning() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        app = App("amqp://127.0.0.1:1", connect_timeout=0.2)
+        # Its traceback holds the connection.
+        error = asyncio.run_coroutine_threadsafe(app.start(), loop).exception(60)
+        assert isinstance(error, TransportUnavailable)
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            del app, error
+            collecting = threading.Thread(target=gc.collect)
+            collecting.start()
+            collecting.join()
+        assert [str(warning.message) for warning in shown] == []
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:

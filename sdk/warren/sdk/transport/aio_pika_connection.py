@@ -35,6 +35,12 @@ class SharedSocketConnection(aio_pika.Connection):
     def __init__(self, url: URL, socket: SocketFactory) -> None:
         super().__init__(url, transport_factory=socket)
 
+    def __del__(self) -> None:
+        """Do nothing: `Session` closes the connection.
+
+        aio-pika would close it on the event loop of the collecting thread, and warns if that has none.
+        """
+
     @property
     def underlay(self) -> AiormqConnection:
         """The `aiormq` connection below, whose channels carry messages. Available only while the connection is open."""
