@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -52,13 +53,14 @@ class OrderRefunded(Event, exchange="orders", key="order.refunded", audience=[AU
 
 @dataclass
 class ProcessedOrders:
-    """Ids of the orders that the handlers have processed, by outcome. They are sets, so a redelivery changes
-    nothing."""
+    """Orders that the handlers have processed: their ids by outcome. A redelivery changes nothing."""
 
     placed: set[str] = field(default_factory=set)
     paid_in_time: set[str] = field(default_factory=set)
     paid_late: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
+    decided: dict[str, float] = field(default_factory=dict)
+    """Time of the monotonic clock at which the first payment of each order was found in time or late."""
 
 
 class Shop:
@@ -93,6 +95,7 @@ class Shop:
 
     async def pay(self, command: PayOrder) -> None:
         outcome = await self.unpaid.complete(command.order_id, at=command.sent_at)
+        self.processed.decided.setdefault(command.order_id, time.monotonic())
         if outcome is DeadlineOutcome.REPEATED:
             # Another message has paid this order and published its event. A redelivery of that message gets WON again.
             return
