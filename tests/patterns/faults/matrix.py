@@ -7,8 +7,9 @@
 
     MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock")
 
-A module `tests/patterns/faults/test_*.py` holds one matrix as `MATRIX`. `python -m tests.patterns.faults` writes the tables
-into the pages, between `<!-- faults: NAME -->` and `<!-- end of faults -->`; a test fails while a page says something else.
+Scenarios that many patterns share are in `scenarios.py`. A module `tests/patterns/faults/test_*.py` holds one matrix as
+`MATRIX`. `python -m tests.patterns.faults` writes the tables into the pages, between `<!-- faults: NAME -->` and
+`<!-- end of faults -->`; a test fails while a page says something else.
 """
 
 from __future__ import annotations
@@ -54,12 +55,16 @@ class Matrix:
     def shows(self, fault: Fault, what_happens: str) -> Callable[[Test], Test]:
         """Record `what_happens` as shown by the decorated test. Several tests of one fault become several sentences."""
 
-        def state(test: Test) -> Test:
+        def record(test: Test) -> Test:
             assert test.__name__.startswith("test_"), f"{test.__name__} is no test"
-            self.answers.setdefault(fault, []).append(what_happens)
+            self.state(fault, what_happens)
             return test
 
-        return state
+        return record
+
+    def state(self, fault: Fault, what_happens: str) -> None:
+        """Record `what_happens` as shown by a scenario of `scenarios.py`, which `test_scenarios.py` runs."""
+        self.answers.setdefault(fault, []).append(what_happens)
 
     def spared(self, fault: Fault, why: str) -> None:
         """Record why this fault cannot affect the pattern."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.support.broker_process import BrokerProcess
+from tests.patterns.faults.scenarios import (
+    BROKER_KILLED_WHILE_HANDLING,
+    BROKER_KILLED_WHILE_WAITING,
+    CRASH_AFTER_EFFECT,
+    CRASH_BEFORE_EFFECT,
+    LOST_ACKNOWLEDGEMENT,
+    LOST_CONFIRM,
+    Process,
+    copy_handled,
+    handled_by_successor,
+)
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
-from tests.support.worker_host import WorkerChannel
-from tests.support.worker_processes import Workers
 from warren.patterns import WorkQueue
 from warren.sdk import App, Message
 
@@ -21,120 +26,65 @@ class Render(Message):
     page: int
 
 
-class Press:
-    """One process that renders and writes down the pages."""
+class Press(Process):
+    """One process that renders pages."""
 
-    def __init__(self, app: App, name: str) -> None:
-        self.app = app
+    def __init__(self, app: App, name: str, *, handles: bool = True) -> None:
+        super().__init__(app, name)
         self.work = WorkQueue(name, priorities=2, concurrency=1)
-        self.rendered: list[int] = []
         app.include(self.work)
+        if handles:
 
-        @self.work.handle(Render)
-        async def render(page: Render) -> None:
-            await self.before()
-            self.rendered.append(page.page)
-            await self.after()
+            @self.work.handle(Render)
+            async def render(page: Render) -> None:
+                await self.handle(page.page)
 
-    async def before(self) -> None:
-        """Run before the effect; tests override this."""
-
-    async def after(self) -> None:
-        """Run after the effect; tests override this."""
-
-    async def put(self, page: int, priority: int = 0) -> None:
-        await self.work.put(Render(page=page), priority=priority)
-
-    async def has(self, *pages: int) -> None:
-        await eventually(
-            lambda: sorted(self.rendered) == sorted(pages), f"{pages} are rendered, not {self.rendered}"
-        )
+    async def publish(self, number: int) -> None:
+        """Publish a page; each has a higher priority than the one before."""
+        await self.work.put(Render(page=number), priority=number - 1)
 
 
-async def press(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
-    its = Press(App(url), queue)
-
-    async def stand() -> None:
-        await worker.report_and_wait("here")
-
-    if stop == "before":
-        its.before = stand  # type: ignore[method-assign]
-    else:
-        its.after = stand  # type: ignore[method-assign]
-    async with its.app:
-        await its.put(1)
-        await asyncio.Event().wait()
+async def all_work_is_done(press: Press) -> None:
+    await eventually(
+        lambda: set(press.handled) == {1, 2} and press.handled.count(1) >= 2, "1 is done again, and 2"
+    )
 
 
-@MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT,
+async def work_is_done_again_and_goes_on(press: Press) -> None:
+    await eventually(lambda: press.handled.count(1) >= 2, "it is done again")
+    await press.publish(2)
+    await eventually(lambda: 2 in press.handled, "work goes on")
+
+
+CRASH_BEFORE_EFFECT.of(
+    MATRIX,
+    Press,
     "another process does the work, and the work that the dead process had prefetched",
+    handled_by_successor,
 )
-async def test_a_process_dies_before_its_work(
-    amqp_url: str, workers: Workers, new_app: NewApp, name: str
-) -> None:
-    doomed = await workers.start(press, url=amqp_url, queue=name, stop="before")
-    await workers.wait_for("here")
-    other = Press(new_app(), name)
-    async with other.app:
-        doomed.kill()
-        await other.has(1)
-
-
-@MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT,
+CRASH_AFTER_EFFECT.of(
+    MATRIX,
+    Press,
     "the work is done again (at least once); `Once` in the handler prevents that",
+    handled_by_successor,
 )
-async def test_a_process_dies_after_its_work(
-    amqp_url: str, workers: Workers, new_app: NewApp, name: str
-) -> None:
-    doomed = await workers.start(press, url=amqp_url, queue=name, stop="after")
-    await workers.wait_for("here")
-    other = Press(new_app(), name)
-    async with other.app:
-        doomed.kill()
-        await other.has(1)
-
-
-@MATRIX.shows(
-    Fault.LOST_ACK,
+LOST_ACKNOWLEDGEMENT.of(
+    MATRIX,
+    Press,
     "the work is done again, and prefetched messages are not lost",
+    all_work_is_done,
+    messages=(1, 2),
 )
-async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    async with Proxy(amqp_url) as proxy:
-        here = Press(App(proxy.url), name)
-
-        async def cut() -> None:
-            if here.rendered == [1]:
-                proxy.cut()
-
-        here.after = cut  # type: ignore[method-assign]
-        new_app().include(WorkQueue(name, priorities=2))  # Its names are tidied up.
-        async with here.app:
-            await here.put(1)
-            await here.put(2, 1)
-            await eventually(
-                lambda: set(here.rendered) == {1, 2} and here.rendered.count(1) >= 2, "all is done"
-            )
-
-
-@MATRIX.shows(
-    Fault.LOST_CONFIRM, "`put` publishes again with the same message id: the work may be done twice"
+LOST_CONFIRM.of(
+    MATRIX,
+    Press,
+    "`put` publishes again with the same message id: the work may be done twice",
+    copy_handled,
 )
-async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    here = Press(new_app(), name)
-    async with here.app, Proxy(amqp_url) as proxy:
-        away = App(proxy.url)
-        work = WorkQueue(name, priorities=2)
-        away.include(work)
-        async with away:
-            proxy.to_client.hold()
-            putting = asyncio.ensure_future(work.put(Render(page=1)))
-            await eventually(lambda: here.rendered == [1], "it is done")
-            proxy.cut()
-            proxy.to_client.release()
-            await putting
-            await here.has(1, 1)
+BROKER_KILLED_WHILE_WAITING.of(MATRIX, Press, "published work is in the queue", handled_by_successor)
+BROKER_KILLED_WHILE_HANDLING.of(
+    MATRIX, Press, "work that was in progress is done again", work_is_done_again_and_goes_on
+)
 
 
 @MATRIX.shows(Fault.DUPLICATE, "the work is done twice")
@@ -142,33 +92,12 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     Fault.REORDERING,
     "within a priority work begins in the order of arrival; redelivered messages come first",
 )
-async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
-    here = Press(new_app(), name)
-    async with here.app:
+async def test_duplicates_are_handled_in_the_order_of_arrival(new_app: NewApp, name: str) -> None:
+    press = Press(new_app(), name)
+    async with press.app:
         for page in (1, 1, 2, 3, 4, 5):
-            await here.put(page)
-        await here.has(1, 1, 2, 3, 4, 5)
-    assert here.rendered == [1, 1, 2, 3, 4, 5]
-
-
-@MATRIX.shows(
-    Fault.BROKER_RESTART,
-    "published work is in the queue; work that was in progress is done again",
-)
-async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
-    here = Press(App(mortal_broker.url), name)
-
-    async def kill() -> None:
-        if here.rendered == [2]:
-            await asyncio.to_thread(mortal_broker.kill)
-            await asyncio.to_thread(mortal_broker.start)
-
-    here.after = kill  # type: ignore[method-assign]
-    async with here.app:
-        await here.put(2, 1)
-        await eventually(lambda: here.rendered.count(2) >= 2, "it is done again")
-        await here.put(1)
-        await eventually(lambda: 1 in here.rendered, "work goes on")
+            await press.work.put(Render(page=page))
+        await press.has_handled(1, 1, 2, 3, 4, 5)
 
 
 MATRIX.spared(

@@ -1,0 +1,179 @@
+"""The scenarios of `scenarios.py`, each with every pattern that states its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.faults import scenarios
+from tests.patterns.faults.matrix import matrices
+from tests.patterns.faults.scenarios import Case, Process, Scenario
+from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.worker_processes import Workers
+from warren.sdk import App
+
+matrices()  # The modules of the patterns state the outcomes.
+
+NewProcess = Callable[..., Any]
+
+
+def each_pattern(scenario: Scenario) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", scenario.cases, ids=lambda case: case.matrix.name)
+
+
+@pytest.fixture
+def arguments(case: Case, name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the arguments of the pattern's process: JSON carries them to a worker."""
+    needed: tuple[str, ...] = getattr(case.process, "servers", ())
+    servers = {server: str(request.getfixturevalue(server)) for server in needed}
+    return {"name": name, **servers, **case.settings}
+
+
+@pytest.fixture
+def new_process(case: Case, arguments: dict[str, Any]) -> NewProcess:
+    def new(app: App, *, handles: bool = True) -> Any:
+        return case.process(app, **arguments, handles=handles)
+
+    return new
+
+
+async def publish(publisher: Process, case: Case) -> None:
+    await publisher.prepare()
+    for number in case.messages:
+        await publisher.publish(number)
+
+
+@each_pattern(scenarios.CRASH_BEFORE_EFFECT)
+async def test_a_process_dies_before_its_effect(
+    case: Case,
+    amqp_url: str,
+    workers: Workers,
+    new_app: NewApp,
+    new_process: NewProcess,
+    arguments: dict[str, Any],
+) -> None:
+    await take_over(case, "before", amqp_url, workers, new_app, new_process, arguments)
+    assert f"handled {case.strikes_at}" not in workers.reports
+
+
+@each_pattern(scenarios.CRASH_AFTER_EFFECT)
+async def test_a_process_dies_after_its_effect(
+    case: Case,
+    amqp_url: str,
+    workers: Workers,
+    new_app: NewApp,
+    new_process: NewProcess,
+    arguments: dict[str, Any],
+) -> None:
+    await take_over(case, "after", amqp_url, workers, new_app, new_process, arguments)
+    assert workers.reports.count(f"handled {case.strikes_at}") == 1
+
+
+async def take_over(
+    case: Case,
+    stops: str,
+    amqp_url: str,
+    workers: Workers,
+    new_app: NewApp,
+    new_process: NewProcess,
+    arguments: dict[str, Any],
+) -> None:
+    """Kill a worker that handles a message; another process takes over."""
+    doomed = await workers.start(
+        scenarios.stopping_process,
+        url=amqp_url,
+        module=case.process.__module__,
+        process=case.process.__name__,
+        arguments=arguments,
+        stops=stops,
+        strikes_at=case.strikes_at,
+    )
+    await workers.wait_for("ready")
+    publisher = new_process(new_app(), handles=False)
+    async with publisher.app:
+        await publish(publisher, case)
+        await workers.wait_for("stopped")
+    successor = new_process(new_app())
+    async with successor.app:
+        assert successor.handled == []
+        doomed.kill()
+        await case.outcome(successor)
+
+
+@each_pattern(scenarios.LOST_ACKNOWLEDGEMENT)
+async def test_the_acknowledgement_is_lost(
+    case: Case, amqp_url: str, new_app: NewApp, new_process: NewProcess
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        process = new_process(new_app(proxy.url))
+        publisher = new_process(new_app(), handles=False)
+        lost = asyncio.Event()
+
+        async def hold(number: Any) -> None:
+            if number == case.strikes_at and not lost.is_set():
+                proxy.to_server.hold()
+
+        process.after = hold
+        async with process.app, publisher.app:
+            await publish(publisher, case)
+            await eventually(lambda: proxy.to_server.held and case.handled(process), "it is handled")
+            lost.set()
+            scenarios.lose_connection(proxy)
+            await case.outcome(process)
+
+
+@each_pattern(scenarios.LOST_CONFIRM)
+async def test_the_confirm_is_lost(
+    case: Case, amqp_url: str, new_app: NewApp, new_process: NewProcess
+) -> None:
+    process = new_process(new_app())
+    async with process.app, Proxy(amqp_url) as proxy:
+        publisher = new_process(new_app(proxy.url), handles=False)
+        async with publisher.app:
+            await publisher.publish(1)
+            await process.has_handled(1)
+            await scenarios.lose_confirm(proxy, publisher.publish(2), lambda: 2 in process.handled)
+            await case.outcome(process)
+
+
+@each_pattern(scenarios.BROKER_KILLED_WHILE_WAITING)
+async def test_the_broker_is_killed_while_messages_wait(
+    case: Case, mortal_broker: BrokerProcess, new_process: NewProcess
+) -> None:
+    publisher = new_process(App(mortal_broker.url), handles=False)
+    async with publisher.app:
+        await publish(publisher, case)
+    await scenarios.restart(mortal_broker)
+    process = new_process(App(mortal_broker.url))
+    async with process.app:
+        await case.outcome(process)
+
+
+@each_pattern(scenarios.BROKER_KILLED_WHILE_HANDLING)
+async def test_the_broker_is_killed_while_a_handler_runs(
+    case: Case, mortal_broker: BrokerProcess, new_process: NewProcess
+) -> None:
+    process = new_process(App(mortal_broker.url))
+    publisher = new_process(App(mortal_broker.url), handles=False)
+    published = asyncio.Event()
+    restarts = 0
+
+    async def restart(number: Any) -> None:
+        nonlocal restarts
+        if number == case.strikes_at and not restarts:
+            restarts += 1
+            await published.wait()  # A publish that is not confirmed would come twice.
+            await scenarios.restart(mortal_broker)
+
+    process.after = restart
+    async with process.app, publisher.app:
+        await publish(publisher, case)
+        published.set()
+        await case.outcome(process)
+    assert restarts == 1
