@@ -81,7 +81,7 @@ class CatchAll:
         alert for each of them."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     async def _report(self, body: bytes, delivery: Delivery) -> None:
         self.unrouted += 1

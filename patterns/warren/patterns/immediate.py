@@ -52,7 +52,8 @@ class Immediate:
     Both call `app.include(calls)` first.
 
     :param queue: name of the queue, the same for consumers and publishers.
-    :param timeout: seconds that `publish` waits for the broker's confirm and the consumer's receipt. Default 10.
+    :param timeout: seconds that `publish` waits for the broker's confirm, and for the receipt that the consumer sends
+        before it handles the message. Default 10.
     """
 
     def __init__(self, queue: str, *, timeout: float = 10.0) -> None:
@@ -162,8 +163,8 @@ class Immediate:
             )
 
     async def _handle_return(self, body: bytes, delivery: Delivery) -> None:
-        """Handle a message in the publisher's own queue: a receipt from a consumer, or a message that expired because
-        no consumer took it."""
+        """Handle a message in the publisher's own queue: a receipt (the report of a consumer that it has received a
+        message), or a message that expired because no consumer took it."""
         pending = self._pending.get(delivery.message_id or "")
         if "x-death" not in delivery.headers and DEAD_REASON not in delivery.headers:
             if pending is not None and not pending.done():

@@ -125,7 +125,7 @@ class Partitions:
         the active one of each queue."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     def _included(self) -> App:
         if self._app is None:

@@ -70,7 +70,7 @@ class WorkQueue:
         """Do nothing when the App starts: the App's own consumers read the queue of each priority."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     def handle(self, message: Any, *, retry: RetryPolicy | None = None) -> Callable[[Handler], Handler]:
         """Decorate the handler of the work queue's messages, of all priorities, as `app.handle` does.

@@ -25,7 +25,7 @@ from warren.wire.field_tables import TableError
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """Dead letter in a parking lot.
+    """Dead letter, as it was read from a parking lot (a dead letter queue).
 
     :ivar queue: queue in which the message was dead-lettered.
     :ivar reason: reason of the dead-lettering. From the SDK: `failed`, `undecodable`, `unknown_type`,
@@ -49,7 +49,7 @@ class ParkedMessage:
 
     @classmethod
     def of(cls, delivery: Delivery, delivery_tag: int) -> ParkedMessage:
-        """Return the parked message for a delivery from a dead letter queue."""
+        """Return the `ParkedMessage` for a delivery from a dead letter queue."""
         try:
             headers = delivery.headers
             exchange, key = origin(delivery)

@@ -38,7 +38,7 @@ class SelectionResult:
     :ivar read: number of messages that were read.
     :ivar matched: number of messages that matched the selection.
     :ivar done: number of messages that were replayed or discarded; 0 in a dry run.
-    :ivar failed: messages that could not be replayed, each with its error; they are still in the parking lot.
+    :ivar failed: messages that could not be replayed, each with its error; they are still in the dead letter queue.
     """
 
     read: int = 0
@@ -50,7 +50,7 @@ class SelectionResult:
 async def find(
     lot: ParkingLot, selection: DeadLetterSelection | None = None, *, limit: int | None = None
 ) -> list[ParkedMessage]:
-    """Return the selected messages, the oldest first, without removing them from the parking lot.
+    """Return the selected messages, the oldest first, without removing them from the dead letter queue.
 
     :param selection: conditions that a message must fulfil; None selects every message.
     :param limit: largest number of messages to return.
@@ -121,7 +121,7 @@ async def discard(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Delete the selected messages from the parking lot, and return how many were read, matched and deleted.
+    """Delete the selected messages from the dead letter queue, and return how many were read, matched and deleted.
 
     :param selection: conditions that a message must fulfil to be deleted; None deletes every message.
     :param rate: largest number of messages per second.

@@ -13,13 +13,13 @@ from warren.patterns.dead_letters.parked_message import ParkedMessage
 class DeadLetterSelection:
     """Filter for dead letters: all conditions that are given must hold. Without conditions it selects every message.
 
-    :ivar queue: queue in which the message died. `*` stands for any text here, in `reason`, in `exception` and in
-        `key`.
-    :ivar reason: reason of its death (see `ParkedMessage.reason`).
-    :ivar exception: type of the exception.
+    :ivar queue: queue in which the message was dead-lettered. `*` stands for any text here, in `reason`, in
+        `exception` and in `key`.
+    :ivar reason: reason of the dead-lettering, such as `failed`, `rejected` or `expired`.
+    :ivar exception: name of the exception's type with which the handler failed.
     :ivar key: routing key with which it was published.
-    :ivar older_than: smallest time since its death.
-    :ivar newer_than: largest time since its death.
+    :ivar older_than: smallest time since the dead-lettering.
+    :ivar newer_than: largest time since the dead-lettering.
     :ivar message_id: id of the only message to select.
     """
 

@@ -62,17 +62,17 @@ class DeadlineStatistics:
     started: int = 0
     """Calls of `start`, including those for a key whose deadline had been started before."""
     won: int = 0
-    """Completions that were in time and the first for their key."""
+    """Calls of `complete` that were in time and the first for their key."""
     late: int = 0
-    """Completions that arrived after the deadline had expired."""
+    """Calls of `complete` after the deadline had expired."""
     repeated: int = 0
-    """Completions of a key that another completion had completed before."""
+    """Calls of `complete` for a key that another call had completed before."""
     signalled: int = 0
-    """Signals that the broker confirmed. The number exceeds that of expired deadlines if some signals were published
-    again."""
+    """Signals (messages for expired deadlines) that the broker confirmed. The number exceeds that of expired deadlines
+    if some signals were published again."""
     settled: int = 0
     """Due messages (delayed messages that check a deadline) that needed no action: the deadline was already completed,
-    or its signal was already confirmed."""
+    or the signal, the message for its expiry, was already confirmed."""
     delayed_again: int = 0
     """Due messages (delayed messages that check a deadline) that were delayed again because they arrived too early, or
     their deadline had been extended."""
@@ -182,10 +182,10 @@ class Deadline:
     ) -> DeadlineOutcome:
         """Record that the awaited event of `key` has happened, and return whether it was in time.
 
-        `WON`: in time, the signal will not be published. `LATE`: the deadline expired before, and the signal was or
-        will be published; every late completion gets this answer each time, so the caller's reaction to it must be
-        idempotent. `REPEATED`: another completion won before. A completion before `start` is remembered for `keep`, and
-        wins.
+        `WON`: in time, so the signal (the message for an expired deadline) will not be published. `LATE`: the deadline
+        expired before, and the signal was or will be published; every late completion gets this answer each time, so
+        the caller's reaction to it must be idempotent. `REPEATED`: another completion won before. A completion before
+        `start` is remembered for `keep`, and wins.
 
         :param at: time of the event. An event after the due time is late even if the deadline has not expired in the
             store yet.
@@ -260,7 +260,7 @@ class Deadline:
 
     async def _expire(self, app: App, due: _Due) -> int | None:
         """Expire the deadline that a due message (a delayed message that triggers the check) belongs to, and publish
-        the deadline's signal.
+        its signal, the message for an expired deadline.
 
         :return: None if the deadline is decided now. If it is not due yet, for example because it was extended: its due
             time in milliseconds since the epoch, until which the caller must delay the due message again.

@@ -45,8 +45,8 @@ class DeadlineOutcome(StrEnum):
     """The completion is in time, and the deadline will not expire. The same completion gets this answer again when it
     is redelivered."""
     LATE = "late"
-    """The deadline had expired before the completion; its signal was or will be published. Every late completion gets
-    this answer."""
+    """The deadline had expired before the completion; its signal, the message for an expired deadline, was or will be
+    published. Every late completion gets this answer."""
     REPEATED = "repeated"
     """Another completion of the same key had won before."""
 

@@ -25,7 +25,7 @@ class _NaturallyIdempotent:
         return await handler()
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     def __repr__(self) -> str:
         return "NaturallyIdempotent"

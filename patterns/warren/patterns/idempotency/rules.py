@@ -29,7 +29,8 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Claimed(NamedTuple):
-    """Answer to a claim: the caller holds it until `until_ms`, when its lease expires.
+    """Answer to a worker that claims a key (the right to handle its message): the worker holds the claim until
+    `until_ms`, when the lease expires.
 
     :ivar token: fencing token, which grows with every claim of a key. Send it with the changes that the handler makes
         elsewhere, so that a system can refuse those of an earlier holder.
@@ -46,13 +47,15 @@ class Claimed(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Answer to a claim: another worker holds it until `until_ms`, or longer if that worker renews it."""
+    """Answer to a worker that claims a key (the right to handle its message): another worker holds the claim until
+    `until_ms`, or longer if it renews the lease."""
 
     until_ms: int
 
 
 class Done(NamedTuple):
-    """Answer to a claim: the handler has already run, with this encoded result."""
+    """Answer to a worker that claims a key (the right to handle its message): the handler has already run, with this
+    encoded result."""
 
     result: bytes
 

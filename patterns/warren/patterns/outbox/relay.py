@@ -36,7 +36,7 @@ class OutboxStatistics:
     """Publishes that the broker refused. Each message is retried, and holds back later messages with the same
     `ordered_by`."""
     relaying: bool = False
-    """True while this process is the relay and holds the lease."""
+    """True while this process is the relay: it holds the lease and publishes the outbox's messages."""
     oldest_ms: int | None = None
     """Time at which the oldest waiting message was added, in milliseconds since the epoch, according to the relay's
     last read; None if no message waited."""

@@ -101,7 +101,7 @@ class Encryption:
         """Do nothing when the App starts: it calls this middleware for each message that it publishes or handles."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     async def _encrypt(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         header = ProtectionHeader(ALGORITHM, self._current, int(self._clock.now() * 1000))

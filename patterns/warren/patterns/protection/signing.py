@@ -164,7 +164,7 @@ class Signing:
         """Do nothing when the App starts: it calls this middleware for each message that it publishes or handles."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     async def _attach(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         assert self._sign is not None

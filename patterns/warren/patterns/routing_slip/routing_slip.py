@@ -60,13 +60,13 @@ class RoutingSlipStatistics:
     """Counters of one `RoutingSlips` in this process."""
 
     executed: int = 0
-    """Steps that were executed."""
+    """Steps of routing slips that this process executed."""
     compensated: int = 0
-    """Steps that were compensated."""
+    """Steps of routing slips that this process compensated."""
     failed: int = 0
-    """Steps that failed for good, so that the compensation began."""
+    """Steps that failed after all retries, so that the compensation of the executed steps began."""
     ended: int = 0
-    """Slips whose final message (completed or failed) this process published."""
+    """Routing slips whose final message (completed or failed) this process published."""
 
 
 class RoutingSlipStep(Generic[StepCommand, Result]):
@@ -201,7 +201,7 @@ class RoutingSlips:
         """Do nothing when the App starts: the App's own consumers read the steps and compensations."""
 
     async def on_stop(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing when the App stops: there is no connection, file or task to close."""
 
     async def _execute(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))

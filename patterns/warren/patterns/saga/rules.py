@@ -147,8 +147,8 @@ class SagaRules:
     :ivar keep_ms: how long a saga that has ended is remembered.
     :ivar longest_ms: how long a saga that has not ended is kept after its last transition.
     :ivar timeouts: timeout of each state in milliseconds, by the state's name.
-    :ivar sends: classes of the messages that transitions send, by their wire type.
-    :ivar receives: wire types of the messages that the saga receives.
+    :ivar sends: classes of the messages that transitions send, by their wire type (property `type`).
+    :ivar receives: wire types (property `type`) of the messages that the saga receives.
     :ivar dump: returns the saga's data as JSON.
     """
 
@@ -173,7 +173,7 @@ class SagaRules:
         """Compute the saga's record after a message. The result's `answer` is the message's effect, and the saga's
         state and data after it.
 
-        :param kind: wire type of the message.
+        :param kind: wire type of the message (property `type`).
         :param start: returns the first transition of a new saga; None if the message does not start one.
         :param apply: returns the transition for the message in the saga's present state, or None if there is none.
         """
@@ -335,8 +335,8 @@ class SagaRules:
 
 def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
     """Remove the compensations to send now from the saga: those of the latest steps, up to and including the first
-    whose answer must be awaited. Return the saga without them, its new state, and the wire type and body of each
-    message."""
+    whose answer must be awaited. Return the saga without them, its new state, and the wire type (property `type`) and
+    body of each message to send."""
     steps = list(held.compensations)
     messages: list[tuple[str, str]] = []
     while steps:

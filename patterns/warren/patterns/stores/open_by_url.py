@@ -37,7 +37,8 @@ def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
 
 @asynccontextmanager
 async def open_store_from_url(address: str, prefix: str) -> AsyncIterator[ListingStore]:
-    """Open the store at `address` (see `store_from_url`) and close it at the end of the block."""
+    """Open the store at `address` (a URL of Redis or PostgreSQL, or an existing SQLite file), and close it at the
+    end of the block."""
     store = store_from_url(address, prefix=prefix)
     try:
         yield store

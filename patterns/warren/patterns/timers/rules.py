@@ -42,17 +42,17 @@ class Timer:
 
     :ivar spec: schedule of the timer: `{"at_ms": ...}` for a date, `{"every_ms": ...}` for an interval, or `{"cron":
         ..., "zone": ...}`.
-    :ivar type: wire type of the message to publish.
+    :ivar type: wire type (property `type`) of the message to publish.
     :ivar body: message to publish, as JSON.
     :ivar missed: `catch_up` or `skip`: handling of a time at which no process was running.
-    :ivar anchor_ms: time at which the timer was put, from which intervals count.
+    :ivar anchor_ms: time at which the timer was stored, from which intervals count.
     :ivar next_ms: time at which it is due next.
     :ivar firing: True while the message for `next_ms` is being published.
     :ivar fired: number of times that it was published.
     :ivar token: random token of the last `put` or `cancel`, by which a caller that repeats it recognises its own
         change.
-    :ivar standing: True if the timer is put at each start of an App; its record is then kept long after it has fired,
-        so that it is not put again.
+    :ivar standing: True if each start of an App stores the timer, unless it is stored already; its record is then kept
+        long after it has fired, so that it does not fire again.
     :ivar over: `fired` or `cancelled` if it has no further time, else empty.
     """
 

@@ -44,7 +44,7 @@ class DateSchedule:
 
 @dataclass(frozen=True, slots=True)
 class IntervalSchedule:
-    """Schedule in constant intervals, which count without drift from the time at which the timer was put.
+    """Schedule in constant intervals, which count without drift from the time at which the timer was stored.
 
     :param missed: handling of times at which no process was running: with `catch_up` one message is published late for
         all of them, with `skip` none until the next time.

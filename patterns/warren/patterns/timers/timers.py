@@ -83,15 +83,15 @@ class TimerInfo:
 
 class Timers:
     """Set of timers that are stored, listed and cancelled by name. Call `app.include(timers)` in every process that may
-    publish their messages; a process that only puts and cancels timers needs no App.
+    publish their messages; a process that only stores (`put`) and cancels timers needs no App.
 
     :param name: name of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
     :param sends: classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: schedules whose timers are put when the App starts; a `DateSchedule` that was published is not put
-        again. A schedule that is removed from this list stays until it is cancelled.
+    :param schedules: schedules whose timers are stored when the App starts; a `DateSchedule` whose message was
+        published is not stored again. A schedule that is removed from this list stays until it is cancelled.
     :param lease: time after the death of the leader until another process takes over; within a third of it, the leader
-        reads a timer that another process has put. Default 15 s.
+        reads a timer that another process has stored. Default 15 s.
     :param late: lateness from which a time counts as missed. Default 1 minute, so that no time is missed by an ordinary
         takeover.
     :param patience: how long `put` and `cancel` wait for a store that fails. Default 10 s.
@@ -293,7 +293,7 @@ class Timers:
 
     async def _heartbeat(self) -> None:
         """Send this process's heartbeat to the leader's election. If the process is the leader, also read from the
-        store the timers that other processes have put or cancelled."""
+        store the timers that other processes have stored or cancelled."""
         heartbeat = await self._election.heartbeat(self._revision)
         if not heartbeat.is_leader:
             self._forget()
@@ -363,7 +363,7 @@ class Timers:
         self.statistics.fired += 1
 
     async def _announce_change(self, name: str) -> None:
-        """Announce in the election's record that the timer `name` was put or cancelled, so that the leader reads it
+        """Announce in the election's record that the timer `name` was stored or cancelled, so that the leader reads it
         from the store. This process sends its next heartbeat at once, because it may be the leader itself."""
         await self._election.announce_change(name)
         self._change_announced = True

@@ -66,7 +66,7 @@ class Figure:
     rows: tuple[BarRow | Divider, ...]
     table: Table
     legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of colour (see `BarPart`) and meaning."""
+    """Pairs of the name of a colour (good, late, off, warn or plain) and its meaning."""
     fills_width: bool = False
     """True if each bar fills the width, which shows shares instead of counts."""
     note: str = ""
@@ -131,7 +131,7 @@ def figure(figure_data: Figure, name: str) -> str:
 def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
     """Return an HTML section with a list of sentences, such as problems, or that there are none.
 
-    :param tone: colour of the section, see `BarPart`
+    :param tone: colour of the section: good, late, off, warn or plain
     """
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<section class="notice {tone}"><h2>{escape(title)}</h2><ul>{items}</ul></section>'

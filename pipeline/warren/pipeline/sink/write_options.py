@@ -15,7 +15,7 @@ SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 WINDOW = 10_000
 """Default of the option `confirmWindow`: the maximum number of unconfirmed messages."""
 WINDOW_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of unconfirmed messages; one message is always allowed."""
+"""Maximum bytes of unconfirmed messages, from which on publishing waits for confirms."""
 
 
 @dataclass(frozen=True)

@@ -125,5 +125,5 @@ class BlockingConsumer:
         return declared.number("message_count")
 
     def close(self) -> None:
-        """Close the connection; see `BrokerConnection.close`."""
+        """Close the connection, which also ends the consumer. A queue gets its unacknowledged messages back."""
         self.connection.close(self.deliveries.rest)

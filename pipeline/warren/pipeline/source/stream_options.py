@@ -38,7 +38,8 @@ OPTIONS = (
     "timestampTolerance",
 )
 MESSAGES_PER_TASK = 1_000_000
-"""Default of the option `messagesPerTask`."""
+"""Default of the option `messagesPerTask`: number of messages above which the range of a stream is divided
+among several tasks."""
 MAX_TOLERANCE = 10_000_000_000
 """Largest value of the option `timestampTolerance` in seconds, some 300 years."""
 MAX_PARALLEL_LOOKUPS = 8
@@ -47,7 +48,7 @@ Bound: TypeAlias = int | str | datetime
 Bounds: TypeAlias = dict[str, Bound]
 """Start (or end) of the range to read, by stream: an offset, a name such as `first`, or a time."""
 Offsets: TypeAlias = dict[str, int]
-"""Offset by stream."""
+"""Offset of each stream, by the stream's name."""
 
 
 @dataclass(frozen=True)

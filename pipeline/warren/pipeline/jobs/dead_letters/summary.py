@@ -91,7 +91,7 @@ class Burst:
     """Burst: many deaths (dead-letterings) for one reason at short intervals, as defined by `BurstRule`."""
 
     queue: str | None
-    """Queue of the deaths; None if deaths in any queue were counted together."""
+    """Queue of the deaths (dead-letterings); None if those in any queue were counted together."""
     reason: str
     began: str
     ended: str
@@ -127,7 +127,7 @@ class Summary:
     by_reason: dict[str, int]
     places: tuple[Place, ...]
     more_places: int
-    """Number of pairs of queue and reason beyond those in `places`."""
+    """Number of pairs of queue and reason for which messages were dead-lettered, beyond those in `places`."""
     origins: tuple[Group, ...]
     """Deaths (dead-letterings) by the exchange and routing key to which the messages were originally published."""
     types: tuple[Group, ...]
@@ -138,7 +138,7 @@ class Summary:
     after: DeathDelay
     step_seconds: int
     timeline: tuple[TimelineStep, ...]
-    """Deaths over time; steps without deaths are left out."""
+    """Deaths (dead-letterings) over time; time steps without deaths are left out."""
     undated: int
     """Number of deaths (dead-letterings) whose time is not in the message's headers."""
     burst_gap_seconds: float

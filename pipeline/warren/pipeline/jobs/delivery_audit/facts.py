@@ -26,8 +26,8 @@ def facts_of(events: DataFrame) -> DataFrame:
     """Return one row for each message id and queue, with counts and earliest times of the message's captured events.
 
     The column `sent` describes the first publication as the application captured it, `taken` the first as the broker
-    did. For deliveries there is one set of columns from the application's events (`..._sdk`) and one from the broker's
-    (`..._broker`). All messages without an id share a row.
+    captured it. For deliveries there is one set of columns from the application's events (`..._sdk`) and one from the
+    broker's (`..._broker`). All messages without an id share a row.
 
     :param events: one row for each captured event, from `event_rows.events_of`
     """

@@ -42,7 +42,7 @@ def findings_of(
 
     :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
     :param unobserved: periods (`queue`, `since`, `until`) in which captured events are missing; None if none are
-    :param horizon: latest time that is judged; more events about later messages may still follow
+    :param horizon: end of the time that is judged; events about later messages may not have been captured yet
     :param fates: outcomes (keys of `outcomes.FATES`) that occur among the messages
     """
     losses = [classify_losses(part, unobserved) for part in losses_of(messages, rules, horizon, fates)]

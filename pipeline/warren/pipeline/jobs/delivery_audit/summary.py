@@ -38,13 +38,14 @@ class Capture:
     """Number of sources that reported their end. If another source has ended, its last events may be missing
     undetected, since only a gap before a later event is noticed."""
     missing: int
-    """Number of lost events: gaps in the numbers of the sources."""
+    """Number of lost events: numbers missing between those that each source (an application or broker)
+    gives its events."""
     without_id: int
     """Number of publications without a message id. Such messages cannot be followed."""
     first_at: str | None
     last_at: str | None
     gaps: tuple[Gap, ...]
-    """The gaps with the most missing events."""
+    """The gaps in the event numbers of a source (an application or broker) with the most missing events."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Messages:
     refused: int
     redelivered: int
     under_way: int
-    """Messages without an outcome so far that are too recent to be judged."""
+    """Messages without an outcome so far, of the last part of the captured time. They are not judged, because events
+    about them may still follow."""
     unpublished: int
     """Messages whose publication was not captured, but other events of which were."""
 
@@ -266,7 +268,7 @@ def largest_of(every: DataFrame) -> tuple[Gap, ...]:
 def messages_of(messages: DataFrame, horizon: Column) -> Messages:
     """Count messages by what happened to them, each message once, whatever the number of queues that it was in.
 
-    :param horizon: latest time that is judged; later messages without an outcome count as `under_way`
+    :param horizon: end of the time that is judged; later messages without an outcome count as `under_way`
     """
     from pyspark.sql import functions as F
 

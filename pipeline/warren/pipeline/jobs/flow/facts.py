@@ -1,9 +1,10 @@
 """Counts of captured message events (published, delivered, acknowledged, ...) for each second, as partial sums that add
 up in any order.
 
-All numbers of the job `flow` are derived from sums over the events of a second; even the time for which messages are
-unacknowledged is, see `steps_of`. A continuous run therefore needs no state and no watermark. It writes the sums of
-each micro-batch as rows, and readers add up the rows with the same key, so no event is too late.
+All numbers of the job `flow` are derived from sums over the events of a second; even the time for which messages
+are unacknowledged is (column `held_micros` of the table `steps`). A continuous run therefore needs no state and no
+watermark. It writes the sums of each micro-batch as rows, and readers add up the rows with the same key, so no
+event is too late.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Consumer:
     delivered: int
     settled: int
     held: float
-    """Average number of unacknowledged messages."""
+    """Average number of unacknowledged messages of the consumer over `seconds`."""
     window_used: float | None
     """Average number of unacknowledged messages as a share of the prefetch; None without a limit."""
     idle: float | None
