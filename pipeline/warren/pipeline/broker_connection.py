@@ -87,8 +87,8 @@ class Address:
 
         :param product: the client property `product`, which the broker shows for the connection
         :raises BrokerUnreachable: if the broker does not answer
-        :raises PipelineError: if the broker refuses the connection; the error does not name the broker, see
-            `pipeline_errors`
+        :raises PipelineError: if the broker refuses the connection; the error does not name the broker, which
+            `pipeline_errors` adds
         """
         return BrokerConnection(self, product)
 

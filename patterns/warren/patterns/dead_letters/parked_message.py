@@ -1,5 +1,5 @@
-"""Parked messages: dead letters with the reason, time and place of their death, read from the SDK's headers or, without
-them, from the broker's `x-death`."""
+"""Parked messages: dead letters with the reason, time and queue of their dead-lettering, read from the SDK's headers
+or, without them, from the broker's `x-death`."""
 
 from __future__ import annotations
 

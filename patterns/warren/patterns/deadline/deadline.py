@@ -343,7 +343,8 @@ class _Due(Command):
 
 def _due_message(queue: Queue) -> type[_Due]:
     class Due(_Due, queue=queue, type="deadline_due"):
-        """Message that requests a check of the deadline of `key`. The due time and the decision are in the store."""
+        """Message that requests a check of the deadline of `key`. The deadline's record in the store, not this message,
+        decides whether it has expired."""
 
     return Due
 

@@ -39,7 +39,7 @@ class DeadlineState(StrEnum):
 
 
 class DeadlineOutcome(StrEnum):
-    """Answer to a completion: whether it came in time, too late, or after another completion."""
+    """Answer to a completion (a call of `complete`): whether it came in time, too late, or after another completion."""
 
     WON = "won"
     """The completion is in time, and the deadline will not expire. The same completion gets this answer again when it

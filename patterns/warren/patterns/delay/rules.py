@@ -21,8 +21,8 @@ from typing import Final
 from warren.patterns.stores.store import RuleResult
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""Milliseconds for which a record is kept beyond its time. The store deletes records by its own clock, which may be
-ahead of the clock of the process that computed the time."""
+"""Milliseconds for which a record is kept longer than it is needed. The store deletes records by its own clock, which
+may be ahead of the clock of the process that computed the time."""
 
 
 class Cancellation(StrEnum):

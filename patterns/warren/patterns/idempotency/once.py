@@ -39,7 +39,7 @@ class OnceStatistics:
     run: int = 0
     """Deliveries whose handler ran and whose result was stored."""
     duplicates: int = 0
-    """Deliveries that were answered with a stored result."""
+    """Deliveries whose handler did not run, because a result for their key was stored already."""
     waited: int = 0
     """Deliveries that waited because another worker held the claim of their key."""
     failed: int = 0

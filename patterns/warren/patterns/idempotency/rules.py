@@ -63,8 +63,9 @@ class Done(NamedTuple):
 def claim(
     record: bytes | None, *, owner: str, now_ms: int, lease_ms: int
 ) -> RuleResult[Claimed | Busy | Done]:
-    """Compute the record after `owner` has asked for the claim. The result's `answer` is the claim (`Claimed`), the
-    lease of its present holder (`Busy`), or the handler's stored result (`Done`).
+    """Compute the record after `owner` has asked for the claim (the right to handle a key's message). The
+    result's `answer` is the claim (`Claimed`), the lease of its present holder (`Busy`), or the handler's stored
+    result (`Done`).
 
     An `owner` that asks again, because the store's answer was lost, gets the same claim.
     """

@@ -49,7 +49,7 @@ class TransactionalOnceStatistics:
     run: int = 0
     """Deliveries whose handler ran and whose work is committed."""
     duplicates: int = 0
-    """Deliveries that were answered with a stored result."""
+    """Deliveries whose handler did not run, because a result for their key was stored already."""
     failed: int = 0
     """Deliveries whose handler raised, or whose commit failed. The database has none of the handler's work or, if the
     connection was lost during the commit, possibly all of it; the next delivery finds out by looking for the claim."""

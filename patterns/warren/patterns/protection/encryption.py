@@ -3,13 +3,13 @@
 Guarantees: AES-GCM (NIST SP 800-38D) with a random 96-bit nonce per message; the key id, the time and the properties
 message id, type, content type, content encoding, correlation id and app id are authenticated with the body. A message
 that was changed, is encrypted with an unknown key, or has no protection becomes a dead letter with the reason, before
-any of it is decoded. Dead letters, delayed and parked messages stay encrypted.
+any of it is decoded. Delayed messages and dead letters stay encrypted.
 
 Not hidden: properties, headers, routing keys, sizes. Not prevented: somebody who has copied an encrypted message can
 publish it again, unchanged. It is accepted until it is older than `max_age`, but has the same message id, so `Once`
 recognises it as a duplicate.
 
-Costs: 28 bytes per message and about a microsecond, and one more for each kilobyte.
+Costs: 28 bytes per message, and about one microsecond plus one for each kilobyte.
 """
 
 from __future__ import annotations

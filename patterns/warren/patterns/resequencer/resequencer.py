@@ -4,9 +4,9 @@ Guarantees: for each key, number after number, one at a time; keys do not wait f
 early waits unacknowledged, so a crash returns it to the queue. The next number is kept in a store, so it is known after
 a restart, and a repeated number is not handled again. Of several processes with the same resequencer one gets the
 messages, and another takes over when it is gone (single active consumer). When a process loses its connection, its
-waiting messages are released and positions are read again; a handler that is running then runs to its end, while its
-message is delivered again elsewhere. At most `window` messages wait in memory; further ones go to a wait queue, and
-return after `again_after`.
+waiting messages are given up, for the broker to deliver them again, and the next numbers are read from the store again;
+a handler that is running then runs to its end, while its message is delivered again elsewhere. At most `window`
+messages wait in memory; further ones go to a wait queue, and return after `again_after`.
 
 A missing number is skipped after `gap_timeout`: later messages are handled without it, counted and logged, and the
 missing message is dead-lettered if it arrives later. The same holds for a message whose handler failed for good.

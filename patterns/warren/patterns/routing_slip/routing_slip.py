@@ -111,8 +111,8 @@ class RoutingSlips:
     :param steps: Commands of all steps; a step is executed from its Command's queue and compensated from
         `<queue>.undo`.
     :param ends: message classes that report the end.
-    :param retry: retry policy of a step before it has failed for good. Retries happen in the process at once; the
-        policy's delays are ignored. Default three attempts.
+    :param retry: retry policy of a step; after its last attempt the executed steps are compensated. Retries happen in
+        the process at once; the policy's delays are ignored. Default three attempts.
     :param once: keeps a step from running twice for one message (`Once(store)`).
     :param concurrency: concurrent steps of each kind. Default 10.
     :raises ConfigError: a step has no queue, or two have the same type.

@@ -142,7 +142,7 @@ class SagaResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SagaRules:
-    """Rules that change the record of a saga, for one kind of saga.
+    """Rules of one kind of saga: functions that compute a saga's next record from the present one.
 
     :ivar keep_ms: how long a saga that has ended is remembered.
     :ivar longest_ms: how long a saga that has not ended is kept after its last transition.

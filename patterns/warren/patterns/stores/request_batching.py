@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 
 BATCH: Final = 500
-"""Largest number of requests in a batch."""
+"""Largest number of requests that are sent to a store's server together."""
 
 
 class Request(NamedTuple):

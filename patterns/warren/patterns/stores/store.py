@@ -61,8 +61,8 @@ class Store(Protocol):
         rules read expiry times from the record itself.
 
         :return: whether the record was `expected`, and the record now.
-        :raises StoreUnavailable: the store did not answer. The change may have been made or not, so rules must
-            recognise their own earlier attempt.
+        :raises StoreUnavailable: the store did not answer. The change may have been made or not, so the function that
+            computed `record` must recognise its own change when it is called again.
         """
         ...
 
@@ -86,7 +86,7 @@ class ListingStore(Store, Protocol):
 
 
 class RuleResult(NamedTuple, Generic[Answer]):
-    """Result of applying a pattern's rule to a record.
+    """Result of applying a pattern's rule (a function that computes the next record from the present one) to a record.
 
     :ivar record: record to store; None deletes the present one.
     :ivar answer: value that the rule returns to its caller once the record is stored.
@@ -117,7 +117,8 @@ def record_key(pattern: str, owner: str, key: str) -> str:
 async def apply_rule(
     store: Store, key: str, rule: Callable[[bytes | None], RuleResult[Answer]], *, guess: bytes | None = None
 ) -> Answer:
-    """Apply `rule` to the record of `key` in the store atomically, and return the rule's answer.
+    """Replace the record of `key` in the store by the one that `rule` computes from it, atomically, and return
+    the rule's answer.
 
     The rule is first applied to `guess`, the record that the caller expects; if the guess is right, one round trip is
     enough. If the store has another record, the rule is applied to that one, and so on until no other caller has
@@ -145,7 +146,8 @@ async def apply_rule_with_retry(
     patience: float,
     guess: bytes | None = None,
 ) -> Answer:
-    """Apply `rule` as `apply_rule` does, and retry for up to `patience` seconds while the store fails.
+    """Replace the record of `key` in the store by the one that `rule` computes from it, atomically, and return the
+    rule's answer. Retry for up to `patience` seconds while the store fails.
 
     The rule is called again for each attempt, so it should read the clock itself.
 

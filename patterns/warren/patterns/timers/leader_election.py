@@ -61,7 +61,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class LeaderElection:
-    """Participation of one process in an election.
+    """Participation of one process in the election of a leader.
 
     :param store: store with the election's record.
     :param key: key of the record.

@@ -123,8 +123,8 @@ def begin_firing(
     """Compute the record of a timer whose message a process is about to publish (the timer is *firing*).
 
     :param late_ms: lateness in milliseconds above which a time counts as missed.
-    :return: the rule's answer is the timer whose message the caller must publish; None if there is nothing to publish,
-        because the stored timer was changed or cancelled, or the time was missed and is skipped.
+    :return: the result's `answer` is the timer whose message the caller must publish; None if there is nothing to
+        publish, because the stored timer was changed or cancelled, or the time was missed and is skipped.
     """
     held = read(record)
     if (
@@ -147,7 +147,7 @@ def begin_firing(
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
     """Compute the timer's record after its message was published: waiting for its next time, or fired if there is none.
 
-    :return: the rule's answer is the stored timer, waiting for its next time, or None if it was cancelled or has no
+    :return: the result's `answer` is the stored timer, waiting for its next time, or None if it was cancelled or has no
         further time. If the record was changed meanwhile, for example by a new timer with the same name, it is left as
         it is, and its timer is the answer.
     """
@@ -162,7 +162,7 @@ def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
     times are left out, because one message is enough for any number of missed times.
 
     :param count: number of publishes of the timer so far, to be stored.
-    :return: the rule's answer is the timer with its next time, or None if it has none.
+    :return: the result's `answer` is the timer with its next time, or None if it has none.
     """
     next_ms = next_time_ms(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
     if next_ms is None or "at_ms" in held.spec:

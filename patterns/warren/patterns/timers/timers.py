@@ -271,7 +271,7 @@ class Timers:
             await self._sleep(last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait until the next timer is due, or this process puts or cancels a timer, but no longer than `seconds`.
+        """Wait until the next timer is due, or this process stores or cancels a timer, but no longer than `seconds`.
 
         :param seconds: time until the next heartbeat of the leader's election is due.
         """

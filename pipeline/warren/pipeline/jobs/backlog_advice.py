@@ -43,7 +43,8 @@ BUSY_SHARE = 0.5
 """Threshold for the average number of unacknowledged messages, as a share of the prefetch. From this share on the text
 of the advice calls the consumers busy; below it, busy with one message at a time."""
 CHEAP_HANDLING = 0.0005
-"""Seconds of handling per message below which acknowledging every message on its own is a large part of the cost."""
+"""Seconds of handling per message below which the advice is to acknowledge several messages at once, because
+acknowledging each on its own is a large part of the cost."""
 MULTIPLE_ACK = 1.5
 """Average number of messages per `basic.ack` below which consumers count as acknowledging each message on its own."""
 MANY_CONSUMERS = 2.0
@@ -93,7 +94,7 @@ class Load:
     acknowledged_together: float | None = None
     """Average number of messages per acknowledgement (`basic.ack`)."""
     fills_in: float | None = None
-    """Seconds until the queue reaches its limit, if it grows as before."""
+    """Seconds until the queue reaches its maximum length, if it grows as before; None if that is unknown."""
 
 
 def measures(load: Load) -> tuple[Measure, ...]:

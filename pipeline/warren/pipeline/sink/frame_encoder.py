@@ -256,7 +256,7 @@ def check_short(name: str, value: bytes) -> None:
     """Check that a value fits into a short string.
 
     :param name: name of the column, for the error
-    :raises PipelineError: if it does not
+    :raises PipelineError: if it is too long
     """
     if len(value) > MAX_SHORT_STRING:
         begin = value[:40].decode(errors="replace")

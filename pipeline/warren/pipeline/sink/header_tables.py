@@ -75,7 +75,8 @@ def checked_tables(raws: Cells) -> Cells:
 
 
 def merge_pairs(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
-    """Merge the headers of one row from both columns, as `header_tables` describes.
+    """Merge the headers of one row from both columns. If both have a value, `pairs` decides which headers there are and
+    their values; a header whose text is the same in `raw` keeps the type that it has there.
 
     :param pairs: encoded headers from the text map; None if it is null
     :param raw: encoded table; None if it is null

@@ -23,7 +23,8 @@ SEND_CHUNK = 64 * 1024
 POLL_INTERVAL = 0.5
 """Longest wait in seconds for data from the broker; then it is checked whether the timeout for confirms has expired."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds before the first retry, and the longest pause between later ones; the pause doubles."""
+"""Seconds before the first attempt to publish refused messages again or to reconnect, and the longest pause between
+later attempts; the pause doubles."""
 
 
 class Publisher:

@@ -1,4 +1,6 @@
-"""Blocking AMQP consumer, which collects parsed deliveries, and replies to methods that arrive between them."""
+"""Blocking AMQP consumer. It collects parsed deliveries, and returns the broker's replies to methods, which arrive
+between the deliveries.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire import field_tables, methods
 
 BATCH_MESSAGES = 4096
-"""Number of messages from which on a batch is full."""
+"""Number of received messages that make a full batch."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of message bodies from which on a batch is full."""
+"""Bytes of received message bodies that make a full batch."""
 TAG = b"r"
 
 
@@ -125,5 +127,7 @@ class BlockingConsumer:
         return declared.number("message_count")
 
     def close(self) -> None:
-        """Close the connection, which also ends the consumer. A queue gets its unacknowledged messages back."""
+        """Close the connection, which also ends the consumer. The broker then requeues the unacknowledged messages,
+        except those of a stream.
+        """
         self.connection.close(self.deliveries.rest)

@@ -11,7 +11,8 @@ from warren.pipeline.source.blocking_consumer import BlockingConsumer
 from warren.pipeline.source.stream_client import StreamClient
 
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before the first retry, and the longest pause between later ones; the pause doubles."""
+"""Seconds before the first retry of looking up a stream's end offset, and the longest pause between later retries;
+the pause doubles."""
 
 
 class EndOffsetTracker:

@@ -37,7 +37,7 @@ class PendingMessages:
         self._key_extractor = key_extractor
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Add a delivered message."""
+        """Add a delivered message, given as the payloads of its method, its content header and its body."""
         delivery = decode_deliver(method)
         if delivery.delivery_tag == 1 and STREAM_HEADER in header:
             self.may_be_stream = True

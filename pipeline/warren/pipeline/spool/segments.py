@@ -113,12 +113,16 @@ class Segments:
 
     @property
     def first(self) -> int:
-        """Position of the first message that is still on disk; the end if there is none."""
+        """Position (number since the spool was created) of the first message that is still on disk; the position that
+        the next message gets if there is none.
+        """
         with self._lock:
             return next((each.first for each in self._segments if each.size), self.end)
 
     def bytes_from(self, position: int) -> int:
-        """Return the approximate bytes of the messages from a position on; exactly 0 if there are none."""
+        """Return the approximate bytes of the messages from a position (a message's number since the spool was created)
+        on; exactly 0 if there are none.
+        """
         with self._lock:
             if position >= self.end:
                 return 0
@@ -197,7 +201,9 @@ class Segments:
             return found
 
     def remove_before(self, position: int) -> None:
-        """Remove the segment files in which all messages are before a position. The newest file stays in any case."""
+        """Remove the segment files in which all messages are before a position (a message's number since the spool was
+        created). The newest file stays in any case.
+        """
         with self._lock:
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 if following.first <= position and segment.size:
@@ -316,8 +322,9 @@ class Segments:
 
 
 def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
-    """Return the last chunk at or before a position of those whose byte offsets are kept in memory: the position of its
-    first message, and its byte offset in the segment file.
+    """Return the place in a segment file at which to begin reading to reach a message: of the chunks whose byte offsets
+    are kept in memory, the last one at or before the message's position (its number since the spool was created). The
+    result is the position of the chunk's first message, and the chunk's byte offset.
     """
     if not segment.marks:
         return segment.first, 0

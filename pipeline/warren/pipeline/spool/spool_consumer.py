@@ -189,7 +189,7 @@ class SpoolConsumer:
         """Check that the queue is not a stream. It is called once, for the first message that looks like one of a
         stream.
 
-        :raises PipelineError: if it is
+        :raises PipelineError: if the queue is a stream
         """
         if is_stream(self._options.address, self._options.queue.encode()):
             raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")

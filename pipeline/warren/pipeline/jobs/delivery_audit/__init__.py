@@ -1,6 +1,7 @@
 """The job `delivery-audit`: the outcome of every message, and which were lost, duplicated, reordered or late.
 
-It reads the streams to which applications and brokers publish captured message events.
+It reads the streams to which applications and brokers publish the message events that they capture (published,
+delivered, acknowledged, ...).
 """
 
 from __future__ import annotations

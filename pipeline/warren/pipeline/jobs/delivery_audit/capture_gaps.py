@@ -1,5 +1,5 @@
-"""Gaps in captured events: message events that an application or broker captured, and that were lost before they
-reached the stream.
+"""Gaps in captured events: message events (published, delivered, acknowledged, ...) that an application or broker
+captured, and that were lost before they reached the stream.
 
 Each source (an application or broker that captures events) numbers its events from 1 on, so a missing number is a lost
 event.

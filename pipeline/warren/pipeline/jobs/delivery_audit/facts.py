@@ -1,5 +1,5 @@
-"""Aggregation of captured message events to facts, counts and earliest times: one row for each message and queue, and
-one with a null queue for the publication of the message.
+"""Aggregation of captured message events (published, delivered, acknowledged, ...) to counts and earliest times: one
+row for each message and queue, and one with a null queue for the publication of the message.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Backlog:
 
     queue: str
     ready: int
-    """Ready messages at the time of the last captured event. If the queue's broker captures no events, messages that
-    were lost on the way to the queue are included."""
+    """Ready messages at the time of the last captured event, computed from the captured events. If the queue's broker
+    captures no events, messages that were lost on the way to the queue are included."""
     measures: tuple[Measure, ...]
     """Recommended measures, the most urgent first."""
 

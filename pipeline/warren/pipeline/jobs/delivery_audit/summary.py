@@ -27,7 +27,8 @@ GAPS = 20
 
 @dataclass(frozen=True)
 class Capture:
-    """Number of captured message events and of their sources, and number of events that did not reach the stream.
+    """Number of captured message events (published, delivered, acknowledged, ...) and of their sources, and number of
+    events that did not reach the stream.
 
     A source is an application or broker that captures events and numbers them from 1 on.
     """
@@ -35,8 +36,8 @@ class Capture:
     events: int
     sources: int
     stopped: int
-    """Number of sources that reported their end. If another source has ended, its last events may be missing
-    undetected, since only a gap before a later event is noticed."""
+    """Number of sources (applications or brokers that capture events) that reported their end. The last events of
+    another source may be missing without being noticed, because only a gap before a later event is."""
     missing: int
     """Number of lost events: numbers missing between those that each source (an application or broker)
     gives its events."""
@@ -50,9 +51,9 @@ class Capture:
 
 @dataclass(frozen=True)
 class Gap:
-    """Gap in the captured events of one source.
+    """Gap in the captured events of one source (an application or broker that captures events).
 
-    It lies between the source's events at `since` (None if the gap is at its beginning) and at `until`.
+    It lies between the source's event at `since` (None if the gap is at the beginning) and the one at `until`.
     """
 
     source: str
@@ -84,7 +85,7 @@ class Messages:
     """Messages without an outcome so far, of the last part of the captured time. They are not judged, because events
     about them may still follow."""
     unpublished: int
-    """Messages whose publication was not captured, but other events of which were."""
+    """Messages of which other events were captured, but not the publication."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The job `flow`: rates, backlogs and their growth, use of the prefetch, advice, and a forecast of full queues.
 
-It reads the streams to which applications and brokers publish captured message events.
+It reads the streams to which applications and brokers publish the message events that they capture (published,
+delivered, acknowledged, ...).
 """
 
 from __future__ import annotations

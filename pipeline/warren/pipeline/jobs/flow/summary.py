@@ -31,8 +31,9 @@ class Options:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """One step of a queue's timeline: numbers of messages published, delivered and settled in the step that begins at
-    `at`, and the numbers of ready and unacknowledged messages at its end.
+    """One step of a queue's timeline: numbers of messages published, delivered and settled (acknowledged, rejected, or
+    delivered with automatic acknowledgement) in the step that begins at `at`, and the numbers of ready and
+    unacknowledged messages at its end.
     """
 
     at: str

@@ -41,8 +41,8 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
 
     An order's row is emitted when no new fact has arrived for some time. Later facts lead to another row of the order.
 
-    :param timeout: payment timeout; an order that is placed, and neither paid nor cancelled, is emitted as such after
-        this time plus `settle`
+    :param timeout: payment timeout; an order that is placed, and neither paid nor cancelled, is emitted as undecided
+        after this time plus `settle`
     :param settle: time without a new fact after which a paid, cancelled or refunded order is emitted
     :param remember: time for which an emitted order is kept for corrections
     """

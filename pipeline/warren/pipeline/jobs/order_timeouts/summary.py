@@ -92,7 +92,9 @@ class Delay:
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of orders by outcome. Outcomes and contradictions add up to `orders`."""
+    """Numbers of orders by outcome. The numbers of the outcomes and of the contradictions (orders whose messages
+    contradict each other) add up to `orders`.
+    """
 
     timeout_seconds: int
     messages: Messages
