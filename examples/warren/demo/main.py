@@ -35,14 +35,17 @@ ORDERS_A_SECOND = 150
 REAL_TIMEOUT = 8.0
 """Default time that a customer has to pay, in real seconds; `--speed` overrides it."""
 MIN_REAL_TIMEOUT = 1.0
-"""Shortest time to pay, in real seconds, that `--speed` may lead to."""
+"""Shortest time that a customer may have to pay, in real seconds; a `--speed` that leaves less is refused."""
 SETTLE_SECONDS = 60.0
-"""Time to wait, in real seconds, until every order is decided after the last payment and the last deadline."""
+"""Longest wait, in real seconds, after the last deadline until every order is paid or cancelled."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo and return the exit code. Print the verdict on standard output, and the progress on standard
-    error."""
+    """Run the demo and return the exit code.
+
+    Print the comparison of all orders with their expected outcomes on
+    standard output, and the progress on standard error.
+    """
     options = parser().parse_args(arguments)
     try:
         timeout = durations.parse(options.timeout)
@@ -131,8 +134,12 @@ def log_to_file(out: Path) -> None:
 async def run_demo(
     orders: list[Order], plan: ReplayPlan, crash: bool, out: Path, console: Console
 ) -> Verdict:
-    """Run the broker, the shop, all orders and the Spark job in a temporary folder, write their results to `out`, and
-    return the verdict."""
+    """Run the broker, the shop with all orders, and the Spark job; return the verdict on the outcomes.
+
+    The broker keeps its data in a temporary folder. The Spark job writes its results to `out`.
+
+    :param crash: kill and restart the broker half-way.
+    """
     with tempfile.TemporaryDirectory(prefix="warren-demo-") as name:
         folder = Path(name)
         broker = BrokerProcess(folder)
@@ -152,8 +159,12 @@ async def run_demo(
 async def process_orders(
     orders: list[Order], plan: ReplayPlan, shop: Shop, broker: BrokerProcess, crash: bool, console: Console
 ) -> ReplayRecord:
-    """Replay the orders, wait until each of them is paid or cancelled, and show the progress of the handlers meanwhile.
-    Return the real times of the replay."""
+    """Replay the orders and wait until each of them is paid or cancelled; return the real times of the replay.
+
+    Meanwhile, the progress of the handlers is shown on the console.
+
+    :param crash: kill and restart the broker half-way.
+    """
     payments = [order for order in orders if order.delay is not None]
     with Progress(
         TextColumn("{task.description:<14}"),
@@ -204,7 +215,11 @@ async def process_orders(
 
 
 def all_orders_decided(orders: int, payments: int, processed: ProcessedOrders) -> bool:
-    """Return True if each order is cancelled or paid in time, and each payment was processed."""
+    """Return True if each order is cancelled or was paid in time, and each payment was processed, also late ones.
+
+    :param orders: number of orders.
+    :param payments: number of orders that are paid at some time.
+    """
     return (
         len(processed.placed) >= orders
         and len(processed.paid_in_time) + len(processed.cancelled) >= orders
@@ -213,7 +228,10 @@ def all_orders_decided(orders: int, payments: int, processed: ProcessedOrders) -
 
 
 def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
-    """Read the audit stream with Spark, and return the outcome of each order."""
+    """Read the audit stream with Spark, and return the outcome of each order, by order id.
+
+    :param timeout: time that a customer has to pay, in the time of the CSV file.
+    """
     with console.status("Spark") as status:
         words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
         options = pipeline.parse(["order-timeouts", *words])
@@ -225,8 +243,10 @@ def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> 
 
 
 def print_verdict(verdict: Verdict, out: Path, seconds: float) -> None:
-    """Print how many orders are correct, wrong or not judged, how many have each outcome, and the errors of the first
-    ten wrong orders."""
+    """Print how many orders are correct, wrong or not judged, how many have each outcome, and the first ten errors.
+
+    :param seconds: duration of the demo.
+    """
     share = verdict.unjudged / verdict.orders
     table = Table(title="Every order is correct" if verdict.passed else "Not every order is correct")
     table.add_column("orders")

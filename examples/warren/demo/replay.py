@@ -14,7 +14,8 @@ from warren.demo.services import BrokerProcess
 from warren.demo.shop import PayOrder, PlaceOrder, Shop
 
 LONGEST_DELAY = 2
-"""Longest time from an order to its payment, in times to pay: a payment months later does not prolong the replay."""
+"""Longest time from an order to its payment in the replay, as a multiple of the time that a customer has to pay. Later
+payments are moved forward to it, so that a payment after months does not prolong the replay."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ReplayRecord:
     placed: dict[str, float] = field(default_factory=dict)
     """Scheduled time of each order's placement, by order id."""
     paid: dict[str, float] = field(default_factory=dict)
-    """Time at which the shop first decided on each payment, by order id."""
+    """Time at which the shop's handler first found the payment of an order to be in time or late, by order id."""
     killed_at: float | None = None
     ready_at: float | None = None
     confirmed_at: float | None = None
@@ -66,8 +67,11 @@ async def replay(
     crash: bool,
     progress: Callable[[str], None],
 ) -> ReplayRecord:
-    """Place and pay all orders, each at its scheduled time, and wait for the broker's confirms. Return the real
-    times."""
+    """Place and pay all orders, each at its scheduled time, and wait for the broker's confirms; return the real times.
+
+    :param crash: kill and restart the broker half-way.
+    :param progress: called with a text about each event, such as the kill.
+    """
     record = ReplayRecord(paid=shop.processed.decided)
     start = time.monotonic()
     wall = datetime.now(UTC)

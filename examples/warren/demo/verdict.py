@@ -1,4 +1,4 @@
-"""Verdict of the demo: the outcome of each order in the pipeline, compared with the expected one."""
+"""Verdict of the demo: comparison of the outcome of each order in the pipeline's results with the expected outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ NEAR_TIMEOUT = timedelta(minutes=1)
 """Tolerance around the end of the time to pay, measured in the time of the CSV file: a payment within this distance may
 correctly be in time or late."""
 MAX_UNJUDGED = 0.10
-"""Largest share of orders whose outcome may remain unchecked for the demo to pass, from 0 to 1."""
+"""Largest share of orders, from 0 to 1, that may remain unjudged (because two
+outcomes would be correct) for the demo to pass."""
 
 POSSIBLE_OUTCOMES = {True: ("paid_in_time", "paid_late"), False: ("cancelled",)}
 """Outcomes that an order can have: for paid orders (True) and for orders that were never paid (False)."""
@@ -27,10 +28,10 @@ class Verdict:
     orders: int
     right: int = 0
     near_timeout: int = 0
-    """Number of payments within `NEAR_TIMEOUT` of the timeout."""
+    """Number of orders whose payment is within `NEAR_TIMEOUT` of the end of the time to pay."""
     delayed: int = 0
-    """Number of payments that were sent in time and handled only after the deadline, because the broker was down or the
-    machine busy. The deadline may have been handled first."""
+    """Number of orders whose payment was sent in time but handled only after the deadline, because the broker was down
+    or the machine busy. The deadline may have been handled first."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Number of orders by outcome as the Spark job found it, including orders that were not judged."""
     wrong: dict[str, str] = field(default_factory=dict)
@@ -79,15 +80,21 @@ def judge(
 
 
 def expected_outcome(order: Order, timeout: timedelta) -> str:
-    """Return the outcome that is correct for an order according to its times in the file: `cancelled` if it was never
-    paid, else `paid_in_time` or `paid_late`."""
+    """Return the outcome that is correct for an order according to its times in the file.
+
+    It is `cancelled` if the order was never paid, else `paid_in_time` or `paid_late`.
+
+    :param timeout: time to pay, in the time of the file.
+    """
     if order.delay is None:
         return "cancelled"
     return "paid_in_time" if order.delay < timeout else "paid_late"
 
 
 def delayed(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
-    """Return True if the payment was sent in time and handled only when the order's deadline may have been handled."""
+    """Return True if the payment was sent in time, but handled so late that
+    the order's deadline may have been handled first.
+    """
     handled = record.paid.get(order.order_id)
     if order.delay is None or order.delay > plan.timeout or handled is None:
         return False

@@ -43,7 +43,7 @@ class ConfigError(WarrenError):
 
 
 class TransportUnavailable(WarrenError):
-    """No connection to the broker, and none was made within the deadline."""
+    """The broker could not be reached in time, or the connection was lost before the outcome was known."""
 
     exit_status: ClassVar[int] = 74
     retryable: bool = True
@@ -165,7 +165,7 @@ class CallError(WarrenError):
 
 
 class RemoteError(CallError):
-    """The server replied with an error. A handler of a Request raises it to choose the error of the caller.
+    """The server replied with an error. A handler of a Request raises it to choose the error that the caller gets.
 
     :ivar code: a short name for programs to compare.
     :ivar details: any value that can be written as JSON.

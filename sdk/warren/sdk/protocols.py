@@ -108,12 +108,12 @@ class Once(Protocol):
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the stored result for the key of `message`; if there is none, run `handler` and store its result.
 
-        While the handler runs, the key is claimed under a lease, so that no other consumer handles a duplicate; with
-        the result it is marked as done.
+        While the handler runs, the key is claimed under a lease, so that no other consumer
+        handles a duplicate; with the result it is marked as done.
 
-        :param message: the decoded message (for a key function).
-        :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its exceptions,
-            `CancelledError` included, must come through unchanged, with the claim released.
+        :param message: the decoded message, from which the key can be computed.
+        :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its
+            exceptions, `CancelledError` included, must come through unchanged, with the claim released.
         :return: the encoded result, of this run or the stored one. It answers a Request.
         """
         ...

@@ -155,10 +155,10 @@ class App:
             self.include(backend)
 
     def use_broker(self, url: str) -> None:
-        """Use another broker than the one that the App was created with.
+        """Connect to another broker than the one that the App was created with, from the next start on.
 
-        :param url: as in `App(url)`.
-        :raises ConfigError: if it is not an AMQP URL, or the App runs.
+        :param url: AMQP URL, or several with commas between them for the nodes of one cluster.
+        :raises ConfigError: if it is not an AMQP URL, or the App is running.
         """
         self._lifecycle.not_running("choose another broker")
         self._lifecycle.settings.hosts = Hosts.parse(url)
@@ -225,7 +225,7 @@ class App:
     def override(
         self, dependency: Callable[..., Any], other: Callable[..., Any]
     ) -> contextlib.AbstractContextManager[object]:
-        """Replace a function that handlers depend on, for tests; in effect at once.
+        """Replace a function that supplies a dependency of handlers (`Depends`), for tests; in effect at once.
 
         `with app.override(open_ledger, fake_ledger):` ends the replacement with the block; without `with` it stays.
 
@@ -403,9 +403,11 @@ class App:
         """Send a request and return its reply; the request expires when the timeout ends.
 
         :param timeout: seconds.
-        :raises RemoteError: the server replied with an error. :raises NoServer: its queue does not exist.
-        :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
-        :raises Nacked, PublishError, TopologyMismatch, ConfigError: as `publish`, for the request.
+        :raises RemoteError: the server replied with an error.
+        :raises NoServer: its queue does not exist.
+        :raises CallTimeout: no reply in time.
+        :raises TransportUnavailable: the connection was lost meanwhile.
+        :raises Nacked, PublishError, TopologyMismatch, ConfigError: the request could not be published.
         """
         return await self._operations.call(request, timeout=timeout, message_id=message_id)
 
@@ -483,7 +485,9 @@ class App:
         return callback
 
     def health(self) -> Health:
-        """Return the state, the parts that are not ready, and the reason; `HealthProbe` serves this over HTTP."""
+        """Return the state of the App, its parts that are not ready, and the
+        last error; `HealthProbe` serves this over HTTP.
+        """
         return self._lifecycle.health()
 
     @property

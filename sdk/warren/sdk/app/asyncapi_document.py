@@ -173,7 +173,10 @@ class _Document:
         return identity
 
     def _message(self, kind: Any, name: str = "") -> str:
-        """Return the key of a message class in `components/messages`; add the message on its first use."""
+        """Return the key of a message class in `components/messages`; add the message on its first use.
+
+        :param name: name of the message if the class has no suitable one, such as the reply type of a request.
+        """
         title = name or _plain(kind)
         identity = self._name("message", (kind, name), title)
         if identity not in self._messages:

@@ -38,7 +38,7 @@ class SyncFetchedMessage:
         self.delivery: FetchedMessage = delivery
 
     def read(self, kind: type[Content]) -> Content:
-        """Decode the body as `kind`; see `FetchedMessage.read`."""
+        """Decode the body as `kind`, as a handler would get it, and return the content."""
         return self.delivery.read(kind)
 
     def ack(self) -> None:

@@ -93,17 +93,21 @@ class OutgoingSender(Protocol):
     """A sender of encoded messages: the `Publisher`, or a sender that wraps it."""
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
-        """Send and await the confirm, within `timeout` seconds."""
+        """Publish the message and await its confirm, both within `timeout` seconds."""
         ...
 
     async def submit(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Write the message, and return the future of its confirm; see `Publisher.submit`."""
+        """Write the message as soon as the window of unconfirmed messages has room; return the future of its confirm.
+
+        :param timeout: seconds for the write and the confirm together.
+        :param before_write: called directly before the write; if it raises, nothing is written.
+        """
         ...
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        """Send without a confirm; see `Publisher.publish_unconfirmed`."""
+        """Publish the message without a confirm; return when it is in the write buffer, within `timeout` seconds."""
         ...
 
 

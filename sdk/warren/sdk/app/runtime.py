@@ -326,7 +326,10 @@ class Runtime:
     async def fetch(
         self, queue: str, timeout: float, publish_dead_letter: PublishDeadLetter
     ) -> FetchedMessage | None:
-        """Get one message of the queue; see `App.get`."""
+        """Return one message of the queue, or None if none arrives within `timeout` seconds; used by `App.get`.
+
+        :param publish_dead_letter: publishes the dead letter copy if the caller dead-letters the message.
+        """
         connection = self._consume_connection
         assert connection is not None
         return await fetch(
@@ -387,7 +390,9 @@ class Runtime:
     async def _await_consumers(self, deadline: float) -> None:
         """Wait until the broker has accepted every consumer (`basic.consume-ok`).
 
-        :raises TopologyMismatch: if a queue cannot be consumed. :raises TransportUnavailable: if the deadline passes.
+        :param deadline: time of the event loop.
+        :raises TopologyMismatch: if a queue cannot be consumed.
+        :raises TransportUnavailable: if the deadline passes.
         """
         while not all(one.in_desired_state for one in self.subscriptions.values()):
             self._changed.clear()

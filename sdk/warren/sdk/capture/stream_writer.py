@@ -93,7 +93,7 @@ class CaptureStreamWriter:
         self._link.abort()
 
     def statistics(self) -> CaptureStatistics:
-        """Return the counts of this run."""
+        """Return the numbers of events that were written or dropped in this run, or that wait for their confirm."""
         return self.recorder.snapshot()
 
     async def _set_up(self, session: Session, control: ControlChannel) -> None:

@@ -85,8 +85,8 @@ class Circuit:
         """Count a failed message, and open the circuit at the limit; return
         True if the message has to return to its queue.
 
-        It has to if the circuit is open, opens now, or cannot open because the
-        subscription is paused, cancelled or stopping.
+        The message returns to its queue if the circuit is open, opens now, or would open now
+        but the subscription is paused, cancelled or stopping.
         """
         if not isinstance(error, self._breaker.on):
             return self.is_open

@@ -158,6 +158,8 @@ async def fetch(
 
     If the caller is cancelled meanwhile, the message returns to its queue.
 
+    :param open_channel: opens the channel.
+    :param publish_dead_letter: publishes the dead letter copy if the caller dead-letters the message.
     :raises TopologyMismatch: if there is no such queue.
     :raises TransportUnavailable: if there is no connection.
     """

@@ -46,8 +46,8 @@ class Retry:
 
         The message waits on the broker, not in this process; a restart of either does not lose it.
 
-        :param jitter: largest share of a delay that is added at random, so that messages that failed together do not
-            come back together.
+        :param jitter: largest random addition to a delay, as a fraction of it (0.1 for up to 10 %), so that messages
+            that failed together do not come back together.
         """
         if jitter < 0:
             raise ConfigError("jitter must not be negative")

@@ -41,7 +41,7 @@ class Settlement(Enum):
     REQUEUE = "requeue"
     """The handler returned the message to its queue: RabbitMQ counts a failed delivery (`x-delivery-count`)."""
     RELEASE = "release"
-    """The message goes back to its queue because no handler completed it: not a failed delivery."""
+    """The message returns to its queue because no handler completed it: this does not count as a failed delivery."""
     REJECT = "reject"
     """The broker dead-letters or drops the message."""
 
@@ -176,8 +176,9 @@ class Settler:
     async def _after_failure(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
         """Settle a message whose handler failed, and return the settlement.
 
-        The message is released if the circuit is open. Otherwise it is delayed if the retry policy returns a delay.
-        Otherwise a request gets an error reply, and other messages are dead-lettered.
+        If the circuit breaker is open, the message returns to its queue. Otherwise it is
+        published again with the delay that the retry policy returns. If that is None, a request
+        gets an error reply, and other messages are dead-lettered.
         """
         is_answer = isinstance(error, RemoteError)
         circuit_open = self.circuit is not None and self.circuit.failed(error)

@@ -24,7 +24,7 @@ class Kind(Enum):
     """Kind of a risk in a declared topology."""
 
     RESTART = "restart"
-    """The item or its messages do not survive a restart of the broker, or are deleted before."""
+    """The item or its messages do not survive a restart of the broker, or the broker deletes them even earlier."""
     LOSS = "loss"
     """A message can be lost silently."""
     PORTABILITY = "portability"

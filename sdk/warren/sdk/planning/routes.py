@@ -77,7 +77,10 @@ def _matches(kind: str, pattern: str, key: str) -> bool:
 
 
 def _matches_words(pattern: list[str], words: list[str]) -> bool:
-    """Match the words of a key: `*` is one word, `#` any number (AMQP 0-9-1 section 3.1.3.3)."""
+    """Return whether the words of a routing key match a topic pattern: `*` is one word, `#` any number of them.
+
+    (AMQP 0-9-1 section 3.1.3.3)
+    """
     reachable = {0}
     for word in pattern:
         if word == "#":

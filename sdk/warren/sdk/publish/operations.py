@@ -54,7 +54,7 @@ class PublishOperations:
     async def publish(
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
-        """Publish and await the confirm; see `App.publish`."""
+        """Publish a message and await its confirm within `timeout` seconds; parameters as for `App.publish`."""
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:
@@ -66,7 +66,7 @@ class PublishOperations:
             await runtime.sender.publish(outgoing, timeout)
 
     async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
-        """Write, and return the future of the confirm; see `App.submit`."""
+        """Write a message and return the future of its confirm; parameters as for `App.submit`."""
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:
@@ -114,7 +114,7 @@ class PublishOperations:
         return await sender.submit(outgoing, timeout, before_write)
 
     async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
-        """Send a request and await its reply; see `App.call`."""
+        """Send a request and return its reply; parameters as for `App.call`."""
         runtime = self._running()
         kind = type(request)
         if kind not in self._declared and self._policy == "always":
@@ -135,7 +135,7 @@ class PublishOperations:
         exchange: str | None,
         key: str | None,
     ) -> GatherCall[Answer]:
-        """Prepare a scatter-gather call; see `App.gather`."""
+        """Return a scatter-gather call for `App.gather`; it publishes the request when it is awaited or iterated."""
         if replies is not None and replies < 1:
             raise ConfigError("replies must be at least 1")
         kind = type(request)

@@ -247,7 +247,7 @@ class Publisher:
             self._on_return(error)
 
     async def flush(self) -> None:
-        """Wait until no message is unconfirmed."""
+        """Wait until every published message is confirmed or has failed."""
         while self._in_flight or any(not pending.future.done() for pending in self._awaiting_republish):
             if self._in_flight:
                 await self._idle.wait()

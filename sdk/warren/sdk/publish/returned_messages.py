@@ -8,9 +8,10 @@ from warren.wire.delivery_scanner import decode_content_header, decode_return
 
 
 def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unroutable, int | None]:
-    """Return the error for a returned message, and its private return token if it has one.
+    """Return the error for a returned message, and the number in its header
+    `warren-token`, or None without that header.
 
-    The token distinguishes publishes that have the same message id.
+    The number distinguishes publishes that have the same message id.
 
     :raises StreamError: if the frames are truncated.
     """

@@ -32,7 +32,7 @@ PREPARE_BYTES = 1024 * 1024
 
 
 class OnConnection(Protocol):
-    """Runs work on the publish connection; see `SupervisedConnection.use`."""
+    """Runs `work` on the publish connection; if that is lost meanwhile, runs it again on the next one."""
 
     def __call__(self, work: Callable[[Session], Awaitable[DataChannel]]) -> Awaitable[DataChannel]: ...
 
@@ -70,7 +70,9 @@ class TransactionChannels:
         return await session.channel(transactions=True)
 
     def give_back(self, channel: DataChannel) -> None:
-        """Keep the channel for the next transaction, or close it if there are enough."""
+        """Keep the channel for the next transaction, or close it if it is
+        unusable or `SPARE_CHANNELS` are kept already.
+        """
         if channel.usable and len(self._spare) < SPARE_CHANNELS:
             self._spare.append(channel)
         else:

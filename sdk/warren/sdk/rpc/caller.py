@@ -129,9 +129,9 @@ class Caller:
         return self._channel is not None and self._channel.usable
 
     async def consume_queue(self, session: Session) -> None:
-        """Declare a reply queue that is exclusive to this connection, and consume it.
+        """Declare a reply queue that is exclusive to this connection, and consume it without acknowledgements.
 
-        Replies are not acknowledged, because no other consumer could take them.
+        Acknowledgements would be of no use: if the connection ends, the broker deletes the queue with its replies.
         """
         channel = await session.channel()
         name = f"warren.reply.{uuid4().hex}"

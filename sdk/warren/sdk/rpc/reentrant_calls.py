@@ -25,7 +25,10 @@ class ReentrantCalls:
         self._sender = sender
 
     async def submit(self, request: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """Start to handle the request; the future completes when it is handled."""
+        """Start to handle the request; return a future that completes when it is handled, in place of the confirm.
+
+        :param timeout: seconds to publish the request, if it has to be published after all.
+        """
         return asyncio.ensure_future(self._handle(request, timeout))
 
     async def _handle(self, request: Outgoing, timeout: float) -> None:

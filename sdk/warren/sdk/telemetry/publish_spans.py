@@ -183,7 +183,10 @@ _batch: ContextVar[BatchSpan | None] = ContextVar("warren_batch", default=None)
 
 @contextmanager
 def batch_span(instruments: Instruments) -> Iterator[None]:
-    """Record all publishes within the block in one span, a `BatchSpan`; it ends with the block, and with its error."""
+    """Record all publishes within the block in one span, a `BatchSpan`.
+
+    The span ends with the block. An exception of the block marks it as failed.
+    """
     span = BatchSpan(instruments)
     token = _batch.set(span)
     try:

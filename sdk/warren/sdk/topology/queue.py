@@ -46,33 +46,41 @@ class Queue:
     The constructor checks it: an argument that its type does not have, or a value that the broker would refuse, raises
     `ConfigError`. A type checker knows the arguments of each type. Durations are rounded up to milliseconds.
 
-    :param type: `quorum`, `classic` or `stream`. Without it a quorum queue, unless an argument says otherwise: priorities,
-        `mode`, `version`, `exclusive`, `auto_delete` or `durable=False` make it classic, `max_age` and the like a
-        stream (`type_reason` has the argument; `warren topology plan` prints it).
-    :param delivery_limit: deliveries of one message before it is dead-lettered; quorum; 20 by default, -1 for no limit, None
-        leaves it out.
-    :param dead_letter_exchange: by default `warren.dead`, whose queue `<name>.dead` is declared as well; None for none.
-        Streams have none.
+    Below, `quorum`, `classic` or `stream` in front marks an argument of this type of queue only. A version in
+    parentheses is the first RabbitMQ that has the argument; "Warren" is added if Warren's broker has it too.
+
+    :param type: `quorum`, `classic` or `stream`. Without it a quorum queue, unless an argument says otherwise:
+        priorities, `mode`, `version`, `exclusive`, `auto_delete` or `durable=False` make it classic, `max_age` and
+        other arguments of streams make it a stream (`type_reason` has the argument; `warren topology plan` prints it).
+    :param delivery_limit: quorum; deliveries of one message before it is dead-lettered;
+        20 by default, -1 for no limit, None leaves it out.
+    :param dead_letter_exchange: by default `warren.dead`, whose queue `<name>.dead` is
+        declared as well; None for none. Streams have none.
     :param dead_letter_routing_key: by default the queue's name at `warren.dead`, else the message's own key.
-    :param dead_letter_strategy: quorum; None chooses `at-least-once` unless `overflow` forbids it (RabbitMQ, "Quorum
-        Queues", At-Least-Once Dead Lettering).
+    :param dead_letter_strategy: quorum; None chooses `at-least-once` unless `overflow` forbids it
+        (RabbitMQ, "Quorum Queues", At-Least-Once Dead Lettering).
     :param message_ttl: how long a message may wait (`x-message-ttl`).
     :param expires: the broker deletes the queue after so long without use (`x-expires`); more than zero.
-    :param max_length: most messages; beyond it `overflow` applies.
-    :param overflow: None selects `reject-publish` if at-least-once dead-lettering needs it, otherwise the broker's default.
-    :param max_priority: classic; 0 to 255 levels (`x-max-priority`), 10 is usual.
+    :param max_length: largest number of messages; beyond it `overflow` applies.
+    :param overflow: None selects `reject-publish` if at-least-once
+        dead-lettering needs it, otherwise the broker's default.
+    :param max_priority: classic; highest priority, 0 to 255 (`x-max-priority`); 10 is usual.
     :param mode: classic; `lazy` keeps messages on disk (RabbitMQ ignores it since 3.12, where every queue does).
     :param version: classic; 1 or 2 (RabbitMQ 4 supports only 2).
-    :param leader_locator: initial place of the leader; `master_locator` is its older name for classic queues (until 4.2).
-    :param initial_group_size: quorum; initial replicas. `target_group_size`: replicas to grow to (3.13).
+    :param leader_locator: rule for the node on which the leader starts; `master_locator`
+        is its older name for classic queues (until 4.2).
+    :param initial_group_size: quorum; initial number of replicas.
+        `target_group_size`: number of replicas to grow to (3.13).
     :param member_placement_tag: quorum; tag of the nodes that may have replicas (4.3).
     :param max_in_memory_length: quorum; without effect since 3.10, as `max_in_memory_bytes`.
     :param consumer_timeout: quorum; how long a delivery may stay unacknowledged (4.3; Warren).
     :param consumer_disconnected_timeout: quorum; how long a lost consumer keeps its messages (4.3).
-    :param delayed_retry: quorum; which returned messages wait before they are delivered again (4.3; Warren), between
-        `delayed_retry_min` and `delayed_retry_max`.
-    :param max_age: stream; older messages may be removed; whole seconds. `max_segment_size_bytes`: unit of removal.
-    :param filter_size_bytes: stream; 16 to 255 (3.13). `initial_cluster_size`: stream; replicas.
+    :param delayed_retry: quorum; which returned messages wait before they are delivered again (4.3;
+        Warren), between `delayed_retry_min` and `delayed_retry_max`.
+    :param max_age: stream; the broker may remove older messages; whole seconds. It
+        removes whole segments, of `max_segment_size_bytes`.
+    :param filter_size_bytes: stream; size of the Bloom filter of a chunk, 16 to 255 bytes
+        (3.13). `initial_cluster_size`: number of replicas.
     :param arguments: further arguments, sent unchanged; they take precedence, and only the broker checks them.
     :raises ConfigError: for an argument or value as described above.
     """

@@ -29,7 +29,7 @@ class ControlChannel:
         self._lock = asyncio.Lock()
 
     async def run(self, what: str, method: Callable[[TopologyMethods], Awaitable[Result]]) -> Result:
-        """Run a method when those before it have ended.
+        """Call `method`, which awaits AMQP methods on the channel, after earlier calls have ended; return its result.
 
         :param what: the beginning of error texts, such as `cannot declare queue 'billing'`.
         :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).

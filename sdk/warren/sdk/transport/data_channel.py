@@ -22,7 +22,8 @@ FRAME_OVERHEAD = 8
 CONGESTED_BYTES = 32 * 1024
 LEAVE_SECONDS = 5.0
 ADDRESSES = 1000
-"""Largest number of pairs of exchange and key whose method frame is cached; others are encoded each time."""
+"""Largest number of pairs of exchange and routing key whose `basic.publish`
+frame is cached; others are encoded each time."""
 
 EAGER = 256
 """Number of buffered byte strings (about 40 messages) that triggers a flush before the end of the event loop's turn, so

@@ -76,7 +76,7 @@ class Session:
     ) -> Session:
         """Connect, log in, open the virtual host.
 
-        :param name: shown by the broker for the connection.
+        :param name: name under which the broker lists the connection.
         :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
         :param channels: factory of the data channels.
         :raises TransportUnavailable: if that fails; not retryable if the credentials or the virtual host are wrong.
@@ -103,7 +103,7 @@ class Session:
 
     @property
     def server(self) -> tuple[str, str]:
-        """Product and version from `connection.start`."""
+        """Product and version of the broker, from `connection.start`."""
         properties = self._underlay.server_properties
         return _text(properties.get("product", "a broker")), _text(properties.get("version", ""))
 

@@ -113,12 +113,12 @@ class HandlerDecoratorFactory:
         keys: Iterable[str] | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Any:
-        """Return a decorator that registers a handler; see the class.
+        """Return a decorator that registers an async function as a handler of `message`.
 
-        :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type that pydantic reads,
-            for content of other publishers.
-        :param queue: queue to consume, for an Event or foreign content: a name, or a `Queue` with its arguments. Commands
-            and Requests have their own.
+        :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type
+            that pydantic reads, for content of other publishers.
+        :param queue: queue to consume, for an Event or foreign content: a name, or a `Queue` with
+            its arguments. Commands and Requests have their own.
         :param keys: binding keys of an Event, instead of its own key.
         :param options: `HandlerOptions`.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.

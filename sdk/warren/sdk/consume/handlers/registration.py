@@ -249,7 +249,12 @@ def _is_request(kind: Any) -> bool:
 def _queue_and_topology(
     message: Any, queue: str | Queue | None, keys: Iterable[str] | None
 ) -> tuple[str, list[Declarable]]:
-    """Return the name of the queue that a handler consumes, and all that must be declared for it."""
+    """Return the name of the queue that a handler consumes, and the exchanges, queues and bindings to declare for it.
+
+    :param message: message class, or a type for foreign content.
+    :param queue: queue that the user gave; None for a message class with a queue of its own.
+    :param keys: binding keys of an Event, instead of its own key.
+    """
     if isinstance(keys, str):
         raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
     own = Queue(queue) if isinstance(queue, str) else queue
