@@ -144,9 +144,9 @@ class DeduplicationWindow:
 
 
 DUPLICATE: Final[list[Queue]] = []
-"""Routes of a message that was dropped as a duplicate: an empty list, which nobody changes.
+"""Routes of a message that was dropped as a duplicate: an empty list, which must not be changed.
 
-Callers compare it by identity: a duplicate is not returned as unroutable.
+Callers recognise it by identity, because a duplicate is not returned to its publisher as unroutable.
 """
 
 

@@ -132,7 +132,8 @@ class MemoryBudget:
     def check_unacknowledged(self) -> None:
         """Page out unacknowledged messages if they take too much memory, and schedule the next check.
 
-        If such a message is requeued, its content is read from disk for the next delivery.
+        Too much is more than half of the budget, or any amount while the process is near its memory limit. If such a
+        message is requeued, its content is read from disk for the next delivery.
         """
         count: i64 = 0
         many: list[Queue] = []

@@ -43,7 +43,7 @@ class Message:
     paging_out: bool = False
     """True if the content is to leave memory as soon as the log has written it to disk."""
     stored: bool = False
-    """True if the message has a record in the broker's log, which then has to record its settlement as well."""
+    """True if the message has a record in the broker's log. The log must then record its settlement as well."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)
     """The consumer that holds the message unacknowledged; None if no consumer does."""
 

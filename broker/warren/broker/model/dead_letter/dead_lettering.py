@@ -33,7 +33,7 @@ RETRY_SECONDS: Final = 1.0
 RETRY_SLICE: Final = 100
 """Dead letters of one queue that one retry tries to publish at most.
 
-It takes about 5 ms; then the event loop runs other callbacks.
+They take about 5 ms; then the event loop runs other callbacks.
 """
 
 
@@ -68,7 +68,11 @@ class DeadLettering:
         self.process()
 
     def process(self) -> None:
-        """Dead-letter all messages in the backlog. Do nothing inside an outer call, or between `defer` and `resume`."""
+        """Dead-letter all messages in the backlog.
+
+        Do nothing if a call is already in progress, which handles new messages as well, or between `defer` and
+        `resume`.
+        """
         if self.busy:
             return
         self.busy = True
@@ -199,12 +203,15 @@ class DeadLettering:
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
-        """Schedule the next attempt to publish pending dead letters in `seconds`, unless one is scheduled."""
+        """Schedule the next attempt to publish dead letters that no target has accepted, unless one is scheduled.
+
+        :param seconds: the time until then.
+        """
         if self.timer is None:
             self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
 
     def stop(self) -> None:
-        """Cancel the scheduled attempt to publish pending dead letters, because the broker stops."""
+        """Cancel the next attempt to publish dead letters that no target has accepted, because the broker stops."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -82,8 +82,8 @@ def record_death(
 def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
     """Return the queues that a dead letter may enter: those that it has not been dead-lettered from before.
 
-    A queue is allowed again if a client has rejected the message since. A cycle of expiry and overflow alone would
-    never end (https://www.rabbitmq.com/docs/dlx#effects).
+    A message in a cycle of expiry and overflow alone would be dead-lettered for ever. A queue is allowed again if a
+    client has rejected the message since. Source: https://www.rabbitmq.com/docs/dlx#effects.
     """
     deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
     rejected = field_tables.join({"reason": field_tables.field_of("rejected")})

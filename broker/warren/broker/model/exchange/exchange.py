@@ -70,7 +70,7 @@ class Exchange:
         self.recent_history: RecentHistory | None = None
         """Last messages of an `x-recent-history` exchange, which a newly bound queue gets; None for other types."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
-        """Bindings from here, by (destination is a queue, destination's name, routing key, encoded arguments)."""
+        """Bindings from this exchange, by (True for a queue, name of the queue or exchange, routing key, arguments)."""
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
         """Keys of the bindings to this exchange: (source exchange, routing key, encoded arguments).
 

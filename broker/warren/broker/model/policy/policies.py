@@ -231,7 +231,7 @@ NAME_FIELDS: Final = {
 
 
 def stream_changes(definition: Definition) -> dict[str, object]:
-    """Return the argument fields that policies set for a stream, with their values.
+    """Return the fields of `QueueArguments` that policies set for a stream, by name.
 
     For a stream these take precedence over its declared arguments (rabbit_stream_queue).
     """

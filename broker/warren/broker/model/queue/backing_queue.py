@@ -47,7 +47,7 @@ class BackingQueue:
         self.q3: deque[Message] = deque()
         self.q4: deque[Message] = deque()
         self.returned: list[tuple[int, Message]] = []
-        """Requeued messages, which are taken before all others: a heap of (sequence, message)."""
+        """Requeued messages, which are taken before all others: a heap of (sequence number, message)."""
         self.paging_out: deque[Message] = deque()
         """Messages whose content is to leave memory as soon as the log has written it to disk."""
         self.delta = Delta(lowest, highest)
@@ -431,7 +431,7 @@ class BackingQueue:
         :param last: the highest sequence number.
         :param count: the number of messages.
         :param bodies: bytes of their bodies.
-        :param excluded: sequence numbers of messages in this range that are elsewhere, such as pending dead letters.
+        :param excluded: sequence numbers of messages in this range that are elsewhere, such as dead letters to retry.
         """
         delta = self.delta
         delta.first = first
@@ -456,7 +456,7 @@ class BackingQueue:
         :param last: the highest sequence number.
         :param count: the number of messages.
         :param bodies: bytes of their bodies.
-        :param excluded: sequence numbers of messages in this range that are elsewhere, such as pending dead letters.
+        :param excluded: sequence numbers of messages in this range that are elsewhere, such as dead letters to retry.
         """
         level.restore(first, last, count, bodies, excluded)
 

@@ -57,5 +57,5 @@ class Consumer:
         raise NotImplementedError
 
     def unacknowledged(self) -> dict[int, Message]:
-        """Return the unacknowledged messages of its channel by delivery tag, which include those of other consumers."""
+        """Return the unacknowledged messages of all consumers of its channel, by delivery tag."""
         raise NotImplementedError

@@ -26,7 +26,7 @@ class DelayedMessages(BackingQueue):
     def __init__(self) -> None:
         super().__init__()
         self.by_time: list[tuple[int, int, Message]] = []
-        """Heap of the waiting messages: (end of the delay in milliseconds since 1970, sequence, message)."""
+        """Heap of the waiting messages: (end of the delay in milliseconds since 1970, sequence number, message)."""
         self.by_arrival: deque[Message] = deque()
         """Messages whose content may have to be paged out, in the order of arrival. Some may have left the queue."""
 

@@ -25,13 +25,13 @@ class Delta:
         self.highest = highest
         self.count: i64 = 0
         self.bytes: i64 = 0
-        """Bytes of the bodies of its messages."""
+        """Bytes of the bodies of the messages in the delta."""
         self.first: i64 = 0
         """Lowest sequence number that a message of the delta may have."""
         self.last: i64 = 0
         """Highest sequence number that a message of the delta may have."""
         self.excluded: dict[int, bool] = {}
-        """Sequence numbers in the range of messages that are elsewhere, such as dead letters that wait for a retry."""
+        """Sequence numbers from `first` to `last` of messages that are elsewhere, such as dead letters to retry."""
 
     def prepend(self, message: Message) -> None:
         """Add a message whose sequence number is lower than those of all messages in the delta."""

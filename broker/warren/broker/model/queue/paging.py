@@ -29,7 +29,7 @@ class QueuePager:
         self.durable = records is not None
         self.queue_log = records if records is not None else log.transient_queue()
         self.delivered_before_restart: i64 = 0
-        """Highest sequence of the messages that may have been delivered before a crash.
+        """Highest sequence number of the messages that may have been delivered before a crash.
 
         They are marked redelivered when they are read.
         """
@@ -59,12 +59,12 @@ class QueuePager:
     def indexed_before(self) -> i64:
         """Return the position in the log before which all segment files have an index.
 
-        Only messages before it can move to the delta, because messages of the delta are found by the index.
+        Only messages before it can leave memory entirely (move to the delta), because they are then found by the index.
         """
         return self.log.indexed_up_to()
 
     def request_index(self) -> None:
-        """Ask the log to index more of its segment files, so that the messages in them can move to the delta."""
+        """Ask the log to index more of its segment files, so that messages in them can leave memory entirely."""
         self.log.request_indexes()
 
     def load_contents(self, messages: list[Message]) -> bool:
@@ -91,7 +91,7 @@ class QueuePager:
         return True
 
     def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
-        """Return the next messages in a range of priorities and sequence numbers, and the number to continue at.
+        """Return the next messages in a range, and the sequence number at which to continue.
 
         The messages are without contents. Those that have left the queue are omitted.
 

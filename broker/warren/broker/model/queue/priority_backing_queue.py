@@ -115,8 +115,8 @@ class PriorityBackingQueue(BackingQueue):
     def page_out(self, keep: i64, limit: i64) -> i64:
         """Page message contents out to disk until `keep` are left in memory, the lowest priority first.
 
-        Then move messages whose content is on disk to the delta, where they take no memory. Return the number of
-        messages that were paged out or moved, at most `limit`.
+        Then move messages whose content is on disk to the delta (those on disk only), where they take no memory. Return
+        the number of messages that were paged out or moved, at most `limit`.
         """
         held: i64 = 0
         for level in self.levels:

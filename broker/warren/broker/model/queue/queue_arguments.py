@@ -106,7 +106,7 @@ STREAM = (
 """Arguments that streams may have. COMMON, CLASSIC and QUORUM hold those of the other types.
 
 An argument that is in none of them is ignored. Unlike in RabbitMQ, a classic queue may have a delivery limit, delayed
-retries and a consumer timeout: they end endless requeues, and deliveries to a consumer that hangs.
+retries and a consumer timeout, so that no message is requeued for ever, or held for ever by a consumer that hangs.
 """
 
 OTHER_TYPES = {

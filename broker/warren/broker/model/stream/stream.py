@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORTED: Final = 1000
-"""Number of damaged places in a stream's files that are logged. Further ones are not."""
+"""Largest number of damaged places in a stream's files that are logged."""
 
 
 class Stream(Queue):

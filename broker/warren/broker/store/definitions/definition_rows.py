@@ -68,7 +68,7 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRow:
-    """Permissions of a user in a virtual host, as regular expressions over names."""
+    """Permissions of a user in a virtual host, as regular expressions for the names of exchanges and queues."""
 
     user: str
     vhost: str
@@ -79,7 +79,7 @@ class PermissionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermissionRow:
-    """Permissions of a user on a topic exchange, as regular expressions over routing keys."""
+    """Permissions of a user on a topic exchange, as regular expressions for routing keys."""
 
     user: str
     vhost: str

@@ -36,8 +36,9 @@ from warren.broker.store.errors import StoreError, disk_error
 from warren.core.errors import ExitStatus
 
 _RESERVE_SIZE: Final = 1_000_000
-"""Incarnations (unique numbers of queues) that are reserved on disk at a time. Unused ones are skipped after a
-restart."""
+"""Number of incarnations (unique numbers of queues) that are reserved on disk at a time.
+
+Those that are not used are skipped after a restart."""
 _RETRY: Final = 1.0
 """Seconds between attempts to commit to a full disk."""
 
@@ -56,9 +57,9 @@ class Definitions:
         self.committed = 0
         """Number of the last change that is on disk."""
         self.on_committed: Callable[[int], None] = _ignore
-        """Called with `committed` when it has grown."""
+        """Callback that gets the number `committed` when it has grown."""
         self.on_failed: Callable[[str], None] = _ignore
-        """Called with the reason when the database fails."""
+        """Callback that gets the reason when the database fails."""
         self._database = database
         self._loop = loop
         self._watchers: list[Callable[[], None]] = []
@@ -108,7 +109,7 @@ class Definitions:
         return definitions
 
     def load(self) -> Snapshot:
-        """Return all definitions. To be called before the first change."""
+        """Return all definitions in the database. Call it before the first change."""
         return load_snapshot(self._database)
 
     def new_incarnation(self) -> int:
@@ -148,7 +149,7 @@ class Definitions:
 
     @property
     def seeded(self) -> bool:
-        """True once the first start has created the default users. To be read before the first change."""
+        """True once the first start has created the default users. Read it before the first change."""
         (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
         return bool(value)
 
