@@ -81,7 +81,7 @@ async def replay(
     :param rate: largest number of messages per second.
     :param limit: largest number of messages to replay.
     :param dry_run: change nothing; `matched` in the result is the number of messages that would be replayed.
-    :param to_queue: publish directly to the queue in which the message died instead of to its exchange.
+    :param to_queue: publish directly to the queue in which the message was dead-lettered, instead of to its exchange.
     :param progress: called with the number of messages read so far.
     """
     result = SelectionResult()

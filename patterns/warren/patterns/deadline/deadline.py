@@ -9,8 +9,8 @@ recognises its duplicates. The guarantees hold as long as the store keeps what i
 
 **Which clock counts.** The clock of the process that calls `start` computes the due time, and the clock of the process
 that handles the due message compares with it. `complete(key)` is in time if it reaches the store before the expiry
-does: a payment whose message waited in a backlog loses to an expiry that did not. `complete(key, at=...)` is stricter,
-never more generous: a completion whose own time is after the due time is late even if the expiry is not decided yet. A
+does: a payment is late if its message waits in a backlog until the deadline has expired. `complete(key, at=...)` adds a
+second condition: a completion whose own time is after the due time is late even if the expiry is not decided yet. A
 decision is never reversed.
 
 Costs: a quorum queue for the due messages and a wait queue that delays them. For deadlines that were extended or
@@ -96,8 +96,8 @@ class Deadline:
     :param store: store of the deadlines, shared by all processes that use them: `RedisStore`, `PostgresStore`, or
         `SqliteStore` on one machine.
     :param keep: how long a completed or expired deadline is remembered, from its due time or from the completion or
-        expiry, whichever is later. Default 7 days. A key that is started again within that time is not started again;
-        afterwards it is a new deadline.
+        expiry, whichever is later. Default 7 days. Within that time a further `start` of its key has no effect;
+        afterwards it starts a new deadline.
     :param precision: largest delay, besides the broker's own, of the signal of a deadline that was extended or started
         with `at`. Default a twentieth of `after`, at most 1 s.
     :param retry_after: time until the due message is handled again after the store or the publishing of the signal

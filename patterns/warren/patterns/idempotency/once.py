@@ -61,8 +61,8 @@ class Once:
     :param key: returns the key of a decoded message (`lambda c: c.order_id`); by default the message id, which a
         republish and a redelivery keep. Keys of different queues are independent.
     :param keep: how long a result is stored, and a duplicate recognised. Default one day.
-    :param lease: how long a claim lasts without renewal; it is renewed each third of it while the handler runs. After a
-        crash the next delivery waits for at most this time. Default 30 s.
+    :param lease: how long a claim lasts without renewal. While the handler runs, the claim is renewed after each third
+        of this time. After a crash the next delivery waits for at most the whole time. Default 30 s.
     :param on_store_failure: `fail_closed`, the default: no handler runs without the store; the delivery waits up to
         `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`: the handler runs
         unprotected, at least once.

@@ -93,7 +93,8 @@ class TransactionalOnce:
     :param table: table of the claims, qualified with its schema unless that is the first of the search path; created if
         it is missing. `.table` is the SQLAlchemy table, for migrations.
     :param patience: how long a delivery waits, unacknowledged, for a database that does not answer; then it fails with
-        `StoreUnavailable`. Default one minute. Errors of the handler's own statements are the handler's.
+        `StoreUnavailable`. Default one minute. An error of the handler's own statements is not retried here: it is an
+        error of the handler.
     :raises UsageError: SQLAlchemy is not installed.
     :raises ConfigError: `keep` is too short.
     """

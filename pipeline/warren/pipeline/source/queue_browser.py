@@ -7,8 +7,8 @@ possible, and marked redelivered). Three things follow:
 - Prefetch cannot bound memory here: nothing is acknowledged, so a limit below the number of messages would stop the
   deliveries for good. The prefetch is the number of messages that the passive declare counted; messages that arrive
   later stay where they are.
-- The batch bounds memory instead. The socket is read only while a batch is being filled; between batches TCP's flow
-  control keeps the broker from sending more.
+- Reading in batches bounds memory instead. The socket is read only while a batch is being filled; between batches TCP's
+  flow control keeps the broker from sending more.
 - Two browses at once would share the messages, and each would return a part. The consumer is therefore exclusive: a
   second browse waits until the first has closed.
 """

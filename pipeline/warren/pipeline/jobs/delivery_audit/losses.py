@@ -1,8 +1,8 @@
 """Detection of lost messages: published, without a captured outcome, and overtaken by later messages.
 
-A message that was not seen may still be waiting, so its absence proves nothing. The order of messages does: between one
-publisher and one queue, over one exchange with one routing key, no message overtakes another. A message is lost to a
-queue in five cases, each named by the place of the loss (a key of `PLACES`):
+A message without an outcome may still be waiting. Its loss is proven only by a later message that has arrived, because
+between one publisher and one queue, over one exchange with one routing key, no message overtakes another. A message is
+lost to a queue in five cases, each named by the place of the loss (a key of `PLACES`):
 
 - `on the way`: the queue had received messages of the same exchange and routing key before this one was published, and
   has received one that the same connection published later.
