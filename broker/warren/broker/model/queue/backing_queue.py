@@ -1,4 +1,4 @@
-"""Backing queue: a queue's ready messages in the order of their sequence, in memory and on disk.
+"""Backing queue: a queue's ready messages in the order of their arrival, in memory and on disk.
 
     published -> Q1 -> Q2 -> delta -> Q3 -> Q4 -> consumed
 

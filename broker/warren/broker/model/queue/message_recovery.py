@@ -16,7 +16,7 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
     yet, which wait for a retry again, and messages in a retry delay, which wait for the whole delay again.
 
     :param recovered: the messages of the queue that the log still holds: for each priority their number and range of
-        sequence numbers, and for single messages the number of requeues and the reason of a pending dead letter.
+        sequence numbers, and for single messages the number of requeues and the reason of their dead-lettering.
     """
     pager = queue.pager
     assert pager is not None

@@ -8,7 +8,7 @@ ignored and rebuilt. Spilled messages are those that were written only to leave 
     header      magic, version, segment, its size, number of rows, entries, ranges, marks; CRC of header and directory
     directory   rows: one for each queue, priority and kind (persistent or spilled); acknowledged ranges;
                 marks (delivery counts); a CRC for each page of entries
-    entries     of each row, in order of their sequence
+    entries     of each row, in order of the sequence numbers of the messages
 """
 
 from __future__ import annotations

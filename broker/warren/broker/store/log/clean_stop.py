@@ -1,8 +1,8 @@
 """Mark of a clean stop: a file in the log's folder that the next start reads and removes.
 
 The file is text. Its first line holds the number and the size of the last segment. Each further line holds the number
-that names a queue in the log (its incarnation), and the highest sequence of a message of that queue that may have been
-delivered before an earlier crash: the next start marks the messages up to it as redelivered.
+that names a queue in the log (its incarnation), and the highest sequence number of a message of that queue that may
+have been delivered before an earlier crash: the next start marks the messages up to it as redelivered.
 """
 
 from __future__ import annotations

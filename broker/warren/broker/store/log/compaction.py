@@ -34,8 +34,8 @@ SLICE: Final = 256 * 1024
 MIN_SEGMENTS: Final = 8
 """Number of segments that the log may have without compaction.
 
-It may have four more for each `segment_size` bytes of live messages. Above that, compaction begins even if the size of
-the log in bytes is within its limit.
+It may have four more for each `segment_size` bytes of messages in queues. Above that, compaction begins even if the
+size of the log in bytes is within its limit.
 """
 
 
@@ -44,7 +44,7 @@ class Compactor:
 
     Live messages are those that are still in their queue. Compaction runs while too little of the log is live messages.
 
-    A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original
+    A copy keeps the queue and sequence number of its message. A crash between the copy and the deletion of the original
     leaves two records of one message, and recovery takes the newer one. A message is copied on the event loop, and
     only while no acknowledgement of it has been appended. So its acknowledgement always follows all of its copies.
 
@@ -120,13 +120,13 @@ class Compactor:
             segment.batch = log.batch
 
     def _find_wasteful(self, synced: int) -> Segment | None:
-        """Return the oldest segment if the log is much larger than its live messages, or has too many segments.
+        """Return the oldest segment if the log is much larger than the messages in queues, or has too many segments.
 
-        Much larger means that live messages take less than half of its bytes. Even if all of them are copied, more
+        Much larger means that these messages take less than half of its bytes. Even if all of them are copied, more
         bytes become free than are written.
 
         :param synced: number of the last batch of records that is on disk.
-        :return: None if compaction is not needed, or if the segment has no live messages or is not on disk as a whole.
+        :return: None if compaction is not needed, or if the segment holds no message of a queue or is not yet on disk.
         """
         segments = self._segments.segments
         if len(segments) < 2:

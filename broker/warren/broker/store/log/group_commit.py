@@ -31,8 +31,8 @@ class Sync(enum.Enum):
 class Gate(Protocol):
     """Interface of the definitions database for the log, whose publisher confirms wait for the database's commits.
 
-    A batch of messages is confirmed only once all changes of the definitions submitted before it are on disk: otherwise
-    a confirmed message could lose its queue in a crash.
+    A batch of messages is confirmed only when all changes submitted to that database before it are on disk: otherwise a
+    confirmed message could lose its queue in a crash.
     """
 
     @property

@@ -27,7 +27,7 @@ class Extent:
         """Highest sequence number of a message that is or was live in this extent."""
         self.bits = bytearray()
         self.live: i64 = 0
-        """Number of live messages."""
+        """Number of live messages (those still in their queue) in the extent."""
         self.live_bytes: i64 = 0
         """Approximate bytes that the log records of the live messages take."""
 
@@ -107,7 +107,7 @@ class LiveMessages:
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
-        """The extents with live messages, oldest segment first."""
+        """The bitmaps of live messages, one or more for each segment that has any, the oldest segment first."""
 
     def add(self, segment: Segment, ranges: list[int], size: i64) -> None:
         """Mark messages as live (still in their queue) in a segment.
@@ -169,8 +169,8 @@ class LiveMessages:
     def clear(self, change: i64) -> None:
         """Mark all messages of a deleted queue as no longer live.
 
-        :param change: number of the change of the definitions that deletes the queue: the segments of its messages are
-            not deleted before this change is on disk.
+        :param change: number of the change of the definitions database that deletes the queue: the segments of its
+            messages are not deleted before this change is on disk.
         """
         for extent in self.extents:
             segment = extent.segment

@@ -282,7 +282,7 @@ class Log:
         The content is written once. After a crash all queues have the message or none has it. Between `begin_group` and
         `end_group` records are only collected, so the message has no position yet.
 
-        :param targets: the queues, each with the sequence of the message there.
+        :param targets: the queues, each with the sequence number of the message there.
         """
         table: list[int] = []
         for queue, sequence in targets:
@@ -523,7 +523,7 @@ class Log:
     # Batches
 
     def close_batch(self) -> None:
-        """Append the pending acknowledgements and delivery counts, and queue the batch for the writer thread."""
+        """Append the acknowledgements and delivery counts that wait, and queue the batch for the writer thread."""
         # The list stays whole in between: the segment may change, and then the messages of all of them are in the old one.
         for queue in self._changes.queues:
             if not queue.dropped:

@@ -29,7 +29,7 @@ class QueueLog:
         NONE if there is no such range.
         """
         self.added_bytes: i64 = 0
-        """Bytes that the messages take in the log that were appended and are not in `live` yet."""
+        """Bytes that appended messages take in the log that are not counted in `live` yet."""
         self.added: list[int] = []
         """Ranges of messages appended before `added_first`: first, last, first, last, ..."""
         self.written: i64 = 0

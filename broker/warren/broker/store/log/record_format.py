@@ -263,7 +263,7 @@ def _locate_targets(
 def pack_pairs(values: list[int]) -> bytes:
     """Encode pairs of numbers, given one after the other in a flat list, as the payload of an ACK or DELIVERY_COUNT.
 
-    The pairs are first and last sequence of a range for ACK, sequence and count for DELIVERY_COUNT.
+    The pairs are first and last sequence number of a range for ACK, sequence number and count for DELIVERY_COUNT.
     """
     return struct.pack(f"<{len(values)}Q", *values)
 
@@ -276,7 +276,7 @@ def unpack_pairs(payload: bytes) -> list[int]:
 def encode_fan_out_targets(targets: list[int]) -> bytes:
     """Return the beginning of a FAN_OUT's payload, which names the queues of its message.
 
-    :param targets: flat list: for each queue, its incarnation and the sequence of the message there.
+    :param targets: flat list: for each queue its incarnation (number in the log) and the message's number in it.
     """
     return _CRC.pack(len(targets) // 2) + pack_pairs(targets)
 
@@ -284,7 +284,7 @@ def encode_fan_out_targets(targets: list[int]) -> bytes:
 def decode_fan_out(payload: bytes) -> tuple[list[int], bytes]:
     """Return the targets in the payload of a FAN_OUT, and its message.
 
-    The targets are a flat list: for each queue, its incarnation and the sequence of the message there.
+    The targets are a flat list: for each queue its incarnation (number in the log) and the message's number in it.
     """
     count = int(_CRC.unpack_from(payload)[0])
     end = 4 + 16 * count

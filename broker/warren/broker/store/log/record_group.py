@@ -17,7 +17,7 @@ from warren.broker.store.log.record_format import (
 
 
 class RecordGroup:
-    """Encoded entries of a group record, and the messages that the group appends and acknowledges."""
+    """Group of records under construction: its encoded entries, and the messages that it appends and acknowledges."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -35,7 +35,7 @@ class RecordGroup:
     def add_fan_out(self, targets: list[tuple[QueueLog, int]], payload: bytes, share: i64) -> None:
         """Add one message for several queues to the group.
 
-        :param targets: the queues, each with the sequence of the message there.
+        :param targets: the queues, each with the sequence number of the message there.
         :param payload: the payload of its FAN_OUT record.
         :param share: bytes that each queue counts as its use of the log: the record's size divided among the queues.
         """

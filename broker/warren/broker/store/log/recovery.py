@@ -1,4 +1,4 @@
-"""Crash recovery of the log: the live messages of each queue, and the damage that was found."""
+"""Crash recovery of the log: finds the messages still in each queue, and damaged places."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RecoveredQueue:
 
 
 class Recovery:
-    """Result of `recover`: the segments of the log, the live messages of each known queue, and the damage found."""
+    """Result of `recover`: the segments of the log, the messages still in each known queue, and the damage found."""
 
     def __init__(self, folder: str, indexes: IndexStore) -> None:
         self.queues: dict[int, RecoveredQueue] = {}
@@ -94,7 +94,7 @@ class Recovery:
         """Number of the next segment to be created."""
 
     def messages(self, incarnation: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (sequence number, payload) of each live message of a queue, segment by segment.
+        """Yield (sequence number, payload) of each message still in a queue, segment by segment.
 
         :param incarnation: the number that names the queue in the log.
         """
@@ -116,7 +116,7 @@ class Recovery:
 def recover(
     folder: DataFolder, known: Collection[int], *, block: int = BLOCK, describe: Describe = describe_opaque
 ) -> Recovery:
-    """Read the log of a data folder, cut off a torn tail, and remove the mark of a clean stop.
+    """Read the log of a data folder, cut off an incompletely written end, and remove the mark of a clean stop.
 
     :param known: the existing queues, each by its incarnation (its unique number in the log); records of other queues
         are ignored.
@@ -217,10 +217,10 @@ class _LogScan:
         return index, damage
 
     def _cut(self, path: str, size: int) -> None:
-        """Cut a segment's file to `size` bytes, where its torn tail begins, and sync it.
+        """Cut a segment's file to `size` bytes, where its incompletely written end begins, and sync it.
 
-        Sync even without a torn tail: what was read may have been in the page cache only, and a segment must be whole
-        on disk before the next one is begun.
+        Sync even if nothing is cut: what was read may have been in the page cache only, and a segment must be whole on
+        disk before the next one is begun.
         """
         handle = self._files.open(path)
         try:
@@ -309,7 +309,7 @@ class _LogScan:
                 files.unlink(f"{folder}/{name}")
 
     def _collect(self, delivered: Optional[dict[int, int]]) -> None:  # noqa: UP045
-        """Complete the result: each queue's live messages, their delivery counts, and the highest number delivered.
+        """Complete the result: each queue's messages, their delivery counts, and the highest number delivered.
 
         :param delivered: the highest sequence number that may have been delivered before an earlier crash, by the
             queue's number in the log, as stored at a clean stop; None after a crash, when any may have been delivered.

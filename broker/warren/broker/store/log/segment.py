@@ -19,7 +19,7 @@ class Segment:
         self.live: i64 = 0
         """Number of live messages in the segment (those still in their queue)."""
         self.live_bytes: i64 = 0
-        """Approximate number of bytes that the records of the live messages take."""
+        """Approximate bytes that the records of these live messages take."""
         self.batch: i64 = 0
         """Number of the batch of records that must be on disk before the file may be deleted.
 

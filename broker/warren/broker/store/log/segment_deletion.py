@@ -27,7 +27,7 @@ class SegmentDeletion:
     def run(self, synced: i64, committed: i64, queues: Mapping[int, QueueLog]) -> None:
         """Have the writer thread delete the oldest segments, up to the first that is still needed.
 
-        :param synced: number of the last batch that is on disk.
+        :param synced: number of the last batch of records that is on disk.
         :param committed: number of the last change of the definitions database that is on disk.
         :param queues: all queues of the log, by the number that names them there.
         """

@@ -85,8 +85,8 @@ class CleanEnd:
 
     :param segment: number of the last segment.
     :param size: size of the last segment in bytes.
-    :param delivered: by incarnation of the queue, the highest sequence of a message that may have been delivered before
-        an earlier crash.
+    :param delivered: for each queue, by its number in the log, the highest sequence number of a message that may have
+        been delivered before an earlier crash.
     """
 
     def __init__(self, segment: int, size: int, delivered: dict[int, int]) -> None:

@@ -1,1 +1,1 @@
-"""Reading messages back from the log: by log position, and by sequence."""
+"""Reading messages back from the log: by log position, and by sequence number in their queue."""
