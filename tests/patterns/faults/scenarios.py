@@ -54,6 +54,10 @@ class Process:
     async def prepare(self) -> None:
         """Publish what has to be there before the scenario; patterns override this."""
 
+    async def stand_by(self) -> None:
+        """Check what holds in this process while another one handles the message."""
+        assert self.handled == []
+
     async def handle(self, number: Any) -> None:
         """Record the effect of a handler."""
         await self.before(number)

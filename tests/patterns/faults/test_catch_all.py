@@ -2,111 +2,83 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import (
+    CRASH_AFTER_EFFECT,
+    CRASH_BEFORE_EFFECT,
+    LOST_ACKNOWLEDGEMENT,
+    LOST_CONFIRM,
+    Process,
+    copy_handled,
+    handled_again,
+    handled_by_successor,
+    restart,
+)
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
-from tests.support.worker_host import WorkerChannel
-from tests.support.worker_processes import Workers
 from warren.patterns import CatchAll, ParkingLot
 from warren.sdk import App, Delivery
 
 MATRIX = Matrix("catch-all", page="docs/patterns/immediate.md")
 
 
-class Watch:
-    """Receiver of alerts."""
+class Alarm(Process):
+    """A process that is alerted of unroutable messages, whose routing keys are numbers."""
 
-    def __init__(self, app: App, name: str) -> None:
-        self.app = app
-        self.exchange = f"{name}.orders"
-        self.told: list[str] = []
-        self.orders = CatchAll(self.exchange, alert=self.tell)
-        app.include(self.orders)
+    def __init__(self, app: App, name: str, *, handles: bool = True) -> None:
+        super().__init__(app, name)
+        self.orders = CatchAll(f"{name}.orders", alert=self._alert)
+        if handles:
+            app.include(self.orders)
 
-    async def tell(self, delivery: Delivery) -> None:
-        await self.before()
-        self.told.append(delivery.routing_key)
-        await self.after()
+    async def _alert(self, delivery: Delivery) -> None:
+        await self.handle(int(delivery.routing_key))
 
-    async def before(self) -> None:
-        """Run before the effect; tests override this."""
+    async def publish(self, number: int) -> None:
+        await self.app.publish(b"", exchange=f"{self.name}.orders", key=str(number))
 
-    async def after(self) -> None:
-        """Run after the effect; tests override this."""
+    async def stand_by(self) -> None:
+        await super().stand_by()
+        await self.keeps(1)
 
-    async def publish(self, key: str) -> None:
-        await self.app.publish(b"", exchange=self.exchange, key=key)
-
-    async def hears(self, *keys: str) -> None:
-        await eventually(lambda: self.told == list(keys), f"{keys} are told, not {self.told}")
-
-    async def kept(self, *keys: str) -> None:
-        async def there() -> bool:
+    async def keeps(self, *numbers: int) -> None:
+        async def kept() -> bool:
             async with ParkingLot(str(self.app.url), self.orders.queue.name) as lot:
-                return [letter.key async for letter in lot] == list(keys)
+                return [message.key async for message in lot] == list(map(str, numbers))
 
-        await eventually(there, f"{keys} are kept")
-
-
-async def watch(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
-    its = Watch(App(url), name)
-
-    async def stand() -> None:
-        await worker.report_and_wait("here")
-
-    if stop == "before":
-        its.before = stand  # type: ignore[method-assign]
-    else:
-        its.after = stand  # type: ignore[method-assign]
-    async with its.app:
-        await its.publish("a")
-        await asyncio.Event().wait()
+        await eventually(kept, f"{numbers} are kept")
 
 
-@MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT,
+async def kept_and_reported(alarm: Alarm) -> None:
+    await handled_by_successor(alarm)
+    await alarm.keeps(1)
+
+
+async def kept_and_reported_again(alarm: Alarm) -> None:
+    await handled_again(alarm)
+    await alarm.keeps(1)
+
+
+async def kept_twice_and_reported_twice(alarm: Alarm) -> None:
+    await copy_handled(alarm)
+    await alarm.keeps(1, 2, 2)
+
+
+CRASH_BEFORE_EFFECT.of(
+    MATRIX,
+    Alarm,
     "another process reports the message; the message itself is kept all the time",
+    kept_and_reported,
 )
-@MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT,
-    "the message is reported again",
-)
-@MATRIX.shows(
-    Fault.LOST_ACK,
-    "the message is reported again",
-)
-async def test_who_tells_dies(amqp_url: str, workers: Workers, new_app: NewApp, name: str) -> None:
-    for stop in ("before", "after"):
-        doomed = await workers.start(watch, url=amqp_url, name=f"{name}.{stop}", stop=stop)
-        await workers.wait_for("here")
-        other = Watch(new_app(), f"{name}.{stop}")
-        async with other.app:
-            await other.kept("a")
-            doomed.kill()
-            await other.hears("a")
-            await other.kept("a")
-        workers.reports.clear()
-
-
-@MATRIX.shows(
-    Fault.LOST_CONFIRM,
+CRASH_AFTER_EFFECT.of(MATRIX, Alarm, "the message is reported again", kept_and_reported)
+LOST_ACKNOWLEDGEMENT.of(MATRIX, Alarm, "the message is reported again", kept_and_reported_again)
+LOST_CONFIRM.of(
+    MATRIX,
+    Alarm,
     "the message is published again with the same id; it is kept twice and reported twice",
+    kept_twice_and_reported_twice,
 )
-async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    here = Watch(new_app(), name)
-    async with here.app, Proxy(amqp_url) as proxy, App(proxy.url) as away:
-        proxy.to_client.hold()
-        publishing = asyncio.ensure_future(away.publish(b"", exchange=here.exchange, key="a"))
-        await here.hears("a")
-        proxy.cut()
-        proxy.to_client.release()
-        await publishing
-        await here.hears("a", "a")
-        await here.kept("a", "a")
 
 
 @MATRIX.shows(
@@ -117,13 +89,13 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     Fault.REORDERING,
     "messages are kept in the order in which they were published",
 )
-async def test_each_is_kept_in_order(new_app: NewApp, name: str) -> None:
-    here = Watch(new_app(), name)
-    async with here.app:
-        for key in ("a", "b", "b", "c"):
-            await here.publish(key)
-        await here.kept("a", "b", "b", "c")
-        await eventually(lambda: sorted(here.told) == ["a", "b", "b", "c"], "all are told")
+async def test_messages_and_duplicates_are_kept_in_order(new_app: NewApp, name: str) -> None:
+    alarm = Alarm(new_app(), name)
+    async with alarm.app:
+        for number in (1, 2, 2, 3):
+            await alarm.publish(number)
+        await alarm.keeps(1, 2, 2, 3)
+        await eventually(lambda: sorted(alarm.handled) == [1, 2, 2, 3], "all are reported")
 
 
 @MATRIX.shows(
@@ -131,15 +103,14 @@ async def test_each_is_kept_in_order(new_app: NewApp, name: str) -> None:
     "kept messages are on the disk; a report may be repeated, or in rare cases lost",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
-    here = Watch(App(mortal_broker.url), name)
-    async with here.app:
-        await here.publish("a")
-        await asyncio.to_thread(mortal_broker.kill)
-        await asyncio.to_thread(mortal_broker.start)
-        await eventually(lambda: here.app.ready, "the App is back")
-        await here.publish("b")
-        await here.kept("a", "b")
-        await eventually(lambda: "b" in here.told, "and it tells")
+    alarm = Alarm(App(mortal_broker.url), name)
+    async with alarm.app:
+        await alarm.publish(1)
+        await restart(mortal_broker)
+        await eventually(lambda: alarm.app.ready, "the App is back")
+        await alarm.publish(2)
+        await alarm.keeps(1, 2)
+        await eventually(lambda: 2 in alarm.handled, "it is reported")
 
 
 MATRIX.spared(

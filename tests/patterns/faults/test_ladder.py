@@ -8,13 +8,21 @@ from typing import Any
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import (
+    BROKER_KILLED_WHILE_HANDLING,
+    CRASH_AFTER_EFFECT,
+    CRASH_BEFORE_EFFECT,
+    LOST_ACKNOWLEDGEMENT,
+    LOST_CONFIRM,
+    Process,
+    copy_handled,
+    handled_again,
+    handled_by_successor,
+)
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
-from tests.support.worker_host import WorkerChannel
-from tests.support.worker_processes import Workers
 from warren.patterns import DelayLadder, Once, SqliteStore
 from warren.sdk import App, Delivery, Message
 
@@ -29,43 +37,34 @@ class Remind(Message):
     number: int
 
 
-class Stairs:
-    """An App that climbs a ladder and writes down what it meets: number, message id, and how often it had waited."""
+class Stairs(Process):
+    """A process with a ladder that records of each message: number, message id, and how often it had waited."""
 
-    def __init__(self, app: App, name: str, *, once: Once | None = None) -> None:
-        self.app = app
+    def __init__(self, app: App, name: str, *, handles: bool = True, once: Once | None = None) -> None:
+        super().__init__(app, name)
         self.ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
         self.met: list[tuple[int, str | None, int]] = []
         self.republished: list[bool] = []
-        self.confirmed = asyncio.Event()
-        """Set once the broker has confirmed all that was put: it will not be published again."""
         app.include(self.ladder)
-        for step in self.ladder.steps:
-            app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=once)(self._meet)
+        if handles:
+            for step in self.ladder.steps:
+                app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=once)(self._meet)
 
     async def _meet(self, remind: Remind, delivery: Delivery) -> None:
-        await self.before()
+        await self.before(remind.number)
         self.met.append((remind.number, delivery.message_id, times_waited(delivery)))
         self.republished.append("warren-republished" in delivery.headers)
-        await self.after()
+        self.handled.append(remind.number)
+        await self.after(remind.number)
 
-    async def before(self) -> None:
-        """Run before the effect; tests override this."""
+    async def prepare(self) -> None:
+        await self.put(9, NOT_IN_THIS_TEST)
 
-    async def after(self) -> None:
-        """Run after the effect; tests override this."""
+    async def publish(self, number: int) -> None:
+        await self.put(number)
 
     async def put(self, number: int, step: str = SOON) -> None:
         await self.ladder.publish(Remind(number=number), step, message_id=f"m{number}")
-        self.confirmed.set()
-
-    async def meets(self, *numbers: int) -> None:
-        await eventually(lambda: len(self.met) >= len(numbers), f"it meets {numbers}")
-        assert self.numbers == list(numbers)
-
-    @property
-    def numbers(self) -> list[int]:
-        return [number for number, _, _ in self.met]
 
 
 def times_waited(delivery: Delivery) -> int:
@@ -79,120 +78,76 @@ async def waits(url: str, name: str) -> str | None:
     return (await take_one(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
 
 
-async def stairs(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
-    its = Stairs(App(url), queue)
-
-    async def stand() -> None:
-        await worker.report_and_wait(f"met {its.met}")
-
-    if stop == "before":
-        its.before = stand  # type: ignore[method-assign]
-    else:
-        its.after = stand  # type: ignore[method-assign]
-    async with its.app:
-        await its.put(9, NOT_IN_THIS_TEST)
-        await its.put(1)
-        await asyncio.Event().wait()
+async def handled_without_a_new_delay(stairs: Stairs) -> None:
+    await handled_by_successor(stairs)
+    assert await waits(str(stairs.app.url), stairs.name) == "m9"
+    await stairs.app.stop()
+    assert stairs.met == [(1, "m1", 1)]
 
 
-@MATRIX.shows(
-    Fault.CRASH_BEFORE_EFFECT,
+async def handled_again_without_a_new_delay(stairs: Stairs) -> None:
+    await handled_again(stairs)
+    await stairs.app.stop()
+    assert stairs.met == [(1, "m1", 1)] * 2
+
+
+async def both_copies_arrive(stairs: Stairs) -> None:
+    await copy_handled(stairs)
+    await stairs.app.stop()
+    assert stairs.met == [(1, "m1", 1), (2, "m2", 1), (2, "m2", 1)]
+    assert stairs.republished == [False, False, True]
+
+
+CRASH_BEFORE_EFFECT.of(
+    MATRIX,
+    Stairs,
     "waiting messages are on the broker; another process handles those that had arrived, without a new delay",
+    handled_without_a_new_delay,
 )
-async def test_a_process_dies_before_it_has_handled(
-    amqp_url: str, workers: Workers, new_app: NewApp, name: str
-) -> None:
-    doomed = await workers.start(stairs, url=amqp_url, queue=name, stop="before")
-    await workers.wait_for("met []")
-    doomed.kill()
-    other = Stairs(new_app(), name)
-    async with other.app:
-        await other.meets(1)
-        assert await waits(amqp_url, name) == "m9"
-    assert other.met == [(1, "m1", 1)]
-
-
-@MATRIX.shows(
-    Fault.CRASH_AFTER_EFFECT,
+CRASH_AFTER_EFFECT.of(
+    MATRIX,
+    Stairs,
     "the message is handled again at its step, with the same message id, without a new delay",
+    handled_without_a_new_delay,
 )
-async def test_a_process_dies_after_it_has_handled(
-    amqp_url: str, workers: Workers, new_app: NewApp, name: str
-) -> None:
-    doomed = await workers.start(stairs, url=amqp_url, queue=name, stop="after")
-    await workers.wait_for("met [(1, 'm1', 1)]")
-    doomed.kill()
-    other = Stairs(new_app(), name)
-    async with other.app:
-        await other.meets(1)
-    assert other.met == [(1, "m1", 1)]
-
-
-@MATRIX.shows(
-    Fault.LOST_ACK,
+LOST_ACKNOWLEDGEMENT.of(
+    MATRIX,
+    Stairs,
     "as after a crash: the message is handled again, with the same message id, without a new delay",
+    handled_again_without_a_new_delay,
 )
-async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
-    async with Proxy(amqp_url) as proxy:
-        here = Stairs(App(proxy.url), name)
-
-        async def cut() -> None:
-            if len(here.met) == 1:
-                await here.confirmed.wait()
-                proxy.cut()
-
-        here.after = cut  # type: ignore[method-assign]
-        async with here.app:
-            await here.put(1)
-            await here.meets(1, 1)
-    assert here.met == [(1, "m1", 1), (1, "m1", 1)]
-
-
-@MATRIX.shows(
-    Fault.LOST_CONFIRM,
+LOST_CONFIRM.of(
+    MATRIX,
+    Stairs,
     "the message is published again with the same message id, marked `warren-republished`: both copies "
     "are delayed, and both arrive",
+    both_copies_arrive,
 )
-async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    here = Stairs(new_app(), name)
-    async with here.app, Proxy(amqp_url) as proxy:
-        away = App(proxy.url)
-        ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
-        away.include(ladder)
-        async with away:
-            proxy.to_client.hold()
-            putting = asyncio.ensure_future(ladder.publish(Remind(number=1), SOON, message_id="m1"))
-            await here.meets(1)
-            proxy.cut()
-            proxy.to_client.release()
-            await putting
-            await here.meets(1, 1)
-    assert here.met == [(1, "m1", 1), (1, "m1", 1)]
-    assert here.republished == [False, True]
 
 
 @MATRIX.shows(
     Fault.DUPLICATE,
     "each copy is delayed and arrives, with the same message id",
 )
-async def test_two_copies(new_app: NewApp, name: str) -> None:
-    here = Stairs(new_app(), name)
-    async with here.app:
-        await here.put(1)
-        await here.put(1)
-        await here.meets(1, 1)
-    assert here.met == [(1, "m1", 1), (1, "m1", 1)]
+async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
+    stairs = Stairs(new_app(), name)
+    async with stairs.app:
+        await stairs.put(1)
+        await stairs.put(1)
+        await stairs.has_handled(1, 1)
+    assert stairs.met == [(1, "m1", 1), (1, "m1", 1)]
 
 
 @MATRIX.shows(Fault.DUPLICATE, "with `Once`, the handler runs for one of them")
-async def test_two_copies_and_once(new_app: NewApp, name: str, tmp_path: Path) -> None:
-    here = Stairs(new_app(), name, once=Once(SqliteStore(tmp_path / "once.sqlite")))
-    async with here.app:
-        await here.put(1)
-        await here.put(1)
-        await here.put(2)
-        await here.meets(1, 2)
+async def test_a_message_comes_twice_to_a_handler_with_once(
+    new_app: NewApp, name: str, tmp_path: Path
+) -> None:
+    stairs = Stairs(new_app(), name, once=Once(SqliteStore(tmp_path / "once.sqlite")))
+    async with stairs.app:
+        await stairs.put(1)
+        await stairs.put(1)
+        await stairs.put(2)
+        await stairs.has_handled(1, 2)
 
 
 @MATRIX.shows(
@@ -201,12 +156,12 @@ async def test_two_copies_and_once(new_app: NewApp, name: str, tmp_path: Path) -
     " no step holds up another",
 )
 async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app: NewApp, name: str) -> None:
-    here = Stairs(new_app(), name)
-    async with here.app:
-        await here.put(9, NOT_IN_THIS_TEST)
+    stairs = Stairs(new_app(), name)
+    async with stairs.app:
+        await stairs.put(9, NOT_IN_THIS_TEST)
         for number in range(1, 6):
-            await here.put(number)
-        await here.meets(1, 2, 3, 4, 5)
+            await stairs.put(number)
+        await stairs.has_handled(1, 2, 3, 4, 5)
         assert await waits(amqp_url, name) == "m9"
 
 
@@ -214,7 +169,7 @@ async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app:
     Fault.BROKER_RESTART,
     "waiting messages are in durable queues, and their time goes on meanwhile",
 )
-async def test_the_broker_is_killed_while_they_wait(mortal_broker: BrokerProcess, name: str) -> None:
+async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
     loop = asyncio.get_running_loop()
     before = App(mortal_broker.url)
     ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
@@ -226,34 +181,20 @@ async def test_the_broker_is_killed_while_they_wait(mortal_broker: BrokerProcess
     await asyncio.to_thread(mortal_broker.kill)
     await eventually(lambda: loop.time() >= over, "its time is over while nobody is there")
     await asyncio.to_thread(mortal_broker.start)
-    here = Stairs(App(mortal_broker.url), name)
-    async with here.app:
+    stairs = Stairs(App(mortal_broker.url), name)
+    async with stairs.app:
         # It would come before the other one if that one's time had begun anew.
-        await here.put(2)
-        await here.meets(1, 2)
+        await stairs.put(2)
+        await stairs.has_handled(1, 2)
         assert await waits(mortal_broker.url, name) == "m9"
 
 
-@MATRIX.shows(
-    Fault.BROKER_RESTART,
+BROKER_KILLED_WHILE_HANDLING.of(
+    MATRIX,
+    Stairs,
     "messages that were being handled are redelivered",
+    handled_again_without_a_new_delay,
 )
-async def test_the_broker_is_killed_while_one_is_handled(mortal_broker: BrokerProcess, name: str) -> None:
-    here = Stairs(App(mortal_broker.url), name)
-
-    async def restart() -> None:
-        if len(here.met) == 1:
-            await here.confirmed.wait()
-            await asyncio.to_thread(mortal_broker.kill)
-            await asyncio.to_thread(mortal_broker.start)
-
-    here.after = restart  # type: ignore[method-assign]
-    async with here.app:
-        await here.put(1)
-        await eventually(lambda: len(here.met) == 2, "it comes again")
-    assert here.met == [(1, "m1", 1), (1, "m1", 1)]
-
-
 MATRIX.spared(
     Fault.STORE_DOWN,
     "no effect: there is no store; messages wait in the broker's queues",
@@ -271,5 +212,5 @@ async def test_clocks_an_hour_ahead_and_an_hour_behind(amqp_url: str, new_app: N
         for number, at in enumerate((ahead, behind), 1):
             await at.put(number + 8, NOT_IN_THIS_TEST)
             await at.put(number)
-        await eventually(lambda: sorted(ahead.numbers + behind.numbers) == [1, 2], "what is due arrives")
+        await eventually(lambda: sorted(ahead.handled + behind.handled) == [1, 2], "what is due arrives")
         assert [await waits(amqp_url, name) for _ in range(2)] == ["m9", "m10"]

@@ -101,7 +101,7 @@ async def take_over(
         await workers.wait_for("stopped")
     successor = new_process(new_app())
     async with successor.app:
-        assert successor.handled == []
+        await successor.stand_by()
         doomed.kill()
         await case.outcome(successor)
 
