@@ -19,7 +19,7 @@ class WarrenError(Exception):
     """Base class of all errors of the SDK.
 
     :ivar retryable: the same call may succeed later, without a change of code or configuration.
-    :ivar outcome: see `Outcome`.
+    :ivar outcome: outcome of the message: `not_sent`, `refused` (no queue has it) or `unknown` (it may have arrived).
     :ivar exit_status: exit status of a command that prints the error and ends (see `warren.core.errors.Exit`).
     """
 
@@ -74,7 +74,7 @@ class TopologyMismatch(WarrenError):
 
 
 class PublishError(WarrenError):
-    """A publish that did not end in the broker's confirm."""
+    """A publish that the broker did not confirm; also base class of more specific errors, such as `Nacked`."""
 
 
 class Unroutable(PublishError):
@@ -141,7 +141,7 @@ class BatchError(PublishError):
 
 
 class TransactionError(WarrenError):
-    """A transaction that did not end in the broker's commit."""
+    """A transaction without the broker's confirmation of its commit; base class of more specific errors."""
 
 
 class TransactionFailed(TransactionError):
@@ -161,7 +161,7 @@ class TransactionUnknown(TransactionError):
 
 
 class CallError(WarrenError):
-    """A call that did not end in a reply of its type."""
+    """A call without a reply of the request's reply type; base class of more specific errors, such as `CallTimeout`."""
 
 
 class RemoteError(CallError):
@@ -220,7 +220,7 @@ class Fault(RemoteError, Generic[Details]):
 
     @classmethod
     def details_type(cls) -> Any:
-        """Return the type of the details, from the class definition."""
+        """Return the type of the details: `Stock` for a subclass of `Fault[Stock]`."""
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
                 if get_origin(generic) is Fault and not isinstance(get_args(generic)[0], TypeVar):

@@ -124,8 +124,10 @@ class Warren:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish as a client outside of the Apps, and wait until all work that follows from the message now is done;
-        parameters as for `app.publish`.
+        """Publish as a client outside of the Apps, and wait until the message
+        and all that follow from it now are handled.
+
+        Messages that are delayed, and handlers that sleep, are not awaited. Parameters are those of `App.publish`.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
         """

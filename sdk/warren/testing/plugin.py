@@ -43,7 +43,7 @@ def warren_url(pytestconfig: pytest.Config) -> str | None:
 
 @pytest.fixture
 def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
-    """Return the harness for Apps under test: `async with warren.running(app):`; see `Warren`."""
+    """Return the harness (`Warren`) that runs Apps in a test: `async with warren.running(app):`."""
     from warren.testing.harness import Warren
 
     return Warren(warren_url, pytestconfig.getoption("--time-scale"))

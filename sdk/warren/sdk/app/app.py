@@ -441,7 +441,7 @@ class App:
     def busy(self) -> str:
         """Description of the background work that a component of the App is doing now; empty if none is working.
 
-        A test with a virtual clock does not advance the time while it is not empty (see `Component`).
+        Test support reads it: while it is not empty, a virtual clock does not advance.
         """
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 

@@ -312,11 +312,12 @@ class Runtime:
         )
 
     async def reply(self, outgoing: Outgoing, timeout: float) -> None:
-        """Publish a reply.
+        """Publish the reply to a request, or pass it to the caller directly
+        if the request did not go through the broker.
 
-        A handler may call its own queue; that request does not pass through the broker (see `submit_for`). With "Direct
-        Reply-to" it keeps the placeholder `amq.rabbitmq.reply-to`, which only the broker would replace by a real
-        address. The reply to such a request is handed to the waiting caller directly.
+        A request of a handler to its own queue does not go through the broker. With "Direct Reply-to" such a request
+        still has the placeholder `amq.rabbitmq.reply-to`, which only the broker would replace by a real address. Its
+        reply is passed to the waiting caller in this process.
         """
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
             await self.middlewares.send(outgoing, self.caller.receive_local_reply)

@@ -15,8 +15,8 @@ class State(Enum):
     CLOSED -> CONNECTING -> READY <-> BLOCKED; READY or BLOCKED -> CONNECTING after a loss; any -> CLOSING -> CLOSED.
 
     READY needs both connections, the publish channels, the reply queue, and the broker's `basic.consume-ok` for every
-    consumer. In BLOCKED the broker blocks publishers (`connection.blocked`), so that publishes wait; consumers work as
-    in READY. A paused, cancelled or tripped subscription needs no consumer.
+    consumer; not for a subscription that is paused or cancelled, or stopped by its circuit breaker. In BLOCKED the
+    broker blocks publishers (`connection.blocked`), so that publishes wait; consumers work as in READY.
     """
 
     CONNECTING = "connecting"

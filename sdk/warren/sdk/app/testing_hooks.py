@@ -32,10 +32,10 @@ def override_for_test(
 
     :param url: URL of the broker, instead of the App's own.
     :param clock: the clock that `app.clock` follows.
-    :param grace: seconds for running handlers to finish when the App stops.
-    :param handled: called with the class that a handler was declared for and the
-        message, each time the handler returned. Not called for duplicates that `once=`
-        answered, nor if the handler raised, or returned an outcome other than `Ack()`.
+    :param grace: seconds that running handlers get to finish when the App stops.
+    :param handled: called with the class that a handler was declared for and the message, each
+        time the handler succeeded: it returned no outcome, or `Ack()`. Not called for
+        duplicates for which `once=` returned a stored result.
     :param published: called with each message that the App published, as it was encoded, after its confirm.
     :raises ConfigError: if the App runs already.
     """

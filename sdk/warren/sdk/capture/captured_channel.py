@@ -51,7 +51,7 @@ class DeliveryEvents(NamedTuple):
     rejected: str
     requeued: str
     requeued_by_broker: str
-    """Prefix for a delivery that the broker requeued because the channel ended."""
+    """JSON prefix of the event for a delivery that the broker requeued because the channel ended."""
 
 
 class CapturedChannel(DataChannel):

@@ -87,7 +87,7 @@ class CaptureStreamWriter:
             log.warning("event=capture.events_lost stream=%s count=%s", self._options.stream, dropped)
 
     def abort(self) -> None:
-        """Cut the connection, for a caller that cannot wait for `stop`."""
+        """Close the socket at once, for a caller that cannot wait for `stop`; pending events are lost."""
         for task in self._writing:
             task.cancel()
         self._link.abort()

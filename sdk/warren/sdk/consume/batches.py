@@ -19,7 +19,7 @@ order: None, an outcome (`Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter()`), 
 BATCH_SIZE = 100
 """Default number of messages that completes a batch."""
 BATCH_WITHIN = timedelta(milliseconds=50)
-"""Default longest time from the first message of an incomplete batch until the batch is handled."""
+"""Default longest time that the first message of a batch waits for others before the batch is handled."""
 
 
 class BatchEntry(NamedTuple):

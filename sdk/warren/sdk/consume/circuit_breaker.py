@@ -116,8 +116,9 @@ class Circuit:
             self._subscription.close_circuit()
 
     def reset(self) -> None:
-        """Close the circuit and set the count of failures to 0; called when the
-        user or a stop changes the subscription.
+        """Close the circuit and set the count of failures to 0.
+
+        Called when the user pauses, resumes or cancels the subscription, and when the App stops.
         """
         self._failures = 0
         self._half_open = False

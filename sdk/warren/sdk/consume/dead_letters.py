@@ -23,11 +23,11 @@ def dead_letter_copy(
 ) -> Outgoing | None:
     """Return a copy of the delivery for the dead letter exchange of its queue, or None if the queue has none.
 
-    The copy keeps id, body and headers, and gets these headers: `warren-dead-reason`;
-    `warren-dead-error`, type and text of the error, at most 2,000 characters; `warren-dead-queue`;
-    `warren-dead-time`, in Unix milliseconds; `warren-deaths`, how often the message was dead-lettered,
-    and `warren-dead-first-time`, when that first happened, both also across a replay from the dead letter
-    queue; `warren-exchange` and `warren-key`, the address of the first publish.
+    The copy keeps id, body and headers, and gets these headers: `warren-dead-reason`; `warren-dead-error`, type and
+    text of the error, at most 2,000 characters; `warren-dead-queue`; `warren-dead-time`, in Unix milliseconds;
+    `warren-deaths`, how often the message was dead-lettered; `warren-dead-first-time`, when that first happened;
+    `warren-exchange` and `warren-key`, the address of the first publish. `warren-deaths` goes on counting, and the
+    first time stays, if a message is replayed from the dead letter queue and dead-lettered again.
 
     :param reason: word for the cause, such as `failed`.
     :param error: the handler's error, or None.

@@ -118,7 +118,9 @@ class Delivery:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The header table. Timestamps and numbers are as on the wire; a string that is not UTF-8 is `bytes`."""
+        """The header table. Timestamps are integers (Unix seconds), decimals are
+        `Decimal`; a string that is not UTF-8 is `bytes`.
+        """
         if self._headers is None:
             self._headers = {name: _readable(field.value) for name, field in self.fields().items()}
         return self._headers
@@ -182,7 +184,10 @@ class Delivery:
 
 
 def _readable(value: field_tables.Value) -> Any:
-    """Return a header's value; a long string that is not UTF-8 becomes bytes (AMQP 0-9-1 section 4.2.5.3)."""
+    """Return a header's value as the user gets it: a string that is not UTF-8 becomes bytes.
+
+    AMQP permits any bytes in a long string (AMQP 0-9-1 section 4.2.5.3).
+    """
     if isinstance(value, str) and not is_utf8(value):
         return value.encode("utf-8", "surrogateescape")
     return value

@@ -92,10 +92,12 @@ class Provider(NamedTuple):
 
     @classmethod
     def of(cls, function: Function, arguments: dict[str, Getter]) -> Provider:
-        """Return the provider for a function.
+        """Return a provider that calls a function.
 
-        An async or plain generator function is turned into a
-        factory of context managers, for the code after its `yield`.
+        An async or plain generator function is turned into a factory of context
+        managers, so that the code after its `yield` can run later.
+
+        :param arguments: for each parameter of the function, a `Getter` that returns its value for a message.
         """
         if inspect.isasyncgenfunction(function):
             return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments)

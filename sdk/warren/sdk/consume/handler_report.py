@@ -65,7 +65,7 @@ class HandlerReport:
             )  # fmt: skip
 
     def delivery_failed(self, delivery: Delivery) -> None:
-        """Log the current exception: an error of the SDK or of a plug-in, not of a handler."""
+        """Log the exception that is being handled: an error of the SDK or of a plug-in, not of a handler."""
         log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
 
     def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:

@@ -115,7 +115,7 @@ class Subscription:
 
     @property
     def in_desired_state(self) -> bool:
-        """True if the subscription is active; also if it is inactive because it is paused, tripped or cancelled."""
+        """True if the subscription is active, or if it is paused, cancelled or stopped by its circuit breaker."""
         return self.active or self._mode not in CONSUMING_MODES
 
     # Methods for users
@@ -147,7 +147,7 @@ class Subscription:
             raise TransportUnavailable(f"no consumer on {self.queue.name!r} within {timeout:g} s") from None
 
     async def cancel(self) -> None:
-        """Stop consuming for the rest of the App's run; see `pause`."""
+        """Stop consuming, as `pause` does, for the rest of the App's run: `resume` then raises `ConfigError`."""
         await self._set_mode_by_user(Mode.CANCELLED)
 
     async def wait_for_mode(self, mode: Mode) -> None:

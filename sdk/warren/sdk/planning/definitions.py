@@ -14,7 +14,7 @@ from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 
 FORMAT_VERSION = "3.10.8"
-"""The RabbitMQ version of this format; newer versions import it as well."""
+"""RabbitMQ version that is written into the definitions; newer versions import them as well."""
 
 
 def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[str, Any]:

@@ -48,7 +48,7 @@ declared with (https://www.rabbitmq.com/docs/parameters#policies)."""
 
 
 class Status(Enum):
-    """Result of comparing a declared item with the broker."""
+    """Result of comparing a declared exchange, queue or binding with the broker."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -99,9 +99,9 @@ class Plan:
 
     @property
     def stands(self) -> bool:
-        """True if nothing is missing or different, and every exchange and every queue that is not exclusive could be
-        compared.
+        """True if the broker has the declared topology, as far as that can be known.
 
+        Nothing is missing or different, and every exchange and every queue that is not exclusive could be compared.
         Bindings that could not be listed count as present.
         """
         return all(

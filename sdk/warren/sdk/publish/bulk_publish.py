@@ -17,7 +17,7 @@ from warren.sdk.publish.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
 PRUNE = 2000
-"""Number of added messages after which confirmed ones are removed from the list of messages, to save memory."""
+"""Number of messages to add before the confirmed ones are removed from the list of messages, to save memory."""
 FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 

@@ -21,9 +21,10 @@ class Outgoing:
     :ivar properties: by their AMQP names, without the headers.
     :ivar headers: values, or fields as they were received (`warren.wire.field_tables.Field`).
     :ivar mandatory: the broker returns the message if no queue takes it.
-    :ivar deadline: time of the event loop at which the caller stops waiting for a reply; each write sets the expiration
-        to the remaining time. None for no expiration.
-    :ivar middlewares_applied: the publish middlewares have changed the message; a further attempt skips them.
+    :ivar deadline: time of the event loop at which the caller stops waiting for a reply; each write sets
+        the expiration to the remaining time. None for no expiration.
+    :ivar middlewares_applied: true if the message has passed through the publish
+        middlewares; they are skipped when it is published again.
     """
 
     __slots__ = (

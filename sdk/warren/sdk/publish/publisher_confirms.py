@@ -75,12 +75,13 @@ class PendingConfirm:
 class Publisher:
     """Publisher on one channel in confirm mode, for all tasks of an App.
 
-    A returned message is assigned to its publish by its message id; the broker sends the return before the confirm.
-    Only while two messages with the same id are in flight, the later one carries the private header `warren-token`.
+    A returned message is assigned to its publish by its message id; the broker sends the return before the
+    confirm. If another message with the same id is in flight, the later one carries the private header
+    `warren-token`, a number that identifies its publish in a return.
 
-    If the broker closes the channel over a message without naming it, the messages in flight are published again one at a
-    time, until the one that closes the channel is alone: it ends with the outcome `refused`, the others by their
-    confirms.
+    If the broker closes the channel over a message without naming it, the messages in flight
+    are published again one at a time, until the one that closes the channel is alone: it ends
+    with the outcome `refused`, the others by their confirms.
 
     :param window: largest number of messages that wait for their confirm; further publishes wait.
     :param on_return: called with each returned message, also if nobody awaits its publish any more.

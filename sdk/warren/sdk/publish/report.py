@@ -19,7 +19,7 @@ class Failure:
     message: object
     error: WarrenError
     outgoing: Outgoing | None = field(default=None, repr=False, compare=False)
-    """The encoded message, whose id another attempt keeps; None if it could not be encoded."""
+    """The encoded message, which another attempt publishes with the same id; None if it could not be encoded."""
 
 
 @dataclass(frozen=True, slots=True)

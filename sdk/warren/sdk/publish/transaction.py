@@ -51,8 +51,9 @@ class TransactionChannels:
         self._spare: list[DataChannel] = []
 
     async def take(self, timeout: float) -> DataChannel:
-        """Return a spare channel, or open one.
+        """Return an open channel that an earlier transaction gave back, or open a new one.
 
+        :param timeout: seconds.
         :raises TransactionFailed: if there is none in time, or the broker blocks publishers.
         """
         try:

@@ -236,8 +236,9 @@ class Caller:
         self._receivers.pop(correlation_id, None)
 
     def call_error(self, error: Exception, request: Outgoing, timeout: float) -> Exception:
-        """Count a failed call by its error (of the publish, or of the wait for the
-        reply); return the error that its caller gets.
+        """Count a failed call in the statistics, by its error; return the error to raise for the user.
+
+        :param error: error of the publish, or of the wait for the reply.
         """
         target = f"queue {request.routing_key!r}"
         if request.exchange:

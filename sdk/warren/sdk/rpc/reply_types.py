@@ -62,7 +62,10 @@ class ReplyCodec:
         return name_of(type(value)).encode() + b"\n" + body if self._members else body
 
     def split(self, written: bytes) -> tuple[str | None, bytes]:
-        """Split the result of `write` into the `type` property and the body of a reply."""
+        """Return the `type` property (None if the reply type is not a union) and the body of a reply.
+
+        :param written: result of `write`.
+        """
         if not self._members:
             return None, written
         first, _, body = written.partition(b"\n")
@@ -70,7 +73,7 @@ class ReplyCodec:
         return (name if name in self._members else None), body
 
     def read(self, answer: RawReply) -> Any:
-        """Return the reply's value.
+        """Decode a reply and return its value.
 
         :raises RemoteError: if the reply is an error, or is not of the reply type.
         """

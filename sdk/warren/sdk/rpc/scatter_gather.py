@@ -56,12 +56,12 @@ class GatherResult(Generic[Value]):
 
     @property
     def values(self) -> list[Value]:
-        """Values of all replies that are not errors."""
+        """The value of each reply that is not an error."""
         return [reply.value for reply in self.replies if reply.error is None]
 
     @property
     def errors(self) -> list[RemoteError]:
-        """Errors of all replies that are errors."""
+        """The error of each reply that is an error."""
         return [reply.error for reply in self.replies if reply.error is not None]
 
 
@@ -197,7 +197,9 @@ class GatherCall(Generic[Value]):
 
 
 def _sender(answer: RawReply) -> str | None:
-    """Return the queue that the reply's server consumed the request from, if the reply names it."""
+    """Return the queue from which the server consumed the request, from a
+    header of the reply; None without that header.
+    """
     try:
         field = decode_fields(answer.table).get(ANSWERED_BY)
     except TableError:

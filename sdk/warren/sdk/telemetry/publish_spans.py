@@ -203,7 +203,7 @@ def batch_span(instruments: Instruments) -> Iterator[None]:
 def foreign_context(outgoing: Outgoing) -> Context | None:
     """Return the trace context that the user or an earlier publisher put into the message's headers; None without one.
 
-    A context that is equal to that of the current span is not counted as one.
+    A context equal to that of the current span is ignored: the publish then gets a span of its own as its child.
     """
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):

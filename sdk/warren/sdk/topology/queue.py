@@ -19,7 +19,7 @@ from warren.sdk.topology.queue_arguments import (
 )
 
 DEAD_LETTER_EXCHANGE = "warren.dead"
-"""The direct exchange for dead letters of queues by default; the routing key is the name of the queue."""
+"""Name of the direct exchange to which queues dead-letter by default, with the name of the queue as routing key."""
 
 DELIVERY_LIMIT = 20
 UNLIMITED_DELIVERIES = 2**31 - 1
@@ -36,7 +36,7 @@ class _Unset(Enum):
 
 
 _DEFAULT: Final[Any] = _Unset.DEFAULT
-"""Default value of parameters for which None has a meaning of its own: the queue does not have the argument."""
+"""Value of a parameter that was not given. None is a value of its own there: the queue does not get the argument."""
 
 
 @dataclass(frozen=True, slots=True)

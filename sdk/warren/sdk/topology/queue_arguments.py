@@ -32,6 +32,8 @@ ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
 class QueueArgument:
     """Description of one queue argument: its field in `Queue`, its AMQP name, and its allowed values.
 
+    Versions of RabbitMQ are pairs of (major, minor).
+
     :param types: the types of queues that have it.
     :param form: Python type of its values.
     :param lowest: smallest number; of a duration, milliseconds.
@@ -54,7 +56,7 @@ class QueueArgument:
     classic_since: tuple[int, int] = (3, 10)
 
     def known_since(self, kind: QueueType) -> tuple[int, int]:
-        """Return the first version of RabbitMQ whose queues of this type support it."""
+        """Return the first version of RabbitMQ, as (major, minor), whose queues of this type support the argument."""
         return max(self.since, self.classic_since) if kind == "classic" else self.since
 
 
@@ -125,9 +127,11 @@ MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes",
 
 
 def infer_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
-    """Return the type of a queue that does not name one, and the field that decided it.
+    """Return the type of a queue that does not name one, from its arguments, and the field that decided it.
 
-    Quorum, with an empty reason, if no field demands another type.
+    The type is quorum, with an empty text for the field, if no field demands another type.
+
+    :param fields: values of the `Queue`, by field.
     """
     temporary = {
         "exclusive=True": fields["exclusive"],
@@ -151,6 +155,7 @@ def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> No
     """Check the arguments of a queue of this type.
 
     :param what: description of the queue for error texts.
+    :param fields: values of the `Queue`, by field.
     :raises ConfigError: with the argument, its allowed values, and the types that have it.
     """
     if kind not in ALL:

@@ -71,8 +71,10 @@ class TopologyRegistry:
         return named
 
     def items(self) -> tuple[Declarable, ...]:
-        """Return all registered items, and the default dead letter
-        topology of their queues (see `with_implied_topology`).
+        """Return all registered exchanges, queues and bindings, and the dead
+        letter topology that the queues have by default.
+
+        That is the exchange `warren.dead`, and a queue `<name>.dead` for each queue that dead-letters to it.
         """
         return tuple(_with_implied(self._named.values()).values())
 

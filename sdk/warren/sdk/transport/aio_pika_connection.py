@@ -23,8 +23,8 @@ def _unchanged(value: Any) -> Any:
 class SharedSocketConnection(aio_pika.Connection):
     """A connection of aio-pika that opens its socket with a factory of the SDK.
 
-    aio-pika passes its `PARAMETERS` on to the connection below, `aiormq.Connection`, which has the parameter
-    `transport_factory`.
+    aio-pika creates an `aiormq.Connection` and passes to it the arguments that `PARAMETERS` lists. The entry that is
+    added here, `transport_factory`, is an argument of aiormq.
     """
 
     PARAMETERS: tuple[ConnectionParameter, ...] = (
@@ -43,7 +43,9 @@ class SharedSocketConnection(aio_pika.Connection):
 
     @property
     def underlay(self) -> AiormqConnection:
-        """The `aiormq` connection below, whose channels carry messages. Available only while the connection is open."""
+        """The `aiormq.Connection` that aio-pika uses; its channels carry
+        messages. Available only while the connection is open.
+        """
         assert self.transport is not None
         connection = self.transport.connection
         assert isinstance(connection, AiormqConnection)

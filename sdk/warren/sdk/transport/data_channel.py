@@ -114,7 +114,7 @@ class DataChannel:
         return self.ended.exception()
 
     def abort(self) -> None:
-        """Cut the connection of the channel, because its state is unknown.
+        """Close the socket of the channel's connection at once, because the state of the channel is unknown.
 
         The App then opens a new connection.
         """
@@ -174,7 +174,7 @@ class DataChannel:
     ) -> str:
         """Start a consumer; return its tag. Deliveries may arrive before this method returns.
 
-        :param prefetch: of this consumer; None keeps the value of the previous consumer on the channel.
+        :param prefetch: prefetch count of this consumer; None keeps the value of the previous consumer on the channel.
         :param stream: true if the queue is a stream; only event capture uses this, to record it.
         :param timeout: seconds for each reply.
         """

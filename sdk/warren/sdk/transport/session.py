@@ -199,7 +199,7 @@ class Session:
             task.cancel()
 
     def abort(self) -> None:
-        """Cut the connection without closing it, so that pending replies of the broker are not awaited."""
+        """Close the socket without `connection.close`; pending replies of the broker are not awaited."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
@@ -224,7 +224,7 @@ def _close_again(opening: asyncio.Future[DataChannel]) -> None:
 def aiormq_url(url: str, name: str) -> URL:
     """Return the URL in the form of aiormq, with the defaults of `parse_url`.
 
-    The query may set `heartbeat` and the TLS files.
+    The query of `url` may set `heartbeat`, in seconds, and the TLS files.
     """
     parts = parse_url(url)
     return URL.build(

@@ -147,7 +147,7 @@ class SupervisedConnection:
         return await self.use(on_session)
 
     def abort(self) -> None:
-        """Cut the connection, for a caller that cannot wait for `close`."""
+        """Close the socket without sending `connection.close`, for a caller that cannot wait for `close`."""
         if self.session is not None:
             self.session.abort()
 

@@ -42,7 +42,7 @@ class HandlerOptions(TypedDict, total=False):
     """Key of a message: a function of it, or the name of a header. Messages with the same key are handled one at a time, in
     the order of the queue; other keys run concurrently. Redelivery and delays break the order."""
     breaker: CircuitBreaker | None
-    """Pauses the consumption of the queue while its handlers keep failing."""
+    """Circuit breaker, which pauses the consumption of the queue while its handlers keep failing."""
     retry: RetryPolicy | None
     """Retry policy; by default the App's."""
     once: Once | None
