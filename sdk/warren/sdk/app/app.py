@@ -389,11 +389,12 @@ class App:
     async def get(self, queue: str, *, timeout: float = 0.0) -> FetchedMessage | None:
         """Return one message of a queue, or None if none arrives within `timeout` seconds.
 
-        Settle it with `ack()`, `requeue()` or `dead_letter(reason)`, or with `async with`. For occasional use; to consume
-        continuously, add a handler. Middlewares are not applied.
+        Settle it with `ack()`, `requeue()` or `dead_letter(reason)`, or use it in an `async with` block, which
+        acknowledges it at its end. Handle middlewares are not applied. To consume continuously, add a handler.
 
         :param timeout: seconds; 0 returns at once.
-        :raises TopologyMismatch: if the queue does not exist. :raises TransportUnavailable: without a connection.
+        :raises TopologyMismatch: if the queue does not exist.
+        :raises TransportUnavailable: without a connection.
         """
         return await self._lifecycle.running().fetch(queue, timeout, self._handlers.dead_letter)
 

@@ -69,7 +69,7 @@ class MessageScope:
 
 
 Getter = Callable[[MessageScope], Any]
-"""Returns the value of one parameter for the message that is being handled."""
+"""Function that returns the value of one parameter for the message that is being handled."""
 
 
 class ProviderKind(Enum):

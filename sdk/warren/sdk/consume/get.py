@@ -23,7 +23,7 @@ ANSWER_SECONDS = 10.0
 """Longest wait for the broker's reply to a synchronous AMQP method."""
 
 PublishDeadLetter = Callable[[Delivery, str], Awaitable[None]]
-"""Publishes the dead letter copy of a delivery, with the reason; returns after the confirm."""
+"""Function that publishes the dead letter copy of a delivery, with the reason, and returns after the confirm."""
 
 
 class FetchedMessage(Delivery):

@@ -31,7 +31,7 @@ from warren.sdk.rpc.replies import error_reply, reply, wants_reply
 from warren.sdk.topology.queue import Queue
 
 Send = Callable[[Outgoing], Awaitable[None]]
-"""Publishes a message; returns after the broker's confirm."""
+"""Function that publishes a message and returns after the broker's confirm."""
 
 
 class Settlement(Enum):

@@ -47,7 +47,7 @@ class Job(NamedTuple):
 
 
 Process = Callable[[Delivery, int], Awaitable[Settlement]]
-"""Handles a delivery with its delivery tag; returns the settlement."""
+"""Function that handles a delivery, given with its delivery tag, and returns the settlement."""
 
 
 class Workers:

@@ -54,7 +54,7 @@ class Status(Enum):
     MISSING = "missing"
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """Not comparable: the user has no permission for the item, or AMQP cannot show it."""
+    """Not comparable: the user has no permission for the exchange or queue, or AMQP cannot show it (a binding)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ SETUP_SECONDS = 10.0
 """Longest wait for the declaration and the consumer of the reply queue."""
 
 Submit = Callable[[Outgoing, float], Awaitable["asyncio.Future[None]"]]
-"""Writes a message within a number of seconds; the future completes with the confirm, or with the error of the publish."""
+"""Function that writes a message within a number of seconds. The future completes
+with the confirm, or with the error of the publish."""
 
 
 @dataclass(slots=True)

@@ -136,8 +136,9 @@ class SupervisedConnection:
 
         All of them run on one connection. If it is lost, `methods` is called again from the start on the next one.
 
-        :raises TransportUnavailable: if the connection is closed for good, or the broker closes it because of a frame:
-            at once if that error is not retryable, otherwise the third time.
+        :raises TransportUnavailable: if the connection is closed for good, or `methods` raises it while
+            the connection is open. Also if the broker closes the connection because of a frame: at once
+            if that error is not retryable, otherwise the third time.
         """
 
         def on_session(_: Session) -> Awaitable[Result]:

@@ -142,14 +142,18 @@ class HandlerDecoratorFactory:
         """Return a decorator that registers a handler of message lists, which may also take a `list[Delivery]`.
 
         The function returns None (all messages are acknowledged), one outcome for all, or a list with one outcome for
-        each message (see `Outcomes`). If it raises, every message of the batch has failed. Retries, `once=` and middlewares
-        apply to each message by itself; a message that is retried comes again in a later batch.
+        each message (see `Outcomes`). If it raises, every message of the batch has failed. Retries, `once=` and
+        middlewares apply to each message by itself; a message that is retried comes again in a later batch.
 
+        :param message: an Event or Command class, or a type for content of other publishers.
+        :param queue: queue to consume, for an Event or content of other
+            publishers: a name, or a `Queue` with its arguments.
+        :param keys: binding keys of an Event, instead of its own key.
         :param size: largest number of messages in a batch.
         :param within: longest time that the first message of a batch waits for others.
-        :param options: as for `app.handle`, with two differences: `concurrency` counts batches (default 1), and there is no
-            `ordered_by`, because a batch is in the order of the queue.
-        :raises ConfigError: as for `app.handle`; also for a Request.
+        :param options: as for `app.handle`, with two differences: `concurrency` counts batches (default 1), and there
+            is no `ordered_by`, because a batch is in the order of the queue.
+        :raises ConfigError: if the message is a Request or has no queue, or the function's signature does not fit.
         """
         self._prepare(options)
         return BatchHandlerDecorator[Any](

@@ -28,7 +28,7 @@ from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import TopologyRegistry
 
 Register: TypeAlias = Callable[[Callable[..., Any]], None]
-"""Registers a decorated function as a handler."""
+"""Function that registers a decorated function as a handler."""
 
 
 class HandlerOptions(TypedDict, total=False):
