@@ -54,7 +54,8 @@ class Status(Enum):
     MISSING = "missing"
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """Not comparable: the user has no permission for the exchange or queue, or AMQP cannot show it (a binding)."""
+    """Not comparable: a binding without a listing of the broker, an
+    exclusive queue, or a missing permission of the user."""
 
 
 @dataclass(frozen=True, slots=True)
