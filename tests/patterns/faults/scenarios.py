@@ -20,6 +20,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
+from tests.support.worker_processes import Worker, Workers
 from warren.sdk import App
 
 P = TypeVar("P", bound="Process")
@@ -43,7 +44,10 @@ class Process:
         self.handled: list[Any] = []
 
     async def publish(self, number: int) -> None:
-        """Publish the message of that number and wait for its confirm."""
+        """Publish the message of that number and wait for its confirm.
+
+        Patterns that take part in `DUPLICATE` give it a message id that depends on the number alone.
+        """
         raise NotImplementedError
 
     @property
@@ -123,6 +127,8 @@ LOST_ACKNOWLEDGEMENT: Final = Scenario(Fault.LOST_ACK)
 """The connection is lost after the handler, with the acknowledgement on its way."""
 LOST_CONFIRM: Final = Scenario(Fault.LOST_CONFIRM)
 """Message 1 is handled. The connection of the publisher is lost with the confirm of message 2 on its way."""
+DUPLICATE: Final = Scenario(Fault.DUPLICATE)
+"""Message 1 is published twice, with the same message id."""
 BROKER_KILLED_WHILE_WAITING: Final = Scenario(Fault.BROKER_RESTART)
 """The broker is killed while messages wait for a consumer; the outcome is that of a process which starts then."""
 BROKER_KILLED_WHILE_HANDLING: Final = Scenario(Fault.BROKER_RESTART)
@@ -135,7 +141,7 @@ async def handled_by_successor(process: Process) -> None:
 
 
 async def handled_again(process: Process) -> None:
-    """Outcome of a lost acknowledgement: the handler runs for the redelivery."""
+    """Outcome of a lost acknowledgement or a duplicate: the handler runs twice."""
     await process.has_handled(1, 1)
 
 
@@ -175,6 +181,29 @@ async def stopping_process(
     its.before, its.after = before, after  # type: ignore[method-assign]
     async with its.app:
         await worker.report_and_wait("ready")
+
+
+async def start_process(
+    workers: Workers,
+    process: Callable[..., Process],
+    url: str,
+    stops: str,
+    *,
+    strikes_at: Any = 1,
+    **arguments: Any,
+) -> Worker:
+    """Start a worker that runs a pattern's process until it stops before or after the effect of a message."""
+    worker = await workers.start(
+        stopping_process,
+        url=url,
+        module=process.__module__,
+        process=process.__name__,
+        arguments=arguments,
+        stops=stops,
+        strikes_at=strikes_at,
+    )
+    await workers.wait_for("ready")
+    return worker
 
 
 async def lose_confirm(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -109,8 +110,7 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
                     await app.forward(message.delivery, key=name)
                     lot.remove(message)
                 await asyncio.sleep(0)
-                proxy.cut()
-                proxy.to_server.release()
+                lose_connection(proxy)
 
         with pytest.raises(TransportUnavailable, match="before the broker had acknowledged the removals"):
             await take_two_out()

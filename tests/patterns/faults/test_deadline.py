@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.topology_cleanup import delete_topology
 from tests.support.broker_process import BrokerProcess
@@ -223,8 +224,7 @@ async def test_the_acknowledgement_of_a_due_message_never_arrives(
         async with shop.app:
             await shop.unpaid.start("42")
             await eventually(lambda: proxy.to_server.held, "the signal is published, and recorded")
-            proxy.cut()
-            proxy.to_server.release()
+            lose_connection(proxy)
             await eventually(lambda: shop.unpaid.statistics.settled == 1, "the due message comes again")
     assert shop.signals == ["42"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import restart
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
@@ -187,8 +188,7 @@ async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess,
     async with here.app:
         for number in range(20):
             await here.set(f"{number}", timedelta(milliseconds=50 * (number + 4)))
-        await asyncio.to_thread(mortal_broker.kill)
-        await asyncio.to_thread(mortal_broker.start)
+        await restart(mortal_broker)
         await eventually(lambda: set(here.rung) == {f"{n}" for n in range(20)}, "all ring")
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import Process, restart, start_process
 from tests.support.async_client import take_one
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
 from warren.patterns import Immediate, NoConsumer
 from warren.sdk import App, Message, PublishTimeout
@@ -24,42 +24,21 @@ class Ring(Message):
     number: int
 
 
-class House:
-    """Consumer of the bell."""
+class House(Process):
+    """A process that publishes to the bell, and is its consumer if `handles`."""
 
-    def __init__(self, app: App, name: str, *, hears: bool = True) -> None:
-        self.app = app
+    def __init__(self, app: App, name: str, *, handles: bool = True) -> None:
+        super().__init__(app, name)
         self.bell = Immediate(name, timeout=60)
-        self.heard: list[int] = []
         app.include(self.bell)
-        if hears:
+        if handles:
 
             @self.bell.handle(Ring, concurrency=1)
             async def hear(ring: Ring) -> None:
-                await self.before()
-                self.heard.append(ring.number)
-                await self.after()
+                await self.handle(ring.number)
 
-    async def before(self) -> None:
-        """Run before the effect; tests override this."""
-
-    async def after(self) -> None:
-        """Run after the effect; tests override this."""
-
-
-async def house(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
-    its = House(App(url), queue)
-
-    async def stand() -> None:
-        await worker.report_and_wait("here")
-
-    if stop == "before":
-        its.before = stand  # type: ignore[method-assign]
-    else:
-        its.after = stand  # type: ignore[method-assign]
-    async with its.app:
-        worker.report("at home")
-        await asyncio.Event().wait()
+    async def publish(self, number: int) -> None:
+        await self.bell.publish(Ring(number=number), message_id=f"m{number}")
 
 
 @MATRIX.shows(
@@ -71,20 +50,19 @@ async def house(worker: WorkerChannel, url: str, queue: str, stop: str) -> None:
     Fault.CRASH_AFTER_EFFECT,
     "the same; a message in `<queue>.dead` with the reason `expired` may have had its effect",
 )
-@pytest.mark.parametrize("stop", ["before", "after"])
+@pytest.mark.parametrize("stops", ["before", "after"])
 async def test_the_consumer_dies(
-    amqp_url: str, workers: Workers, new_app: NewApp, name: str, stop: str
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str, stops: str
 ) -> None:
-    street = House(new_app(), name, hears=False)
-    doomed = await workers.start(house, url=amqp_url, queue=name, stop=stop)
-    await workers.wait_for("at home")
-    async with street.app:
-        await street.bell.publish(Ring(number=1), message_id="m1")
-        await workers.wait_for("here")
+    publisher = House(new_app(), name, handles=False)
+    doomed = await start_process(workers, House, amqp_url, stops, name=name)
+    async with publisher.app:
+        await publisher.publish(1)
+        await workers.wait_for("stopped")
         doomed.kill()
         assert (await take_one(amqp_url, f"{name}.dead")).message_id == "m1"
         with pytest.raises(NoConsumer):
-            await street.bell.publish(Ring(number=2))
+            await publisher.publish(2)
 
 
 @MATRIX.shows(
@@ -93,29 +71,29 @@ async def test_the_consumer_dies(
     "again",
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    street = House(new_app(), name, hears=False)
-    async with Proxy(amqp_url) as proxy, street.app:
-        home = House(App(proxy.url), name)
+    publisher = House(new_app(), name, handles=False)
+    async with Proxy(amqp_url) as proxy, publisher.app:
+        consumer = House(App(proxy.url), name)
 
-        received, deaf = asyncio.Event(), asyncio.Event()
+        received, held = asyncio.Event(), asyncio.Event()
 
-        async def deafen() -> None:
+        async def lose_acknowledgement(number: int) -> None:
             await received.wait()
             proxy.to_server.hold()
-            deaf.set()
+            held.set()
 
-        home.after = deafen  # type: ignore[method-assign]
-        async with home.app:
-            await street.bell.publish(Ring(number=1), message_id="m1")
+        consumer.after = lose_acknowledgement  # type: ignore[method-assign]
+        async with consumer.app:
+            await publisher.publish(1)
             received.set()
-            await deaf.wait()
+            await held.wait()
             proxy.refuse()
             proxy.cut()
             assert (await take_one(amqp_url, f"{name}.dead")).message_id == "m1"
             proxy.accept()
             proxy.to_server.release()
-            await eventually(lambda: home.app.ready, "somebody is at home again")
-    assert home.heard == [1]
+            await eventually(lambda: consumer.app.ready, "the consumer is connected again")
+    assert consumer.handled == [1]
 
 
 @MATRIX.shows(
@@ -123,9 +101,9 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
     "the message is published again with the same id and may be handled twice; if neither confirm nor "
     "receipt arrives in time, `PublishTimeout` is raised: a consumer may have the message",
 )
-async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> None:
-    home = House(new_app(), name)
-    async with home.app, Proxy(amqp_url) as proxy:
+async def test_neither_confirm_nor_receipt_arrives(amqp_url: str, new_app: NewApp, name: str) -> None:
+    consumer = House(new_app(), name)
+    async with consumer.app, Proxy(amqp_url) as proxy:
         away = App(proxy.url)
         bell = Immediate(name, timeout=0.5)
         away.include(bell)
@@ -135,7 +113,7 @@ async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> 
                 await bell.publish(Ring(number=1))
             assert caught.value.outcome == "unknown"
             proxy.to_client.release()
-        await eventually(lambda: home.heard == [1], "it was heard")
+        await eventually(lambda: consumer.handled == [1], "it was heard")
 
 
 @MATRIX.shows(Fault.DUPLICATE, "a message that is published twice is handled twice")
@@ -143,18 +121,18 @@ async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> 
     Fault.REORDERING,
     "messages do not wait, so none is overtaken; a consumer begins in the order of arrival",
 )
-async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
-    street, home = House(new_app(), name, hears=False), House(new_app(), name)
-    async with home.app, street.app:
+async def test_duplicates_are_handled_in_the_order_of_arrival(new_app: NewApp, name: str) -> None:
+    publisher, consumer = House(new_app(), name, handles=False), House(new_app(), name)
+    async with consumer.app, publisher.app:
         for before, number in enumerate((1, 2, 2, 3)):
-            await street.bell.publish(Ring(number=number), message_id=f"m{number}")
+            await publisher.publish(number)
             # Until the broker has this from whoever listens, nobody is free to take the next one.
             await eventually(
-                lambda before=before: home.app.statistics().subscriptions[name].acknowledged > before,  # type: ignore[misc]
+                lambda before=before: consumer.app.statistics().subscriptions[name].acknowledged > before,  # type: ignore[misc]
                 "it is acknowledged",
             )
-        await eventually(lambda: len(home.heard) == 4, "all are heard")
-    assert home.heard == [1, 2, 2, 3]
+        await eventually(lambda: len(consumer.handled) == 4, "all are heard")
+    assert consumer.handled == [1, 2, 2, 3]
 
 
 @MATRIX.shows(
@@ -163,18 +141,24 @@ async def test_twice_and_in_order(new_app: NewApp, name: str) -> None:
     " connected again",
 )
 async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
-    street, home = House(App(mortal_broker.url), name, hears=False), House(App(mortal_broker.url), name)
+    publisher, consumer = (
+        House(App(mortal_broker.url), name, handles=False),
+        House(App(mortal_broker.url), name),
+    )
     go_on = asyncio.Event()
-    home.before = go_on.wait  # type: ignore[assignment]
-    async with street.app, home.app:
-        await street.bell.publish(Ring(number=1), message_id="m1")
-        await asyncio.to_thread(mortal_broker.kill)
-        await asyncio.to_thread(mortal_broker.start)
+
+    async def wait(number: int) -> None:
+        await go_on.wait()
+
+    consumer.before = wait  # type: ignore[method-assign]
+    async with publisher.app, consumer.app:
+        await publisher.publish(1)
+        await restart(mortal_broker)
         assert (await take_one(mortal_broker.url, f"{name}.dead")).message_id == "m1"
         go_on.set()
-        await eventually(lambda: home.app.ready and street.app.ready, "all are there again")
-        await street.bell.publish(Ring(number=2))
-        await eventually(lambda: 2 in home.heard, "it is heard")
+        await eventually(lambda: consumer.app.ready and publisher.app.ready, "all are there again")
+        await publisher.publish(2)
+        await eventually(lambda: 2 in consumer.handled, "it is heard")
 
 
 MATRIX.spared(

@@ -12,12 +12,14 @@ from tests.patterns.faults.scenarios import (
     BROKER_KILLED_WHILE_HANDLING,
     CRASH_AFTER_EFFECT,
     CRASH_BEFORE_EFFECT,
+    DUPLICATE,
     LOST_ACKNOWLEDGEMENT,
     LOST_CONFIRM,
     Process,
     copy_handled,
     handled_again,
     handled_by_successor,
+    recognised,
 )
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.support.async_client import take_one
@@ -40,15 +42,20 @@ class Remind(Message):
 class Stairs(Process):
     """A process with a ladder that records of each message: number, message id, and how often it had waited."""
 
-    def __init__(self, app: App, name: str, *, handles: bool = True, once: Once | None = None) -> None:
+    servers = ("tmp_path",)
+
+    def __init__(
+        self, app: App, name: str, tmp_path: str, *, handles: bool = True, once: bool = False
+    ) -> None:
         super().__init__(app, name)
+        self.once = Once(SqliteStore(Path(tmp_path) / "once.sqlite")) if once else None
         self.ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
         self.met: list[tuple[int, str | None, int]] = []
         self.republished: list[bool] = []
         app.include(self.ladder)
         if handles:
             for step in self.ladder.steps:
-                app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=once)(self._meet)
+                app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=self.once)(self._meet)
 
     async def _meet(self, remind: Remind, delivery: Delivery) -> None:
         await self.before(remind.number)
@@ -56,6 +63,11 @@ class Stairs(Process):
         self.republished.append("warren-republished" in delivery.headers)
         self.handled.append(remind.number)
         await self.after(remind.number)
+
+    @property
+    def recognised(self) -> int:
+        assert self.once is not None
+        return self.once.statistics.duplicates
 
     async def prepare(self) -> None:
         await self.put(9, NOT_IN_THIS_TEST)
@@ -89,6 +101,12 @@ async def handled_again_without_a_new_delay(stairs: Stairs) -> None:
     await handled_again(stairs)
     await stairs.app.stop()
     assert stairs.met == [(1, "m1", 1)] * 2
+
+
+async def one_is_handled(stairs: Stairs) -> None:
+    await stairs.publish(2)
+    await stairs.has_handled(1, 2)
+    await recognised(stairs)
 
 
 async def both_copies_arrive(stairs: Stairs) -> None:
@@ -125,29 +143,13 @@ LOST_CONFIRM.of(
 )
 
 
-@MATRIX.shows(
-    Fault.DUPLICATE,
+DUPLICATE.of(
+    MATRIX,
+    Stairs,
     "each copy is delayed and arrives, with the same message id",
+    handled_again_without_a_new_delay,
 )
-async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
-    stairs = Stairs(new_app(), name)
-    async with stairs.app:
-        await stairs.put(1)
-        await stairs.put(1)
-        await stairs.has_handled(1, 1)
-    assert stairs.met == [(1, "m1", 1), (1, "m1", 1)]
-
-
-@MATRIX.shows(Fault.DUPLICATE, "with `Once`, the handler runs for one of them")
-async def test_a_message_comes_twice_to_a_handler_with_once(
-    new_app: NewApp, name: str, tmp_path: Path
-) -> None:
-    stairs = Stairs(new_app(), name, once=Once(SqliteStore(tmp_path / "once.sqlite")))
-    async with stairs.app:
-        await stairs.put(1)
-        await stairs.put(1)
-        await stairs.put(2)
-        await stairs.has_handled(1, 2)
+DUPLICATE.of(MATRIX, Stairs, "with `Once`, the handler runs for one of them", one_is_handled, once=True)
 
 
 @MATRIX.shows(
@@ -155,8 +157,10 @@ async def test_a_message_comes_twice_to_a_handler_with_once(
     "within a step messages arrive in the order of publishing; a shorter step overtakes a longer one, and"
     " no step holds up another",
 )
-async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app: NewApp, name: str) -> None:
-    stairs = Stairs(new_app(), name)
+async def test_the_order_within_a_step_and_between_steps(
+    amqp_url: str, new_app: NewApp, name: str, tmp_path: Path
+) -> None:
+    stairs = Stairs(new_app(), name, str(tmp_path))
     async with stairs.app:
         await stairs.put(9, NOT_IN_THIS_TEST)
         for number in range(1, 6):
@@ -169,7 +173,9 @@ async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app:
     Fault.BROKER_RESTART,
     "waiting messages are in durable queues, and their time goes on meanwhile",
 )
-async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
+async def test_the_broker_is_killed_while_messages_wait(
+    mortal_broker: BrokerProcess, name: str, tmp_path: Path
+) -> None:
     loop = asyncio.get_running_loop()
     before = App(mortal_broker.url)
     ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
@@ -181,7 +187,7 @@ async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerPro
     await asyncio.to_thread(mortal_broker.kill)
     await eventually(lambda: loop.time() >= over, "its time is over while nobody is there")
     await asyncio.to_thread(mortal_broker.start)
-    stairs = Stairs(App(mortal_broker.url), name)
+    stairs = Stairs(App(mortal_broker.url), name, str(tmp_path))
     async with stairs.app:
         # It would come before the other one if that one's time had begun anew.
         await stairs.put(2)
@@ -190,10 +196,7 @@ async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerPro
 
 
 BROKER_KILLED_WHILE_HANDLING.of(
-    MATRIX,
-    Stairs,
-    "messages that were being handled are redelivered",
-    handled_again_without_a_new_delay,
+    MATRIX, Stairs, "messages that were being handled are redelivered", handled_again_without_a_new_delay
 )
 MATRIX.spared(
     Fault.STORE_DOWN,
@@ -205,9 +208,11 @@ MATRIX.spared(
     Fault.CLOCK_SKEW,
     "no effect: the broker alone measures a step, as a duration",
 )
-async def test_clocks_an_hour_ahead_and_an_hour_behind(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_clocks_are_two_hours_wrong(amqp_url: str, new_app: NewApp, name: str, tmp_path: Path) -> None:
     new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
-    ahead, behind = (Stairs(App(amqp_url, clock=SkewedClock(s)), name) for s in (7200.0, -7200.0))
+    ahead, behind = (
+        Stairs(App(amqp_url, clock=SkewedClock(s)), name, str(tmp_path)) for s in (7200.0, -7200.0)
+    )
     async with ahead.app, behind.app:
         for number, at in enumerate((ahead, behind), 1):
             await at.put(number + 8, NOT_IN_THIS_TEST)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.sql_sessions import Sessions, open_sessions
 from tests.support.broker_process import BrokerProcess
@@ -179,8 +180,7 @@ async def test_the_acknowledgement_never_arrives(
         async with app:
             await app.publish(note_in(name)(text="42"))
             await eventually(lambda: once.statistics.run == 1, "it is committed")
-            proxy.cut()
-            proxy.to_server.release()
+            lose_connection(proxy)
             await eventually(lambda: once.statistics.duplicates >= 1, "it comes again")
             await reader.reads("42")
     assert outbox.statistics.added == 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.conftest import PATIENCE
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.scenarios import (
     CRASH_AFTER_EFFECT,
     CRASH_BEFORE_EFFECT,
+    DUPLICATE,
     LOST_ACKNOWLEDGEMENT,
     LOST_CONFIRM,
     Process,
+    handled_again,
+    recognised,
     restart,
 )
 from tests.patterns.partitioned_orders import OrderHandler
@@ -24,9 +27,14 @@ MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
 class Orders(Process):
     """A process that publishes and handles the orders of one key in one partition."""
 
-    def __init__(self, app: App, name: str, *, handles: bool = True) -> None:
+    servers = ("redis_url",)
+
+    def __init__(
+        self, app: App, name: str, redis_url: str, *, handles: bool = True, once: bool = False
+    ) -> None:
         super().__init__(app, name)
-        self.handler = OrderHandler(app, name, count=1, handles=handles)
+        self.once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE)) if once else None
+        self.handler = OrderHandler(app, name, count=1, handles=handles, once=self.once)
         # The handler's own record is written between these two.
         self.handler.before = self._before  # type: ignore[method-assign]
         self.handler.after = self._after  # type: ignore[method-assign]
@@ -39,7 +47,14 @@ class Orders(Process):
         await self.after(number)
 
     async def publish(self, number: int) -> None:
-        await self.handler.partitions.publish(self.handler.order(key="k0", number=number))
+        await self.handler.partitions.publish(
+            self.handler.order(key="k0", number=number), message_id=f"m{number}"
+        )
+
+    @property
+    def recognised(self) -> int:
+        assert self.once is not None
+        return self.once.statistics.duplicates
 
 
 async def handles_the_rest_in_order(orders: Orders) -> None:
@@ -53,6 +68,11 @@ async def handled_again_in_order(orders: Orders) -> None:
     await orders.app.stop()
     assert orders.handled[-3:] == [1, 2, 3]
     assert orders.handled.count(1) == 2
+
+
+async def handled_one_after_the_other(orders: Orders) -> None:
+    await handled_again(orders)
+    assert orders.handler.most_at_once_per_key == 1
 
 
 async def copy_handled_before_the_next(orders: Orders) -> None:
@@ -92,35 +112,8 @@ LOST_CONFIRM.of(
 )
 
 
-@MATRIX.shows(
-    Fault.DUPLICATE,
-    "the message is handled twice, one after the other",
-)
-async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
-    handler = OrderHandler(new_app(), name)
-    async with handler.app:
-        for _ in range(2):
-            await handler.partitions.publish(handler.order(key="k", number=1), message_id="the same")
-        await eventually(lambda: handler.done == [("k", 1)] * 2, "it is handled twice")
-    assert handler.most_at_once_per_key == 1
-
-
-@MATRIX.shows(
-    Fault.DUPLICATE,
-    "`once=Once(store)` recognises the second",
-)
-async def test_a_message_comes_twice_to_a_handler_with_once(
-    redis_url: str, new_app: NewApp, name: str
-) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
-    handler = OrderHandler(new_app(), name, once=once)
-    async with handler.app:
-        for _ in range(2):
-            await handler.partitions.publish(handler.order(key="k", number=1), message_id="the same")
-        await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
-    assert handler.done == [("k", 1)]
-
-
+DUPLICATE.of(MATRIX, Orders, "the message is handled twice, one after the other", handled_one_after_the_other)
+DUPLICATE.of(MATRIX, Orders, "`once=Once(store)` recognises the second", recognised, once=True)
 MATRIX.spared(
     Fault.REORDERING,
     "messages are handled in the order in which the broker received them; a `Resequencer` orders them by "

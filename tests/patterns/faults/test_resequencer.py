@@ -116,10 +116,7 @@ LOST_ACKNOWLEDGEMENT.of(
     handled=both_are_recorded,
 )
 LOST_CONFIRM.of(
-    MATRIX,
-    Stairs,
-    "the copy has the same number: it is acknowledged without running the handler",
-    recognised,
+    MATRIX, Stairs, "the copy has the same number: it is acknowledged without running the handler", recognised
 )
 
 

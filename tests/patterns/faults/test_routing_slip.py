@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import restart
 from tests.patterns.trip_booking import TripBooking
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
@@ -141,8 +140,7 @@ async def test_the_broker_is_killed_between_steps(mortal_broker: BrokerProcess, 
 
     async def kill(what: str) -> None:
         if what == "hotel" and booking.actions.count("hotel") == 1:
-            await asyncio.to_thread(mortal_broker.kill)
-            await asyncio.to_thread(mortal_broker.start)
+            await restart(mortal_broker)
 
     booking.after = kill  # type: ignore[method-assign]
     async with booking.app:

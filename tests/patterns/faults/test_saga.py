@@ -12,6 +12,7 @@ import pytest
 from tests.patterns.checkout_saga import Checkout, CheckoutState
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection, restart
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.support.broker_process import BrokerProcess
@@ -119,8 +120,7 @@ async def test_the_acknowledgement_never_arrives(
             proxy.to_server.hold()
             await publisher.publish(checkout.noted(order_id="42"))
             await eventually(lambda: checkout.saga.statistics.passed == 2, "it is taken")
-            proxy.cut()
-            proxy.to_server.release()
+            lose_connection(proxy)
             await eventually(lambda: checkout.saga.statistics.repeated >= 1, "it comes again")
             history = await checkout.wait_for_state("42", CheckoutState.PAYING)
     assert history.as_json()["data"]["notes"] == 1
@@ -189,8 +189,7 @@ async def test_the_broker_is_killed_while_a_timeout_waits(
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
         await checkout.wait_for_commands("charge")
-        await asyncio.to_thread(mortal_broker.kill)
-        await asyncio.to_thread(mortal_broker.start)
+        await restart(mortal_broker)
         await checkout.wait_for_state("42", COMPENSATED)
         await checkout.wait_for_commands("charge", "release")
 

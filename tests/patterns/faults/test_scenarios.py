@@ -24,7 +24,9 @@ NewProcess = Callable[..., Any]
 
 
 def each_pattern(scenario: Scenario) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", scenario.cases, ids=lambda case: case.matrix.name)
+    return pytest.mark.parametrize(
+        "case", scenario.cases, ids=lambda case: "-".join([case.matrix.name, *case.settings])
+    )
 
 
 @pytest.fixture
@@ -85,16 +87,9 @@ async def take_over(
     arguments: dict[str, Any],
 ) -> None:
     """Kill a worker that handles a message; another process takes over."""
-    doomed = await workers.start(
-        scenarios.stopping_process,
-        url=amqp_url,
-        module=case.process.__module__,
-        process=case.process.__name__,
-        arguments=arguments,
-        stops=stops,
-        strikes_at=case.strikes_at,
+    doomed = await scenarios.start_process(
+        workers, case.process, amqp_url, stops, strikes_at=case.strikes_at, **arguments
     )
-    await workers.wait_for("ready")
     publisher = new_process(new_app(), handles=False)
     async with publisher.app:
         await publish(publisher, case)
@@ -140,6 +135,15 @@ async def test_the_confirm_is_lost(
             await process.has_handled(1)
             await scenarios.lose_confirm(proxy, publisher.publish(2), lambda: 2 in process.handled)
             await case.outcome(process)
+
+
+@each_pattern(scenarios.DUPLICATE)
+async def test_a_message_comes_twice(case: Case, new_app: NewApp, new_process: NewProcess) -> None:
+    process = new_process(new_app())
+    async with process.app:
+        await process.publish(1)
+        await process.publish(1)
+        await case.outcome(process)
 
 
 @each_pattern(scenarios.BROKER_KILLED_WHILE_WAITING)

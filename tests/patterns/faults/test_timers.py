@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.support.broker_process import BrokerProcess
@@ -185,8 +186,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
         async with tower.app, keeping:
             await tower.hears("tea")
             await eventually(lambda: once.statistics.run == 1, "it is recorded")
-            proxy.cut()
-            proxy.to_server.release()
+            lose_connection(proxy)
             await eventually(lambda: once.statistics.duplicates >= 1, "it comes again and is known")
     assert tower.rang == ["tea"]
 

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.scenarios import lose_connection, restart
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.sql_sessions import Sessions, open_sessions
 from tests.support.broker_process import BrokerProcess
@@ -153,8 +154,7 @@ async def test_the_acknowledgement_never_arrives(
         async with books.app:
             await place(books.app, name)
             await eventually(lambda: books.once.statistics.run == 1, "it is committed")
-            proxy.cut()
-            proxy.to_server.release()
+            lose_connection(proxy)
             await eventually(lambda: books.once.statistics.duplicates >= 1, "it comes again")
     assert await payments(sessions) == ["42"]
 
@@ -199,8 +199,7 @@ async def test_the_broker_is_killed_while_the_handler_runs(
 
     async def kill() -> None:
         if books.once.statistics.run == 0:
-            await asyncio.to_thread(mortal_broker.kill)
-            await asyncio.to_thread(mortal_broker.start)
+            await restart(mortal_broker)
 
     books.after = kill  # type: ignore[method-assign]
     async with books.app:

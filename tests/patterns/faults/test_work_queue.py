@@ -76,10 +76,7 @@ LOST_ACKNOWLEDGEMENT.of(
     messages=(1, 2),
 )
 LOST_CONFIRM.of(
-    MATRIX,
-    Press,
-    "`put` publishes again with the same message id: the work may be done twice",
-    copy_handled,
+    MATRIX, Press, "`put` publishes again with the same message id: the work may be done twice", copy_handled
 )
 BROKER_KILLED_WHILE_WAITING.of(MATRIX, Press, "published work is in the queue", handled_by_successor)
 BROKER_KILLED_WHILE_HANDLING.of(
