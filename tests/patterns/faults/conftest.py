@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.postgres import PostgreSQL
 from tests.support.worker_processes import Workers, worker_host
 
 
@@ -44,3 +45,9 @@ def mortal_broker(_mortal_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     yield _mortal_broker
     if _mortal_broker.child is None:
         _mortal_broker.start()
+
+
+@pytest.fixture
+def database(mortal_postgres: PostgreSQL) -> str:
+    """Return the URL of a PostgreSQL."""
+    return mortal_postgres.url

@@ -13,7 +13,7 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.support.broker_process import BrokerProcess
@@ -42,6 +42,13 @@ class Process:
         self.app = app
         self.name = name
         self.handled: list[Any] = []
+
+    async def __aenter__(self) -> Self:
+        await self.app.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.app.__aexit__(*error)
 
     async def publish(self, number: int) -> None:
         """Publish the message of that number and wait for its confirm.
@@ -94,6 +101,10 @@ class Case:
     """Condition: the message is handled, and its result is recorded."""
     settings: dict[str, Any]
     """More arguments of the process."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return getattr(self.process, "servers", ())
 
 
 class Scenario:
@@ -179,7 +190,7 @@ async def stopping_process(
             await worker.report_and_wait("stopped")
 
     its.before, its.after = before, after  # type: ignore[method-assign]
-    async with its.app:
+    async with its:
         await worker.report_and_wait("ready")
 
 

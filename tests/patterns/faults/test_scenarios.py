@@ -24,16 +24,18 @@ NewProcess = Callable[..., Any]
 
 
 def each_pattern(scenario: Scenario) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "case", scenario.cases, ids=lambda case: "-".join([case.matrix.name, *case.settings])
-    )
+    def parameter(case: Case) -> Any:
+        # The tiers do not see fixtures that a case alone requests.
+        marks = [pytest.mark.slow] if "database" in case.servers else []
+        return pytest.param(case, id="-".join([case.matrix.name, *case.settings]), marks=marks)
+
+    return pytest.mark.parametrize("case", [parameter(case) for case in scenario.cases])
 
 
 @pytest.fixture
 def arguments(case: Case, name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the arguments of the pattern's process: JSON carries them to a worker."""
-    needed: tuple[str, ...] = getattr(case.process, "servers", ())
-    servers = {server: str(request.getfixturevalue(server)) for server in needed}
+    servers = {server: str(request.getfixturevalue(server)) for server in case.servers}
     return {"name": name, **servers, **case.settings}
 
 
@@ -91,11 +93,11 @@ async def take_over(
         workers, case.process, amqp_url, stops, strikes_at=case.strikes_at, **arguments
     )
     publisher = new_process(new_app(), handles=False)
-    async with publisher.app:
+    async with publisher:
         await publish(publisher, case)
         await workers.wait_for("stopped")
     successor = new_process(new_app())
-    async with successor.app:
+    async with successor:
         await successor.stand_by()
         doomed.kill()
         await case.outcome(successor)
@@ -115,7 +117,7 @@ async def test_the_acknowledgement_is_lost(
                 proxy.to_server.hold()
 
         process.after = hold
-        async with process.app, publisher.app:
+        async with process, publisher:
             await publish(publisher, case)
             await eventually(lambda: proxy.to_server.held and case.handled(process), "it is handled")
             lost.set()
@@ -128,9 +130,9 @@ async def test_the_confirm_is_lost(
     case: Case, amqp_url: str, new_app: NewApp, new_process: NewProcess
 ) -> None:
     process = new_process(new_app())
-    async with process.app, Proxy(amqp_url) as proxy:
+    async with process, Proxy(amqp_url) as proxy:
         publisher = new_process(new_app(proxy.url), handles=False)
-        async with publisher.app:
+        async with publisher:
             await publisher.publish(1)
             await process.has_handled(1)
             await scenarios.lose_confirm(proxy, publisher.publish(2), lambda: 2 in process.handled)
@@ -140,7 +142,7 @@ async def test_the_confirm_is_lost(
 @each_pattern(scenarios.DUPLICATE)
 async def test_a_message_comes_twice(case: Case, new_app: NewApp, new_process: NewProcess) -> None:
     process = new_process(new_app())
-    async with process.app:
+    async with process:
         await process.publish(1)
         await process.publish(1)
         await case.outcome(process)
@@ -151,11 +153,11 @@ async def test_the_broker_is_killed_while_messages_wait(
     case: Case, mortal_broker: BrokerProcess, new_process: NewProcess
 ) -> None:
     publisher = new_process(App(mortal_broker.url), handles=False)
-    async with publisher.app:
+    async with publisher:
         await publish(publisher, case)
     await scenarios.restart(mortal_broker)
     process = new_process(App(mortal_broker.url))
-    async with process.app:
+    async with process:
         await case.outcome(process)
 
 
@@ -176,7 +178,7 @@ async def test_the_broker_is_killed_while_a_handler_runs(
             await scenarios.restart(mortal_broker)
 
     process.after = restart
-    async with process.app, publisher.app:
+    async with process, publisher:
         await publish(publisher, case)
         published.set()
         await case.outcome(process)
