@@ -54,6 +54,7 @@ class DeduplicationRule:
 def deduplication_rule(fields: dict[str, Field], *, always: bool = False) -> DeduplicationRule | None:
     """Return the deduplication settings in the arguments of a queue or an exchange; None if it does not deduplicate.
 
+    :param fields: the decoded arguments, by name.
     :param always: True for an exchange type that deduplicates without the argument x-message-deduplication.
     :raises InvalidArgument: for an invalid value.
     """

@@ -67,6 +67,8 @@ def fill_message(message: Message, payload: bytes) -> None:
     """Set a message's exchange, routing key, content and flags from its record in the log.
 
     Priority and expiry stay as they are, because a message that was paged out has kept them.
+
+    :param payload: the payload of the message's record: head and content.
     """
     _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
@@ -88,7 +90,10 @@ def apply_mark(message: Message, mark: int) -> None:
 
 
 def describe_payload(payload: bytes) -> tuple[int, int, int]:
-    """Return priority, expiry in milliseconds since 1970 and body size of a message, from its record in the log."""
+    """Return priority, expiry in milliseconds since 1970 and body size of a message, from its record in the log.
+
+    :param payload: the payload of the message's record: head and content.
+    """
     _, _, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     # The body size is in the content header, after the frame header, class id and weight.
     return priority, expires, _U64.unpack_from(payload, _HEAD.size + exchange_size + key_size + 11)[0]

@@ -50,6 +50,7 @@ class DataFolder:
     def open(cls, path: str | os.PathLike[str], files: Files | None = None) -> DataFolder:
         """Create the folder if it is missing (mode 0700), lock it and check its version.
 
+        :param files: the file system; None for that of the operating system.
         :raises StoreError: the folder is in use by another broker, of an unknown version, not writable, or holds other
             files than those of a data folder.
         """
@@ -125,7 +126,7 @@ def _load_identity(folder: Path, files: Files) -> int:
 
 
 def _write_format_file(file: Path, identity: int, files: Files) -> None:
-    """Write the `format` file and sync it."""
+    """Write the `format` file, with the format version and the identity of the folder, and sync it."""
     text = f"{_TITLE}\nversion {VERSION}\nidentity {identity:016x}\n"
     partial = str(file) + ".new"
     files.unlink(partial)

@@ -26,6 +26,7 @@ class ConsumerEvents:
 
     :param consumer: the consumer tag; None for basic.get.
     :param origin: the name of the connection.
+    :param no_ack: True if the deliveries need no acknowledgement.
     """
 
     def __init__(self, queue: Queue, consumer: str | None, origin: str, no_ack: bool) -> None:
@@ -59,7 +60,12 @@ class ConsumerEvents:
         )
 
     def delivered(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
-        """Return the encoded beginning of the event of a delivery to this consumer."""
+        """Return the encoded beginning of the event of a delivery to this consumer.
+
+        :param exchange: the exchange that the message was published to.
+        :param routing_key: the message's routing key.
+        :param redelivered: True if the message may have been delivered before.
+        """
         cache = self.redeliveries if redelivered else self.deliveries
         key = (exchange, routing_key)
         found = cache.get(key)

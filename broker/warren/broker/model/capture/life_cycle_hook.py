@@ -39,7 +39,10 @@ It is a lone high surrogate, which no decoded message id is equal to.
 
 
 def is_event_batch(content: bytes) -> bool:
-    """Return True if a message holds a batch of life-cycle events, which its property `type` shows."""
+    """Return True if a message holds a batch of life-cycle events, which its property `type` shows.
+
+    :param content: the encoded header frame and body frame, as in `Message.content`.
+    """
     header = header_payload(content)
     if ENCODED_BATCH_TYPE not in header:
         return False
@@ -112,7 +115,10 @@ class LifeCycleHook(EventBatcher):
         self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), message.body_size)
 
     def not_enqueued(self, message: Message, reason: str) -> None:
-        """Record a publish that reaches no queue, or that a queue rejects."""
+        """Record a publish that reaches no queue, or that a queue rejects.
+
+        :param reason: `unroutable`, `no consumers`, `duplicate`, or `refused` if a queue rejects it.
+        """
         prefix = event_prefix(
             e.PUBLISHED,
             decode_name(message.exchange),
@@ -155,6 +161,7 @@ class LifeCycleHook(EventBatcher):
     def confirmed(self, exchange: bytes, identity: str, origin: str, ack: bool) -> None:
         """Record a publisher confirm.
 
+        :param exchange: the exchange that the message was published to.
         :param identity: the message's id, as `publish_finished` returned it.
         :param origin: the name of the publisher's connection.
         :param ack: True for basic.ack, False for basic.nack.
@@ -167,8 +174,12 @@ class LifeCycleHook(EventBatcher):
     def delivered(self, consumer: Consumer, message: Message, origin: str, no_ack: bool) -> str:
         """Record a delivery to a consumer, or by basic.get.
 
-        Return the message's id for the call that records the settlement. The caller keeps it until then, because the
-        content of the message may leave memory meanwhile.
+        Return the message's id for the call that records the settlement, or `UNCAPTURED` for a batch of events in a
+        stream, which makes no event. The caller keeps it until then, because the content of the message may leave
+        memory meanwhile.
+
+        :param origin: the name of the connection that the message was delivered to.
+        :param no_ack: True if the delivery needs no acknowledgement.
         """
         if consumer.queue.is_stream and is_event_batch(message.content):
             return UNCAPTURED
@@ -182,22 +193,35 @@ class LifeCycleHook(EventBatcher):
         """Record the acknowledgement of a delivery.
 
         :param identity: the message's id, as `delivered` returned it.
+        :param origin: the name of the connection that the message was delivered to.
         """
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).acknowledged, identity, -1)
 
     def rejected(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the rejection of a delivery without requeue (basic.reject or basic.nack)."""
+        """Record the rejection of a delivery without requeue (basic.reject or basic.nack).
+
+        :param identity: the message's id, as `delivered` returned it.
+        :param origin: the name of the connection that the message was delivered to.
+        """
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).rejected, identity, -1)
 
     def requeued(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the requeue of a delivery by its client (basic.reject, basic.nack or basic.recover)."""
+        """Record the requeue of a delivery by its client (basic.reject, basic.nack or basic.recover).
+
+        :param identity: the message's id, as `delivered` returned it.
+        :param origin: the name of the connection that the message was delivered to.
+        """
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).requeued, identity, -1)
 
     def requeued_by_close(self, consumer: Consumer, identity: str, origin: str) -> None:
-        """Record the requeue of an unacknowledged delivery whose channel ended."""
+        """Record the requeue of an unacknowledged delivery whose channel ended.
+
+        :param identity: the message's id, as `delivered` returned it.
+        :param origin: the name of the connection that the message was delivered to.
+        """
         if identity != UNCAPTURED:
             self.add_event(self.consumer_events(consumer, origin, False).requeued_by_close, identity, -1)
 
@@ -206,6 +230,9 @@ class LifeCycleHook(EventBatcher):
 
         Those of basic.get are cached by queue and connection, because all connections share a queue's
         `basic_get_consumer`.
+
+        :param origin: the name of the consumer's connection.
+        :param no_ack: True if deliveries to the consumer need no acknowledgement.
         """
         found = consumer.capture_events
         if found is not None:
@@ -261,11 +288,17 @@ class LifeCycleHook(EventBatcher):
         self._message_ended(e.EXPIRED, queue, message, None)
 
     def dead_lettered(self, queue: Queue, message: Message, reason: str) -> None:
-        """Record that a message is moved to the queues to which its dead letter exchange routes it."""
+        """Record that a message is moved to the queues to which its dead letter exchange routes it.
+
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        """
         self._message_ended(e.DEAD_LETTERED, queue, message, reason)
 
     def dropped(self, queue: Queue, message: Message, reason: str) -> None:
-        """Record the loss of a message: there is no dead letter exchange, or it routed the message nowhere."""
+        """Record the loss of a message: there is no dead letter exchange, or it routed the message nowhere.
+
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        """
         self._message_ended(e.DROPPED, queue, message, reason)
 
     def purged(self, queue: Queue) -> None:

@@ -98,7 +98,10 @@ class DeadLettering:
         self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
-        """Dead-letter one message. If that fails with an exception, log it and drop the message."""
+        """Dead-letter one message. If that fails with an exception, log it and drop the message.
+
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        """
         try:
             self.transfer(queue, message, reason)
         except Exception:
@@ -111,6 +114,8 @@ class DeadLettering:
         With the strategy at-least-once, a message is kept for a retry if the exchange routes it to no queue, or to a
         full one. A message that expires in an internal queue is not dead-lettered: in the queue of a delayed exchange,
         its delay has ended and it is routed now; in a queue of deduplication keys, the key in it is forgotten.
+
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
         vhost = self.vhost
         arguments = queue.arguments
@@ -163,6 +168,7 @@ class DeadLettering:
     def drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
         """Drop a message that cannot be dead-lettered: record the loss, and remove the message from the broker's log.
 
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         :param cause: why it could not be dead-lettered, for the log line; empty if its queue has no dead letter
             exchange.
         """
@@ -173,6 +179,7 @@ class DeadLettering:
     def record_drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
         """Count a dropped message, record it as a life-cycle event, and write a log line.
 
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         :param cause: why it could not be dead-lettered; empty if its queue has no dead letter exchange, which is not
             logged.
         """

@@ -80,7 +80,7 @@ def record_death(
 
 
 def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
-    """Return the queues that a dead letter may enter: those that it has not been dead-lettered from before.
+    """Return those of `targets` that a dead letter may enter: it has not been dead-lettered from them before.
 
     A message in a cycle of expiry and overflow alone would be dead-lettered for ever. A queue is allowed again if a
     client has rejected the message since. Source: https://www.rabbitmq.com/docs/dlx#effects.

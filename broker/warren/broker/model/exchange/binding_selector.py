@@ -54,10 +54,10 @@ def hash_bytes(data: bytes) -> int:
 
 
 def precondition_failed(reason: str) -> AmqpError:
-    """Return a channel error 406 with a text in RabbitMQ's words."""
+    """Return a channel error 406 with `reason`, in RabbitMQ's words, as its reply text."""
     return AmqpError(Reply.PRECONDITION_FAILED, reason)
 
 
 def printable(data: bytes) -> str:
-    """Decode a name or a key from the wire for an error text."""
+    """Decode a name or a key from the wire for an error text. Bytes that are not UTF-8 are replaced."""
     return data.decode(errors="replace")

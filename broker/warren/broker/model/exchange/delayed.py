@@ -31,6 +31,7 @@ MAX_DELAY_MS: Final = 2**53
 def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
     """Return the type by which a delayed exchange routes messages after their delay: the argument x-delayed-type.
 
+    :param fields: the exchange's decoded arguments, by name.
     :raises AmqpError: 406 if it is missing or no string.
     """
     field = fields.get("x-delayed-type")
@@ -46,6 +47,8 @@ def delay_ms(headers: dict[str, field_tables.Field]) -> int:
 
     As in the plugin, the header may be an integer, a float, whose fraction is cut off, or a string of digits. Other
     values and negative numbers are no delay.
+
+    :param headers: the message's decoded headers, by name.
     """
     field = headers.get(DELAY_HEADER)
     if field is None:

@@ -119,7 +119,12 @@ class Exchange:
     def unbind(
         self, is_queue: bool, destination: bytes, routing_key: bytes, arguments: bytes
     ) -> Binding | None:
-        """Remove and return a binding; None if it does not exist."""
+        """Remove and return a binding; None if it does not exist.
+
+        :param is_queue: True if the destination is a queue, False if it is an exchange.
+        :param destination: the name of that queue or exchange.
+        :param arguments: the encoded arguments of the binding.
+        """
         binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
         if binding is None:
             return None
@@ -138,7 +143,10 @@ class Exchange:
         return binding
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
-        """Return the destinations of the bindings that match a message. The same one may be in the list twice."""
+        """Return the destinations of the bindings that match a message. The same one may be in the list twice.
+
+        :param headers: the message's decoded headers, by name. Only an exchange that matches headers uses them.
+        """
         if self.matching_type == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
         if self.matching_type == b"fanout":

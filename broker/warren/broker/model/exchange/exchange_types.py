@@ -46,9 +46,11 @@ EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type",
 def check_type(kind: bytes, raw: bytes, compat: VersionBehaviour) -> None:
     """Check that an exchange type exists, and for a delayed exchange the type in x-delayed-type.
 
+    :param kind: the exchange type.
     :param raw: the encoded arguments of the exchange.
     :param compat: behaviour of the RabbitMQ version that the broker imitates.
-    :raises AmqpError: 406, or 503 before RabbitMQ 4.0, for an unknown type.
+    :raises AmqpError: 406, or 503 before RabbitMQ 4.0, for an unknown type; 406 for an x-delayed-type that is missing,
+        no string, or `x-delayed-message`; 502 for malformed arguments of a delayed exchange.
     """
     if kind == DELAYED:
         kind = delayed_type(argument_fields(raw))
@@ -71,9 +73,10 @@ def make_exchange(
     """Make an exchange with the parts that its type needs, such as the hashing of a hash exchange.
 
     :param kind: the exchange type.
+    :param internal: True if only other exchanges, no clients, may publish to it.
     :param raw: the encoded arguments.
     :param described: the exchange as error texts name it, `exchange 'e' in vhost '/'`.
-    :raises AmqpError: 406 for invalid arguments.
+    :raises AmqpError: 406 for invalid arguments, 502 for malformed ones.
     """
     exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
     fields = argument_fields(raw)

@@ -90,6 +90,7 @@ def may_have_cc(table: bytes) -> bool:
 def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
     """Return the routing keys in CC and BCC of a publish. Items that are no strings are ignored.
 
+    :param headers: the message's decoded headers, by name.
     :raises AmqpError: 406 if CC or BCC is no array.
     """
     keys: list[bytes] = []
@@ -112,6 +113,7 @@ def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
 def stored_keys(headers: dict[str, Field], name: str) -> list[bytes]:
     """Return the routing keys in the header CC or BCC of a message that was accepted before; ignore invalid ones.
 
+    :param headers: the message's decoded headers, by name.
     :param name: `CC` or `BCC`.
     """
     field = headers.get(name)

@@ -77,6 +77,7 @@ class Policy:
     def from_value(cls, name: str, value: Json, operator: bool) -> Policy:
         """Return the policy that the JSON value of a runtime parameter describes.
 
+        :param value: an object with `pattern` and `definition`, and optionally `apply-to` and `priority`.
         :param operator: True for an operator policy.
         :raises InvalidPolicy: if the value is no valid policy.
         """
@@ -107,7 +108,10 @@ class Policies:
         self.refresh()
 
     def remove(self, name: str, operator: bool) -> bool:
-        """Remove a policy, and adjust queues and exchanges at once. Return False if it does not exist."""
+        """Remove a policy, and adjust queues and exchanges at once. Return False if it does not exist.
+
+        :param operator: True for an operator policy.
+        """
         if (self.operator if operator else self.user_policies).pop(name, None) is None:
             return False
         self.refresh()

@@ -201,6 +201,7 @@ def check_definition(definition: Json, operator: bool) -> None:
 def check_mirroring(definition: dict[str, Json]) -> None:
     """Check the policy keys of mirrored queues (`ha-*`) as rabbit_mirror_queue_misc does.
 
+    :param definition: the policy's settings by key, of which at least one is an `ha-*` key.
     :raises InvalidPolicy: with RabbitMQ's text.
     """
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
@@ -232,7 +233,7 @@ def check_mirroring(definition: dict[str, Json]) -> None:
 
 
 def format_settings(definition: dict[str, Json]) -> str:
-    """Format keys and values of a policy as RabbitMQ's error texts do."""
+    """Format keys and values of a policy or of limits as RabbitMQ's error texts do: `[{<<"key">>,1}]`."""
     pairs = (f"{{{format_term(key)},{format_term(value)}}}" for key, value in sorted(definition.items()))
     return f"[{','.join(pairs)}]"
 

@@ -63,13 +63,19 @@ class RuntimeParameters:
     # -- parameters without an effect
 
     def set(self, vhost: bytes, component: str, name: str, value: Json) -> None:
-        """Set a parameter of a virtual host that is no policy."""
+        """Set a parameter of a virtual host that is no policy.
+
+        :param vhost: the virtual host's name in UTF-8.
+        :param component: the component that the parameter belongs to, such as `shovel`.
+        """
         self.stored[vhost, component, name] = value
         self._put(vhost, component, name, value)
 
     def clear(self, vhost: bytes, component: str, name: str) -> None:
         """Remove a parameter of a virtual host that is no policy.
 
+        :param vhost: the virtual host's name in UTF-8.
+        :param component: the component that the parameter belongs to, such as `shovel`.
         :raises ObjectNotFound: if it does not exist.
         """
         if self.stored.pop((vhost, component, name), self) is self:
@@ -77,13 +83,13 @@ class RuntimeParameters:
         self._remove(vhost, component, name)
 
     def set_global(self, name: str, value: Json) -> None:
-        """Set a global parameter."""
+        """Add or replace a global parameter, one that belongs to no virtual host."""
         self.globals[name] = value
         if self._definitions is not None:
             self._definitions.put(GlobalParameterRow(name, json.dumps(value)))
 
     def clear_global(self, name: str) -> None:
-        """Remove a global parameter.
+        """Remove a global parameter, one that belongs to no virtual host.
 
         :raises ObjectNotFound: if it does not exist.
         """
@@ -95,7 +101,13 @@ class RuntimeParameters:
     # -- recovery
 
     def restore(self, rows: Sequence[ParameterRow], globals: Sequence[GlobalParameterRow]) -> None:
-        """Restore the stored parameters at start, before queues and exchanges are restored."""
+        """Restore the stored parameters at start, before queues and exchanges are restored.
+
+        An invalid policy is logged and left out.
+
+        :param rows: the parameters of virtual hosts, among them the policies.
+        :param globals: the parameters of the broker as a whole.
+        """
         for row in rows:
             value = json.loads(row.value)
             if row.component not in (POLICY, OPERATOR_POLICY):

@@ -253,6 +253,9 @@ def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     """Read the length limits and, for a classic queue, x-max-priority.
 
     Return them as fields of `QueueArguments`, by name.
+
+    :param quorum: True for a quorum queue, False for a classic one.
+    :raises InvalidValue: for an invalid value.
     """
     values: dict[str, Any] = {
         "max_length": argument_checks.non_negative(reader.get("x-max-length")),
@@ -270,6 +273,9 @@ def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     """Read x-overflow and, for a classic queue, x-queue-mode, and check x-queue-version, which has no effect.
 
     Return them as fields of `QueueArguments`, by name.
+
+    :param quorum: True for a quorum queue, False for a classic one.
+    :raises InvalidValue: for an invalid value.
     """
     values: dict[str, Any] = {"overflow": argument_checks.overflow(reader.get("x-overflow"))}
     if not quorum:
@@ -282,6 +288,9 @@ def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     """Read x-single-active-consumer and x-consumer-timeout, and check arguments that have an effect only in a cluster.
 
     Return the first two as fields of `QueueArguments`, by name.
+
+    :param quorum: True for a quorum queue, False for a classic one.
+    :raises InvalidValue: for an invalid value.
     """
     values: dict[str, Any] = {
         "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
@@ -298,6 +307,9 @@ def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     """Read the delivery limit and the arguments of delayed retries.
 
     Return them as fields of `QueueArguments`, by name.
+
+    :param quorum: True for a quorum queue, False for a classic one.
+    :raises InvalidValue: for an invalid value.
     """
     default = QUORUM_DELIVERY_LIMIT if quorum else -1
     limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
@@ -339,7 +351,10 @@ def refuse_transient(
 
 
 def is_stream(fields: dict[str, Field]) -> bool:
-    """Return True if x-queue-type among these arguments is `stream`."""
+    """Return True if x-queue-type among these arguments is `stream`.
+
+    :param fields: the decoded arguments, by name.
+    """
     kind = fields.get("x-queue-type")
     return kind is not None and kind.kind == "S" and kind.value == "stream"
 

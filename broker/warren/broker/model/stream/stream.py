@@ -296,9 +296,11 @@ class Stream(Queue):
         self.unacked -= len(messages)
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """Settle unacknowledged messages whose channel ends.
+        """Settle unacknowledged messages that a client requeues or whose channel ends.
 
         A stream keeps its messages, so that nothing is put back.
+
+        :param failed: ignored; `Queue.requeue` uses it.
         """
         self.unacked -= len(messages)
 

@@ -56,8 +56,9 @@ TRACKING: Final = "x-stream-automatic-offset-tracking"
 
 
 def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
-    """Parse and check the arguments of a queue.declare for a stream.
+    """Parse and check the decoded arguments of a queue.declare for a stream.
 
+    :param fields: the arguments, by name.
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument.
     """

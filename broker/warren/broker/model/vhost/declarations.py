@@ -117,11 +117,12 @@ class Declarations:
     ) -> Queue:
         """Carry out a queue.declare: return the queue, which is made if it does not exist.
 
+        :param durable: True for a durable queue; ignored for an exclusive one, which is never durable.
         :param raw: the encoded arguments.
         :param owner: the connection that declares it.
         :param generated: the name to use if `name` is empty; by default a generated one.
         :raises AmqpError: 403 for a reserved name, 405 if it is exclusive to another connection, 406 if it exists with
-            other properties or an argument is invalid.
+            other properties or an argument is invalid, 502 for malformed arguments.
         """
         # An exclusive queue is deleted with its connection, so that it is never durable.
         durable = durable and not exclusive
@@ -270,9 +271,10 @@ class Declarations:
         """Carry out an exchange.declare: return the exchange, which is made if it does not exist.
 
         :param kind: the exchange type.
+        :param internal: True if only other exchanges, no clients, may publish to it.
         :param raw: the encoded arguments.
         :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it exists with
-            other properties.
+            other properties or an argument is invalid, 502 for malformed arguments.
         """
         check_type(kind, raw, self.vhost.compat)
         refuse_default_exchange(name)
@@ -343,6 +345,8 @@ class Declarations:
         """Remove the bindings to a queue or exchange that is being deleted.
 
         Auto-delete exchanges that lose their last binding by this are deleted as well.
+
+        :param is_queue: True for a queue, False for an exchange.
         """
         for source, routing_key, arguments in list(destination.incoming_bindings):
             exchange = self.vhost.exchanges[source]
@@ -364,7 +368,7 @@ class Declarations:
         """Bind a queue or exchange to an exchange, and store the binding if both are durable. It may exist already.
 
         :param raw: the encoded arguments of the binding.
-        :raises AmqpError: 502 for malformed arguments.
+        :raises AmqpError: 502 for malformed arguments, 406 if the exchange type does not allow the binding.
         """
         argument_fields(raw)
         is_queue = isinstance(destination, Queue)
@@ -388,6 +392,8 @@ class Declarations:
     ) -> None:
         """Remove a binding. It is no error if the binding, the exchange or the queue does not exist.
 
+        :param source: the name of the exchange.
+        :param destination: the bound queue or exchange; None if it does not exist.
         :param raw: the encoded arguments of the binding.
         """
         exchange = self.vhost.exchanges.get(source)
@@ -408,7 +414,10 @@ class Declarations:
     ) -> BindingRow | None:
         """Return the database row of a binding; None for one that is not stored.
 
-        A binding is stored if its source and destination are durable.
+        A binding is stored if its source and destination are durable and the destination is no exclusive queue.
+
+        :param is_queue: True if the destination is a queue, False if it is an exchange.
+        :param raw: the encoded arguments of the binding.
         """
         is_durable = source.durable and destination.durable
         if isinstance(destination, Queue):

@@ -255,6 +255,7 @@ class VirtualHost:
 
         :param first: the delayed exchange.
         :param keys: the routing key, then the keys in CC and BCC.
+        :param headers: the message's decoded headers, by name; x-delay is ignored.
         """
         without = {name: field for name, field in headers.items() if name != DELAY_HEADER}
         return bool(self.find_queues(first, keys, without, None))

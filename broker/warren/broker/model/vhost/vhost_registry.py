@@ -100,7 +100,10 @@ class VirtualHosts:
     ) -> Declarations:
         """Add a virtual host with the predeclared exchanges such as `amq.direct`. Return its declarations.
 
+        :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
+        :param protected: True if the virtual host must not be deleted.
         :raises ObjectAlreadyExists: if it exists already.
+        :raises OperationRefused: for an empty name, an unknown queue type, or a tag that is empty or has a comma.
         """
         if name in self._settings:
             raise ObjectAlreadyExists(f"virtual host '{name}' already exists")
@@ -124,7 +127,13 @@ class VirtualHosts:
         default_queue_type: str | None = None,
         protected: bool | None = None,
     ) -> None:
-        """Change the metadata of a virtual host. A value of None leaves a field as it is."""
+        """Change the metadata of a virtual host. A value of None leaves a field as it is.
+
+        :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
+        :param protected: True if the virtual host must not be deleted.
+        :raises ObjectNotFound: if it does not exist.
+        :raises OperationRefused: for an unknown queue type, or a tag that is empty or has a comma.
+        """
         old = self.settings(name)
         settings = VirtualHostSettings(
             name,
@@ -139,7 +148,12 @@ class VirtualHosts:
         self._change(settings)
 
     def set_limits(self, name: str, *, max_connections: int | None, max_queues: int | None) -> None:
-        """Set both limits of a virtual host. None or a negative number is no limit; 0 allows nothing."""
+        """Set both limits of a virtual host: of open connections and of queues.
+
+        None or a negative number is no limit; 0 allows nothing.
+
+        :raises ObjectNotFound: if it does not exist.
+        """
         self._change(
             replace(
                 self.settings(name),
@@ -151,6 +165,7 @@ class VirtualHosts:
     def delete(self, name: str) -> None:
         """Delete a virtual host with its exchanges and queues, and close the connections to it.
 
+        :raises ObjectNotFound: if it does not exist.
         :raises OperationRefused: if it is protected from deletion.
         """
         if self.settings(name).protected:

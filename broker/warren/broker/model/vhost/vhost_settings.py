@@ -46,10 +46,11 @@ class VirtualHostSettings:
     def with_default_queue_type(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
         """Return the encoded arguments of a new queue, with the virtual host's default queue type if they name no type.
 
-        Nothing is added if a queue with these properties cannot be of the default type. Source:
-        https://www.rabbitmq.com/docs/vhosts#default-queue-type.
+        Nothing is added if the default type is not `classic` and the queue is not durable, or is exclusive or
+        auto-delete. Source: https://www.rabbitmq.com/docs/vhosts#default-queue-type.
 
         :param raw: the encoded arguments of the queue.declare.
+        :raises AmqpError: 502 for malformed arguments.
         """
         kind = self.default_queue_type
         fits = kind == "classic" or (durable and not exclusive and not auto_delete)

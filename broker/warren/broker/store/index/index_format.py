@@ -180,12 +180,12 @@ class SegmentIndex:
 
 
 def index_path(folder: str, number: int) -> str:
-    """Return the path of a segment's index file."""
+    """Return the path of the index file of segment `number` of the log in `folder`."""
     return f"{folder}/{number:016d}.idx"
 
 
 def load_index(files: Files, folder: str, number: int, size: int, seed: int) -> SegmentIndex | None:
-    """Load the index of a segment of `size` bytes from its file.
+    """Load the index of segment `number`, of `size` bytes, from its file in `folder`.
 
     :param seed: initial value of the index file's checksums.
     :return: None if the file is missing or damaged, or does not match the segment. The index is then built again.

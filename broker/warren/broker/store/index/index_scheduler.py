@@ -56,6 +56,8 @@ class IndexScheduler:
         """Keep the index that a finished job has built. Log a failure, or damage that the job has found.
 
         An index that was built but could not be written to its file stays in memory.
+
+        :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
         """
         self._is_busy = False
         if job.error:

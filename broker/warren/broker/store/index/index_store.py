@@ -26,23 +26,23 @@ class IndexStore:
         self.describe = describe
 
     def reader(self, number: int) -> SegmentReader:
-        """Return a reader of a segment."""
+        """Return a reader of segment `number`."""
         path, seed = segment_path(self.folder, number), segment_seed(self.identity, number)
         return SegmentReader(self.files, path, number, seed, self.block)
 
     def builder(self, number: int) -> IndexBuilder:
-        """Return a builder of a segment's index."""
+        """Return a builder of the index of segment `number`. It is still empty."""
         return IndexBuilder(number, self.describe)
 
     def load(self, number: int, size: int) -> SegmentIndex | None:
-        """Load the index of a segment of `size` bytes from its file.
+        """Load the index of segment `number`, of `size` bytes, from its file.
 
         :return: None if the file is missing or damaged, or does not match the segment.
         """
         return load_index(self.files, self.folder, number, size, segment_seed(self.identity, number))
 
     def build(self, number: int, damage: list[Damage]) -> tuple[SegmentIndex, int]:
-        """Read a whole segment. Return its index, in memory, and the offset at which its last intact record ends.
+        """Read segment `number`. Return its index, in memory, and the offset at which its last intact record ends.
 
         :param damage: list to which descriptions of the places that cannot be read are appended.
         """
@@ -53,7 +53,7 @@ class IndexStore:
         return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
 
     def rebuild(self, number: int) -> SegmentIndex:
-        """Build a segment's index again, in memory. Damage of the segment is not reported a second time."""
+        """Build the index of segment `number` again, in memory. Damage of the segment is not reported a second time."""
         return self.build(number, [])[0]
 
     def store(self, index: SegmentIndex) -> None:

@@ -34,7 +34,7 @@ def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
 
 
 def read_clean_stop(files: Files, folder: str) -> CleanEnd:
-    """Read the mark of a clean stop.
+    """Read the mark of a clean stop in the log's folder, and return the state of the log at the stop.
 
     A damaged mark still stands for a clean stop. It is returned with segment 0, size 0 and no queues, so that the size
     of the last segment is not checked.

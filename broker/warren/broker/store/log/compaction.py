@@ -96,6 +96,7 @@ class Compactor:
         """Append copies of those messages that are still in their queue to the end of the log.
 
         :param part: the finished job, which has read them from the oldest segment.
+        :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
         """
         segment, reader = self._segment, self._reader
         assert segment is not None
@@ -144,6 +145,7 @@ def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int
     """Append copies of a record's live messages (those still in their queue) to the log. Return True if there were any.
 
     :param segment: the segment that the record was read from. A message is copied only if it is live there.
+    :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
     """
     if record.kind == MESSAGE:
         queue = queues.get(record.incarnation)
@@ -186,6 +188,8 @@ def _abandon_unread(segment: Segment, queues: Mapping[int, QueueLog]) -> None:
     """Treat messages as lost that are still in their queue and could not be read from a segment.
 
     Log their number, and no longer count them as live, so that the segment can be deleted.
+
+    :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
     """
     for queue in queues.values():
         for extent in [extent for extent in queue.live.extents if extent.segment is segment]:

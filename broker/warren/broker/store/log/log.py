@@ -235,6 +235,10 @@ class Log:
 
         Between `begin_group` and `end_group` records are only collected, so the message has no position yet. Successive
         messages of a queue share one record if the same bytes object is passed as their `head`.
+
+        :param sequence: the number of the message in its queue.
+        :param head: the first part of the encoded message.
+        :param content: the rest.
         """
         if self._group is not None:
             self._group.add_message(queue, sequence, head + content)
@@ -263,6 +267,10 @@ class Log:
         """Append a message that is paged out of memory, and return its log position.
 
         The message need not outlive the process: recovery ignores it.
+
+        :param sequence: the number of the message in its queue.
+        :param head: the first part of the encoded message.
+        :param content: the rest.
         """
         payload = head + content
         size: i64 = HEADER + len(payload)
@@ -283,6 +291,8 @@ class Log:
         `end_group` records are only collected, so the message has no position yet.
 
         :param targets: the queues, each with the sequence number of the message there.
+        :param head: the first part of the encoded message.
+        :param content: the rest.
         """
         table: list[int] = []
         for queue, sequence in targets:
@@ -400,7 +410,10 @@ class Log:
             self._commit.schedule()
 
     def delete_stream_segments(self, paths: list[str]) -> None:
-        """Have the writer thread delete segment files of streams, after the batch that it is writing now."""
+        """Have the writer thread delete segment files of streams, after the batch that it is writing now.
+
+        :param paths: the paths of the files.
+        """
         if self._state is not LogState.STOPPING:
             self._writer.jobs.put(DeleteStreamSegments(paths))
 
@@ -648,7 +661,10 @@ class Log:
         self._stop_when_done()
 
     def on_write_failure(self, text: str) -> None:
-        """Stop writing, and report the disk failure to `on_failed`."""
+        """Stop writing, and pass the description of the first disk failure to `on_failed`.
+
+        :param text: one line for the operator.
+        """
         if not self.failed:
             self.failed = True
             self._commit.halt()

@@ -113,6 +113,9 @@ def decode_block_header(header: bytes, seed: int, block: int) -> int:
     """Return the offset in a block of the first record that begins there, from the block's header.
 
     Return 0 if no record begins in the block, and -1 if the header is damaged.
+
+    :param seed: initial value of the header's CRC.
+    :param block: number of the block in the segment.
     """
     if len(header) < BLOCK_HEADER:
         return -1
@@ -140,7 +143,9 @@ def decode_record_header(buffer: bytes, position: int, seed: int) -> tuple[int, 
 
 
 def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
-    """Return the first position from `start` to before `stop` with an intact record header; -1 if there is none.
+    """Return the first position in `buffer` with an intact record header; -1 if there is none.
+
+    The search begins at `start` and ends before `stop`.
 
     :param seed: initial value of the header's CRC.
     """
@@ -159,6 +164,7 @@ def encode_group_entry(kind: int, incarnation: int, sequence: int, payload: byte
     :param kind: the type of the entry, such as MESSAGE.
     :param incarnation: the number that names the queue in the log.
     :param sequence: the number of the message in its queue.
+    :param payload: the payload as in a record of this type.
     """
     return _ENTRY.pack(kind, len(payload), incarnation, sequence) + payload
 
@@ -192,7 +198,7 @@ def encode_bundle(head: bytes, contents: list[bytes]) -> bytes:
 
 
 def bundle_head(payload: bytes) -> bytes:
-    """Return the head of a BUNDLE record: the bytes with which each of its messages begins, stored once."""
+    """Return the head from the payload of a BUNDLE record: the bytes with which each of its messages begins."""
     size: i64 = _COUNTS.unpack_from(payload)[1]
     return payload[BUNDLE_HEADER : BUNDLE_HEADER + size]
 
@@ -228,6 +234,10 @@ def locate_messages(
 
     The keys of the dict are (incarnation, sequence): the queue's number in the log and the message's number in the
     queue. In a BUNDLE, the head that its messages share is not between start and stop.
+
+    :param kind: the type of the record. For other types the dict is empty.
+    :param incarnation: the queue's number in the header of the record.
+    :param sequence: the sequence number in the header of the record.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     if kind == BUNDLE:

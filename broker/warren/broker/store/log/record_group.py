@@ -28,7 +28,11 @@ class RecordGroup:
         """Messages that the group acknowledges: (queue, sequence number)."""
 
     def add_message(self, queue: QueueLog, sequence: i64, payload: bytes) -> None:
-        """Add a message of one queue to the group."""
+        """Add a message of one queue to the group.
+
+        :param sequence: the number of the message in its queue.
+        :param payload: the encoded message: head and content.
+        """
         self.entries.append(encode_group_entry(MESSAGE, queue.incarnation, sequence, payload))
         self.added.append((queue, sequence, HEADER + len(payload)))
 

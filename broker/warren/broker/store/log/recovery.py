@@ -198,7 +198,7 @@ class _LogScan:
         self._collect(end.delivered if end is not None else None)
 
     def _build_index(self, number: int, may_be_torn: bool) -> tuple[SegmentIndex, list[Damage]]:
-        """Build a segment's index from its records, and return it with the damaged places.
+        """Build the index of segment `number` from its records, and return it with the damaged places.
 
         :param may_be_torn: True if a crash may have cut short the last write to the segment. All that follows the last
             intact record is then cut off and not counted as damage.
@@ -254,7 +254,10 @@ class _LogScan:
             queue.seen = merge_ranges(queue.seen + found)
 
     def _note_sequence(self, incarnation: int, sequence: i64) -> None:
-        """Raise the highest known sequence number of a queue to one that was found in a record."""
+        """Raise the highest known sequence number of a queue to one that was found in a record.
+
+        :param incarnation: the number that names the queue in the log.
+        """
         queue = self._result.queues[incarnation]
         if sequence > queue.last_sequence:
             queue.last_sequence = sequence

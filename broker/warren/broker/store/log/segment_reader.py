@@ -182,7 +182,7 @@ class SegmentReader:
 
 
 def segment_path(folder: str, number: int) -> str:
-    """Return the path of a segment's file."""
+    """Return the path of the file of segment `number` of the log in `folder`."""
     return f"{folder}/{number:016d}.log"
 
 

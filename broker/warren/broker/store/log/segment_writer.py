@@ -43,7 +43,7 @@ class SegmentWriter:
         self._has_unsynced = False
 
     def write(self, number: int, start: int, data: bytes, durable: bool) -> bool:
-        """Write data at offset `start` of a segment, and sync the file if the data has to be durable.
+        """Write data at offset `start` of segment `number`, and sync the file if the data has to be durable.
 
         A new segment is begun only after the one before is finished, so that only the last one can be torn.
 

@@ -95,6 +95,9 @@ class WriteBuffer:
         It fits if it is the next message of the bundle's queue, comes with the same bytes object as `head`, and the
         bundle has room for it. Its log position is then `bundle_position`.
 
+        :param incarnation: the number that names the queue in the log.
+        :param sequence: the number of the message in its queue.
+        :param content: the encoded message without `head`.
         :return: the bytes that the message adds to the batch; 0 if it was not added.
         """
         contents = self._contents
@@ -120,6 +123,11 @@ class WriteBuffer:
         """Begin a bundle, a record of messages of one queue that all have the same head, with a message.
 
         The caller has called `finish_bundle` before.
+
+        :param incarnation: the number that names the queue in the log.
+        :param sequence: the number of the message in its queue.
+        :param head: the beginning of the encoded message, which the messages of the bundle share.
+        :param content: the rest of the encoded message.
         """
         size: i64 = HEADER + len(head) + len(content)
         self._contents = [content]
@@ -162,6 +170,8 @@ class WriteBuffer:
         """Encode and append a record; return its size in bytes. The caller has finished the open bundle.
 
         :param kind: the type of the record, such as ACK.
+        :param incarnation: the number that names the queue in the log.
+        :param sequence: the number of a message in the queue, as the type of the record defines it.
         """
         data = encode_record(kind, incarnation, sequence, payload, self.seed)
         size: i64 = len(data)
@@ -178,7 +188,7 @@ class WriteBuffer:
             self.offset += size
 
     def _lay_out_over_blocks(self, data: bytes) -> None:
-        """Write a record that crosses the end of a block, with block headers in between."""
+        """Lay out an encoded record that crosses the end of a block, with block headers in between."""
         at: i64 = 0
         size: i64 = len(data)
         while at < size:

@@ -215,7 +215,7 @@ def decode_chunk_header(data: bytes, at: i64, seed: int) -> ChunkHeader | None:
 
 
 def find_chunk(data: bytes, start: i64, seed: int) -> i64:
-    """Return the first position from `start` on with an intact chunk header; -1 if there is none.
+    """Return the first position in `data`, from `start` on, with an intact chunk header; -1 if there is none.
 
     :param seed: initial value of the header's CRC.
     """
@@ -259,7 +259,7 @@ def encode_trailer(position: i64, next_offset: i64, timestamp: i64, last_chunk: 
 
 
 def decode_trailer(data: bytes, seed: int) -> Trailer | None:
-    """Return the trailer in the last bytes of a closed segment; None if they are no intact trailer.
+    """Return the trailer in `data`, the last `TRAILER` bytes of a closed segment; None if they are no intact trailer.
 
     :param seed: initial value of the trailer's CRC.
     """

@@ -56,7 +56,7 @@ class StreamSegmentWriter:
         return True
 
     def remove(self, paths: list[str]) -> None:
-        """Remove segments, oldest first.
+        """Remove segments of one folder, given by path, oldest first.
 
         :raises OSError: a file cannot be removed.
         """
