@@ -120,7 +120,10 @@ class ClientSocket:
 
 
 def unread_bytes(descriptor: int) -> int:
-    """Return the number of bytes that a socket has received and nobody has read; 0 if it is closed."""
+    """Return the number of bytes that a socket has received and nobody has read; 0 if it is closed.
+
+    :param descriptor: file descriptor of the socket.
+    """
     try:
         answer = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
     except OSError:

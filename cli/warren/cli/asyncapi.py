@@ -19,7 +19,10 @@ document = command_group("Describe an App in AsyncAPI 3.0.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the AsyncAPI document that describes the messages of an App. No broker is needed."""
+    """Write the AsyncAPI document that describes the messages of an App. No broker is needed.
+
+    Return 0, or 74 if the file cannot be written.
+    """
     return run_command(document, "asyncapi", arguments)
 
 

@@ -30,7 +30,10 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a broker. Print one line on standard output when it accepts connections; log to standard error."""
+    """Run a broker until it is stopped, and return the exit status.
+
+    Print one line on standard output when it accepts connections; log to standard error.
+    """
     config, print_only = load_config(arguments, os.environ)
     if print_only:
         print(format_config(config))

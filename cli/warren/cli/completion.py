@@ -63,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
 def words(typed: Sequence[str]) -> list[str]:
     """Return the completions of the last word of a command line.
 
-    The list is empty if only a file name is possible there: the shell completes that itself.
+    :param typed: words after `warren`; the last one is the beginning of the word to complete, or empty
+    :return: possible words; empty if only a file name is possible there: the shell completes that itself
     """
     points = {point.name: point for point in entry_points(group=GROUP)}
     *before, last = typed
@@ -82,6 +83,7 @@ def words(typed: Sequence[str]) -> list[str]:
 def _of_typer(module: Any, before: Sequence[str], last: str) -> list[str]:
     """Return the candidates for the last word of a command line from the typer application in a command's module.
 
+    :param module: the imported module of the command
     :param before: words between the command and the last word
     :param last: beginning of the last word
     """

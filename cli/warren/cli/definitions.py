@@ -19,7 +19,10 @@ FILE may be -, for standard output or input."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export or import definitions, as `warren ctl export_definitions` and `import_definitions` do."""
+    """Export or import definitions, as `warren ctl export_definitions` and `import_definitions` do.
+
+    Return the exit status of that command.
+    """
     # Imported here because the module of `warren ctl` imports this one.
     from warren.cli.ctl.main import main as ctl
 
@@ -34,8 +37,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_file(name: str) -> Any:
-    """Read the definitions of a file, or of standard input for `-`.
+    """Read definitions, and return the JSON value that they contain.
 
+    :param name: path of the file; `-` for standard input
     :raises ControlError: if the file cannot be read, or is not JSON
     """
     try:
@@ -50,8 +54,9 @@ def read_file(name: str) -> Any:
 
 
 def write_file(name: str, definitions: Any) -> None:
-    """Write definitions to a file that only its owner may read, as it contains password hashes.
+    """Write definitions as JSON to a file that only its owner may read, as it contains password hashes.
 
+    :param name: path of the file; `-` for standard output
     :raises ControlError: if the file cannot be written
     """
     text = json.dumps(definitions, indent=2)

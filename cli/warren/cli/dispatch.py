@@ -17,7 +17,10 @@ GROUP = "warren.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. An exception with an `exit_status` is printed as one line."""
+    """Run one command and return its exit status. An exception with an `exit_status` is printed as one line.
+
+    :param arguments: words after `warren`; None for those of this process
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
     try:
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(name: str, words: list[str]) -> int:
-    """Run the command of this name and return its exit status."""
+    """Run the command of this name with the arguments `words`, and return its exit status."""
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if name in ("", "-h", "--help", "help"):
         print(usage(commands), flush=True)

@@ -263,7 +263,11 @@ def _check_rate(rate: float | None) -> None:
 async def _find(
     url: str, queue: str, selection: DeadLetterSelection, limit: int
 ) -> tuple[list[ParkedMessage], int]:
-    """Return (dead letters that match a selection, at most `limit`; number of all letters in the queue)."""
+    """Return (dead letters that match a selection, at most `limit`; number of all letters in the queue).
+
+    :param url: URL of the broker
+    :param queue: name of the dead letter queue
+    """
     async with ParkingLot(url, queue) as lot:
         return await find(lot, selection, limit=limit), lot.size
 

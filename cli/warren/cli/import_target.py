@@ -19,6 +19,7 @@ def load_object(target: str, kind: type[Wanted], what: str) -> Wanted:
     If only `module` is given, it must contain exactly one object of this type. If the name is a function without
     parameters, it is called, and its result is the object.
 
+    :param target: `module:name`, `module:name.attribute` or `module`
     :param kind: required type of the object
     :param what: name of the type in error texts, with its article: `an App`
     :raises UsageError: if the module cannot be imported, or there is no such object
@@ -52,6 +53,7 @@ def load_object(target: str, kind: type[Wanted], what: str) -> Wanted:
 def load_class(target: str, base: type[Wanted], what: str) -> type[Wanted]:
     """Import the class that `module:Name` names.
 
+    :param target: `module:Name`
     :param base: required base class
     :param what: name of such a class in error texts, with its article
     :raises UsageError: if the module cannot be imported, or there is no such class

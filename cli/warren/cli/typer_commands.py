@@ -24,7 +24,10 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def command_group(description: str) -> typer.Typer:
-    """Create a typer application without typer's own completion and tracebacks."""
+    """Create a typer application without typer's own completion and tracebacks.
+
+    :param description: first paragraph of the help
+    """
     return typer.Typer(
         help=description,
         add_completion=False,
@@ -59,7 +62,7 @@ def run_group(app: typer.Typer, name: str, words: Sequence[str]) -> int:
 
 
 def broker_url(given: str | None) -> str:
-    """Return the URL of `--url`, else that of the variable AMQP_URL.
+    """Return the URL `given` with `--url` or, if that is None, the one in the environment variable AMQP_URL.
 
     :raises UsageError: if neither is set, or it is not an AMQP URL
     """
@@ -84,6 +87,6 @@ def validated_url(url: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print a value as one JSON document on standard output; values without a JSON form are printed as `str` texts."""
     json.dump(value, sys.stdout, indent=2, default=str, ensure_ascii=False)
     sys.stdout.write("\n")

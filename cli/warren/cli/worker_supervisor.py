@@ -30,6 +30,10 @@ class Worker:
     """A worker process of `warren run`, which is started again when it ends.
 
     Its standard input is a pipe that is closed when the supervisor ends; the worker then stops, too.
+
+    :param number: number of the worker in messages to the user, from 1 on
+    :param command: program and arguments of the process
+    :param environment: environment variables, by name, that the process gets in addition to those of this one
     """
 
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -124,6 +128,9 @@ async def _read_states(reading: int) -> AsyncIterator[bytes]:
 class Supervisor:
     """Supervisor that keeps worker processes running until it is stopped.
 
+    :param command: program and arguments of each worker process
+    :param count: number of workers
+    :param environment: environment variables, by name, that workers get in addition to those of this process
     :param restart_on_usage: reaction to a worker that ends with 2 (its App cannot be loaded): True to wait until
         `restart` is called, as with `--reload`; False to stop all workers and return 2
     """
@@ -195,7 +202,7 @@ class Supervisor:
 
 
 def print_status(text: str) -> None:
-    """Print a line about the workers on standard error."""
+    """Print a line about the workers on standard error: `warren run: ` and the text."""
     print(f"warren run: {text}", file=sys.stderr, flush=True)
 
 

@@ -106,12 +106,16 @@ class BlockingConnection:
 
         :param name: name of the method, such as `queue.declare`
         :param values: its arguments, in the order of the specification
+        :param channel: number of the channel; 0 for methods of the connection itself
         """
         self.socket.sendall(methods.frame(channel, name, *values))
 
     def call(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> methods.Arguments:
         """Send a method, wait for its `-ok` and return the arguments of that.
 
+        :param name: name of the method, such as `queue.declare`
+        :param values: its arguments, in the order of the specification
+        :param channel: number of the channel; 0 for methods of the connection itself
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         """
         self.send(name, *values, channel=channel)

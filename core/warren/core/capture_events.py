@@ -112,7 +112,18 @@ def event_prefix(
 ) -> str:
     """Return the beginning of an event's JSON object: the fields that many events share, without the closing brace.
 
-    A field that is None is left out. Results are cached.
+    A field that is None is left out, which means unknown or, for a bool, also false. Results are cached.
+
+    :param event: name of the event, a constant of this module
+    :param exchange: exchange of the publish; "" is the default exchange
+    :param redelivered: True if the message was delivered, or published, before
+    :param attempt: value of the header `warren-attempt` of a delayed retry
+    :param connection: name of the AMQP connection, from `warren.wire.amqp_url.connection_name`
+    :param reason: cause of the event, such as `expired`; docs/pipeline/events.md lists the causes for each event
+    :param consumer: consumer tag
+    :param prefetch: prefetch limit of the consumer
+    :param no_ack: True if the consumer's deliveries need no acknowledgement
+    :param stream: True if the queue is a stream
     """
     values = {
         "event": event,

@@ -51,7 +51,9 @@ def socket_path(socket: str | None, data_dir: str | None) -> Path:
 def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any:
     """Send a request to the broker's control socket, wait until it is done, and return its result.
 
+    :param path: path of the control socket
     :param verb: name of the operation, such as `list_queues`
+    :param arguments: arguments of the operation by name, values that JSON can represent
     :param timeout: seconds for each step (connect, send, receive); 0 is no limit
     :raises ControlError: with the broker's reason if it refuses, or if it cannot be reached
     """

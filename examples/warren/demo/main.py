@@ -110,7 +110,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> float:
-    """Parse a command-line value that must be a finite number above 0."""
+    """Parse a command-line value that must be a finite number above 0.
+
+    :raises ValueError: if it is not
+    """
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError
@@ -230,6 +233,7 @@ def all_orders_decided(orders: int, payments: int, processed: ProcessedOrders) -
 def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
     """Read the audit stream with Spark, and return the outcome of each order, by order id.
 
+    :param url: URL of the broker.
     :param timeout: time that a customer has to pay, in the time of the CSV file.
     """
     with console.status("Spark") as status:

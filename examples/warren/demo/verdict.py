@@ -56,6 +56,9 @@ def judge(
     Every order must have an outcome that is possible for it: paid in time or late if it was paid, else cancelled. A
     payment near the timeout, or one that was sent in time and handled after the deadline, may be in time or late; such
     orders are counted separately as unjudged.
+
+    :param outcomes: outcome that the Spark job found, by order id, such as `paid_in_time`
+    :param record: real times of the replay's placements, payments and broker crash
     """
     verdict = Verdict(len(orders))
     for order in orders:

@@ -231,7 +231,7 @@ class ContentHeader(NamedTuple):
 
 
 def decode_deliver(method: bytes) -> DeliverFields:
-    """Decode the payload of a basic.deliver frame.
+    """Decode `method`, the payload of a basic.deliver frame.
 
     Bytes of names that are not UTF-8 become lone surrogates ("surrogateescape"), which encode back to the same bytes.
 
@@ -249,7 +249,9 @@ def decode_deliver(method: bytes) -> DeliverFields:
 
 
 def decode_return(method: bytes) -> ReturnFields:
-    """Decode the payload of a basic.return frame.
+    """Decode `method`, the payload of a basic.return frame.
+
+    Bytes that are not UTF-8 become lone surrogates, as in `decode_deliver`.
 
     :raises StreamError: if the payload is shorter than its fields
     """
@@ -296,7 +298,7 @@ def decode_content_header(header: bytes) -> ContentHeader:
 
 
 def is_utf8(text: str) -> bool:
-    """Return True if the string was decoded from valid UTF-8."""
+    """Return True if the string was decoded from valid UTF-8: it contains no lone surrogate."""
     if text.isascii():
         return True
     try:

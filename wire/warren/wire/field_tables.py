@@ -145,7 +145,7 @@ def field_of(value: Value) -> Field:
 
 
 def long_field(value: int) -> Field:
-    """Return an integer as a field of type `l` (64 bits) whatever its size, as RabbitMQ encodes its counters."""
+    """Return an integer as a field of type `l` (signed, 64 bits) whatever its size, as RabbitMQ encodes counters."""
     return Field("l", value, b"l" + _LONG.pack(value))
 
 

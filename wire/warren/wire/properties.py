@@ -49,7 +49,7 @@ class Properties(dict[str, Property]):
         return value
 
     def data(self, name: str) -> bytes | None:
-        """Return a property that is a string; None if it is not set."""
+        """Return the property `name`, which must be a string, such as `reply_to`; None if it is not set."""
         value = self.get(name)
         assert value is None or isinstance(value, bytes)
         return value

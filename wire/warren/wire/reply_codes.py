@@ -75,14 +75,20 @@ def erlang_octets(data: bytes) -> str:
 
 
 def describe_frame(kind: int, payload: bytes) -> str:
-    """Describe a frame as RabbitMQ's reply texts do: its type and its first 16 octets."""
+    """Describe a frame as RabbitMQ's reply texts do: its type and the first 16 octets of its payload.
+
+    :param kind: frame type: 1 for a method, 2 for a header, 3 for a body, 8 for a heartbeat
+    """
     which = "all" if len(payload) <= 16 else "first 16"
     return f"type {kind}, {which} octets = {erlang_binary(payload[:16])}"
 
 
 class AmqpError(Exception):
-    """Protocol error of a peer. It closes the channel or the connection.
+    """Error that closes the channel it occurs on, or the whole connection, with a reply code and text for the peer.
 
+    `code.closes_channel_only` decides which: a soft error, such as 404, closes only an open channel.
+
+    :param code: reply code of the close method
     :param explanation: reply text after the name of the code
     :param class_id: class id of the method that failed, for the close method; 0 if none failed
     :param method_id: method id of the method that failed; 0 if none failed

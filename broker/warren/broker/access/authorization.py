@@ -59,6 +59,7 @@ class Authorization:
 
         :param operation: CONFIGURE, WRITE or READ.
         :param kind: `queue` or `exchange`.
+        :param name: name of the queue or exchange; empty for the default exchange.
         :param class_id: class id to report to the client in the error; 0 for that of the method being processed.
         :param method_id: method id to report; 0 for that of the method being processed.
         :raises AmqpError: 403 if the user lacks the permission.

@@ -25,13 +25,20 @@ SALT_BYTES: Final = 4
 
 
 def hash_password(password: str, algorithm: str = SHA256) -> bytes:
-    """Hash a password with a new random salt, and return salt and hash."""
+    """Hash a password with a new random salt, and return salt and hash.
+
+    :param algorithm: one of `ALGORITHMS`.
+    """
     salt = os.urandom(SALT_BYTES)
     return salt + _digest(salt, password.encode(), algorithm)
 
 
 def matches(password: bytes, stored: bytes, algorithm: str) -> bool:
-    """Return whether a password matches a stored salt and hash; compares in constant time."""
+    """Return whether a password matches a stored salt and hash; compares in constant time.
+
+    :param stored: salt and hash, as `hash_password` returns them.
+    :param algorithm: algorithm of the stored hash, one of `ALGORITHMS`.
+    """
     return hmac.compare_digest(_digest(stored[:SALT_BYTES], password, algorithm), stored[SALT_BYTES:])
 
 

@@ -75,6 +75,8 @@ class Permissions:
 
     Changes are stored in the data folder, if there is one. A change that cannot be made raises `OperationRefused`.
 
+    :param definitions: definitions in the data folder; None without a data folder.
+    :param on_changed: called after each change.
     :param user_exists: returns whether there is a user of that name.
     :param vhost_exists: returns whether there is a virtual host of that name.
     """
@@ -107,7 +109,11 @@ class Permissions:
         return self._topics.get((user, vhost), {})
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[Permission]:
-        """Return all permissions, or those of one user or one virtual host, sorted by user and virtual host."""
+        """Return permissions, sorted by user and virtual host.
+
+        :param user: return only those of this user; None for all users.
+        :param vhost: return only those in this virtual host; None for all virtual hosts.
+        """
         return [
             self._permissions[key]
             for key in sorted(self._permissions)
@@ -115,9 +121,10 @@ class Permissions:
         ]
 
     def topics(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
-        """Return all topic permissions, or those of a user or virtual host.
+        """Return topic permissions, sorted by user, virtual host and exchange.
 
-        They are sorted by user, virtual host and exchange.
+        :param user: return only those of this user; None for all users.
+        :param vhost: return only those in this virtual host; None for all virtual hosts.
         """
         return [
             self._topics[key][exchange]
@@ -129,8 +136,11 @@ class Permissions:
     # -- changes
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Set a user's permission in a virtual host.
+        """Set a user's permission in a virtual host, in place of an earlier one.
 
+        :param configure: regular expression for the names of queues and exchanges that the user may declare and delete.
+        :param write: regular expression for those that the user may publish to.
+        :param read: regular expression for those that the user may consume from or bind to.
         :raises OperationRefused: if there is no such user or virtual host, or a pattern is no regular expression.
         """
         self._check(user, vhost, configure, write, read)
@@ -140,7 +150,10 @@ class Permissions:
         self._on_changed()
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove a user's permission in a virtual host, if it has one."""
+        """Remove a user's permission in a virtual host, if it has one.
+
+        :raises OperationRefused: if there is no such user or virtual host.
+        """
         self._check(user, vhost)
         if self._permissions.pop((user, vhost), None) is not None:
             if self._definitions is not None:
@@ -150,6 +163,8 @@ class Permissions:
     def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Restrict the routing keys with which a user may publish to, and bind to, a topic exchange.
 
+        :param write: regular expression for the routing keys of publishes.
+        :param read: regular expression for the routing keys of bindings.
         :raises OperationRefused: if there is no such user or virtual host, or a pattern is no regular expression.
         """
         self._check(user, vhost, write, read)
@@ -160,7 +175,11 @@ class Permissions:
         self._on_changed()
 
     def clear_topic(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Remove a user's topic permission on one exchange, or on all exchanges of the virtual host."""
+        """Remove a user's topic permission on one exchange, or on all exchanges of the virtual host.
+
+        :param exchange: name of the exchange; None for all.
+        :raises OperationRefused: if there is no such user or virtual host.
+        """
         self._check(user, vhost)
         topics = self._topics.get((user, vhost), {})
         if exchange is None:

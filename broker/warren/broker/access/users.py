@@ -98,8 +98,11 @@ class Users:
         """Add a user.
 
         :param password: None for a user with a `password_hash`, or without a password.
-        :param password_hash: the hash of the password as definitions contain it.
+        :param tags: tags such as `administrator`; duplicates are removed.
+        :param password_hash: salt and hash of the password, in Base64 as definitions contain them.
+        :param algorithm: algorithm of the hash, one of `passwords.ALGORITHMS`.
         :raises ObjectAlreadyExists: if there is a user of that name.
+        :raises OperationRefused: if the name or a tag is empty, a tag contains a comma, or the hash is invalid.
         """
         if name in self._users:
             raise ObjectAlreadyExists(f"user '{name}' already exists")
@@ -109,13 +112,22 @@ class Users:
         logger.debug("event=user.added user=%r", name)
 
     def change_password(self, name: str, password: str) -> None:
-        """Set a user's password. It applies to the next login; open connections stay."""
+        """Set a user's password. It applies to the next login; open connections stay.
+
+        :raises ObjectNotFound: if there is no such user.
+        """
         self._put(
             replace(self.get(name), password=passwords.hash_password(password), algorithm=passwords.SHA256)
         )
 
     def set_password_hash(self, name: str, password_hash: str, algorithm: str = passwords.SHA256) -> None:
-        """Set a user's password by its hash, as definitions contain it."""
+        """Set a user's password by its hash.
+
+        :param password_hash: salt and hash in Base64, as definitions contain them; empty for no password.
+        :param algorithm: algorithm of the hash, one of `passwords.ALGORITHMS`.
+        :raises ObjectNotFound: if there is no such user.
+        :raises OperationRefused: if the hash is invalid.
+        """
         self._put(
             replace(
                 self.get(name),
@@ -125,15 +137,27 @@ class Users:
         )
 
     def clear_password(self, name: str) -> None:
-        """Remove a user's password, so that nobody can log in with one as this user."""
+        """Remove a user's password, so that nobody can log in with one as this user.
+
+        :raises ObjectNotFound: if there is no such user.
+        """
         self._put(replace(self.get(name), password=b""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
-        """Replace the tags of a user."""
+        """Replace the tags of a user.
+
+        :raises ObjectNotFound: if there is no such user.
+        :raises OperationRefused: if a tag is empty or contains a comma.
+        """
         self._put(replace(self.get(name), tags=_tags(tags)))
 
     def set_limits(self, name: str, *, max_connections: int | None, max_channels: int | None) -> None:
-        """Set both limits of a user. None or a negative number is no limit; 0 allows none."""
+        """Set both limits of a user. None or a negative number is no limit; 0 allows none.
+
+        :param max_connections: connections that the user may have open.
+        :param max_channels: channels that the user may have open, over all connections.
+        :raises ObjectNotFound: if there is no such user.
+        """
         self._put(
             replace(
                 self.get(name),
@@ -143,7 +167,10 @@ class Users:
         )
 
     def delete(self, name: str) -> None:
-        """Delete a user and its permissions, and close its connections."""
+        """Delete a user and its permissions, and close its connections.
+
+        :raises ObjectNotFound: if there is no such user.
+        """
         self.get(name)
         del self._users[name]
         if self._definitions is not None:

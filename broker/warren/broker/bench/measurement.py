@@ -147,7 +147,7 @@ class _WorkerPool:
             worker.pipe.send(message)
 
     def wait_until(self, moment: int) -> None:
-        """Process messages of the workers until a time of the monotonic clock, in nanoseconds.
+        """Process messages of the workers until `moment`, a time of the monotonic clock in nanoseconds.
 
         :raises BenchError: if a worker fails meanwhile
         """

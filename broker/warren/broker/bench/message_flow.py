@@ -49,6 +49,8 @@ class PublishBuffer:
         :param addresses: targets of the messages, in turn; publishes to them must be encoded in equally many bytes
         :param size: bytes of each body
         :param capacity: least number of messages in the buffer; it is rounded up to a multiple of the targets
+        :param frame_max: largest frame in bytes; a larger body is divided
+        :param channel: number of the channel to publish on
         :param prefix: first eight bytes of each body as a number, without sequence number (see `sequence_prefix`)
         """
         turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
@@ -86,7 +88,11 @@ class PublishBuffer:
 
 
 def publish_frames(address: PublishTarget, size: int, frame_max: int, channel: int) -> bytes:
-    """Encode the method, header and body frames of one publish to `address`, with a body of `size` zero bytes."""
+    """Encode the method, header and body frames of one publish to `address`, with a body of `size` zero bytes.
+
+    :param frame_max: largest frame in bytes; a larger body is divided
+    :param channel: number of the channel to publish on
+    """
     method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
     header = make_header(size, address.properties, address.flags)
     return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
@@ -131,7 +137,11 @@ class ConfirmCounter:
         self.rest = data[p:] if p < end else b""
 
     def settle(self, tag: i64, multiple: bool, refused: bool) -> None:
-        """Count a basic.ack, or a basic.nack if `refused` is true."""
+        """Count a basic.ack, or a basic.nack if `refused` is true.
+
+        :param tag: delivery tag: number of the publish on the channel, from 1 on
+        :param multiple: True if the frame settles all publishes up to `tag`
+        """
         before = self.low + len(self.early)
         if multiple:
             if tag > self.low:
@@ -181,6 +191,7 @@ class DeliveryChecker:
         :param run: identifier of the run; messages of other runs are only counted
         :param publishers: number of publishers; sequence numbers are checked for each
         :param ack_every: deliveries that one basic.ack acknowledges; 0 for automatic acknowledgement
+        :param channel: number of the channel, for the basic.ack frames
         :param queues: number of consumed queues. The order of messages is checked within each of them; deliveries from
             queue number N must have the consumer tag `consumer_tag(N)`
         """

@@ -11,7 +11,7 @@ _SCHEDULED = 2
 
 
 def exists(pid: int) -> bool:
-    """Return True if the process runs and its processor time can be read."""
+    """Return True if the process with the id `pid` runs and its processor time can be read."""
     try:
         _clock(pid)
     except OSError:

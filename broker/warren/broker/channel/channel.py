@@ -176,6 +176,12 @@ class Channel:
         """Route a complete message to its queues, or add it to the transaction of the channel.
 
         In confirm mode, schedule its basic.ack or basic.nack.
+
+        :param content: encoded header and body frames.
+        :param body_size: bytes of the body.
+        :param properties: properties parsed from `content`.
+        :raises AmqpError: 403 or 404 if the user may not publish to the exchange or it does not exist; 406 for a
+            malformed expiration, another user's name in user-id, or a transaction that becomes too large.
         """
         if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
@@ -229,6 +235,7 @@ class Channel:
     def acknowledge(self, tag: i64, multiple: bool) -> None:
         """Process basic.ack.
 
+        :param multiple: True to acknowledge all deliveries up to `tag`; tag 0 then means all.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
         if self.tx is not None:
@@ -279,6 +286,8 @@ class Channel:
     def reject(self, tag: i64, multiple: bool, requeue: bool, method: i64) -> None:
         """Process basic.reject or basic.nack.
 
+        :param multiple: True to reject all deliveries up to `tag`; tag 0 then means all.
+        :param requeue: True to return the messages to their queues; False to dead-letter or drop them.
         :param method: REJECT or NACK, the method id to report in the error.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """

@@ -46,8 +46,9 @@ class ContentAssembler:
     def take_header(self, payload: bytes, limit: i64) -> None:
         """Process a header frame, and publish the message if its body is empty.
 
+        :param payload: payload of the frame: class id, weight, body size and properties.
         :param limit: the largest body that is accepted, in bytes.
-        :raises AmqpError: 505 if no header is expected, 406 if the body is too large.
+        :raises AmqpError: 505 if no header is expected, 501 if the payload is too short, 406 if the body is too large.
         """
         if self.target is None:
             raise unexpected_content_frame()
@@ -83,7 +84,7 @@ class ContentAssembler:
             self.complete()
 
     def take_body(self, payload: bytes) -> None:
-        """Process a body frame, and publish the message if its body is complete.
+        """Process the payload of a body frame, and publish the message if its body is complete.
 
         :raises AmqpError: 505 if no body is expected, 501 if the frame exceeds the rest of the body.
         """

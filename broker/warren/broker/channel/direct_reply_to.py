@@ -34,6 +34,7 @@ UNREAD_REPLY_BYTES: Final = 64 * 1024 * 1024
 def consume(context: MethodContext, tag: bytes) -> None:
     """Process basic.consume of the pseudo-queue.
 
+    :param tag: consumer tag, given by the client or generated.
     :raises AmqpError: 406 if it asks for acknowledgements, or if the channel consumes from the pseudo-queue already.
     """
     channel = context.channel

@@ -127,7 +127,7 @@ def user_id_mismatch(channel: Channel, user: bytes) -> AmqpError:
 
 
 def expiration_ms(value: bytes) -> i64:
-    """Return the property `expiration` in milliseconds.
+    """Parse the property `expiration`, decimal digits, and return the time to live in milliseconds.
 
     :raises AmqpError: 406, with RabbitMQ's text, if it is no number, is followed by other text, is negative, or
         exceeds ten years.

@@ -53,6 +53,7 @@ class Transaction:
     def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         """Record a publish whose message is to be enqueued at the commit.
 
+        :param queues: queues that the message was routed to; those deleted before the commit do not get it.
         :raises AmqpError: 406 if the transaction becomes too large.
         """
         self.publishes.append(PendingPublish(target, queues, message))

@@ -64,6 +64,8 @@ def load_config(arguments: Sequence[str], environment: Mapping[str, str]) -> tup
 
     Returns the configuration, and True if `--print-config` requests to print it instead of running the broker.
 
+    :param arguments: command line after `warren broker`
+    :param environment: environment variables by name
     :raises UsageError: for an invalid setting, with its origin (flag, variable, or file with line)
     """
     options = vars(parser().parse_args(arguments))

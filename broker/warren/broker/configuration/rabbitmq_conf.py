@@ -112,8 +112,9 @@ class GroupedLines:
 
 
 def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Read rabbitmq.conf. Return the settings, and the ignored keys, each as text with its line number.
+    """Read rabbitmq.conf. Return the settings, and the ignored keys, each as text such as `KEY (line 3)`.
 
+    :param environment: values of the variables `$(NAME)` in the file, by name; others are empty
     :raises UsageError: if the file cannot be read, or with the number of a line that RabbitMQ would refuse
     """
     lines = _lines(path, environment)

@@ -33,7 +33,8 @@ class RunConfig:
     """Configuration of `warren broker`: the broker's and the log's settings, with their origins.
 
     :param origins: origin of each value that is no default, by the name of the setting.
-    :param ignored: names of RabbitMQ's settings that Warren ignores, by their source: a file, or "environment".
+    :param ignored: ignored settings by their source: under the path of rabbitmq.conf, texts such as `KEY (line 3)` for
+        keys of RabbitMQ without an equivalent; under "environment", variables that name no setting.
     """
 
     broker: BrokerConfig
@@ -45,6 +46,8 @@ class RunConfig:
 def parse_setting(name: str, value: object, origin: str) -> SettingValue:
     """Parse the value of a setting, and return it with its origin.
 
+    :param name: name of the setting, such as `data_dir`
+    :param value: text from a flag or variable, or a value of the TOML file
     :param origin: flag, variable, or file with its line, for error texts
     :raises UsageError: if there is no such setting, or the value is invalid
     """
@@ -66,8 +69,9 @@ def unknown_setting_text(name: str) -> str:
 
 
 def build_config(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
-    """Build the configuration from settings.
+    """Build the configuration from settings; those that are not given get their defaults.
 
+    :param ignored: texts that name ignored settings, by the file they are in, or "environment" (see `RunConfig`)
     :raises UsageError: with the origin of a setting that is out of range or conflicts with another
     """
     values: dict[str, Any] = {name: key.default for name, key in SETTINGS.items()}

@@ -256,7 +256,12 @@ class Connection:
         self.position = position
 
     def process_method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
-        """Process the payload of a method frame: basic.publish and basic.ack here, all other methods in `lifecycle`."""
+        """Process the payload of a method frame: basic.publish and basic.ack here, all other methods in `lifecycle`.
+
+        :param number: number of the channel; 0 for methods of the connection itself.
+        :param buffer: received bytes, with the payload from `start` to before `end`.
+        :raises AmqpError: if the frame is malformed, unexpected or the method fails.
+        """
         class_id: i64
         method_id: i64
         if end - start < 4:
@@ -283,7 +288,11 @@ class Connection:
             self.lifecycle.process_method(int(number), buffer[start:end])
 
     def process_publish(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
-        """Decode basic.publish, find the queues it routes to, and publish the content if it has arrived completely."""
+        """Decode basic.publish, find the queues it routes to, and publish the content if it has arrived completely.
+
+        :param buffer: received bytes, with the payload of the method frame from `start` to before `end`.
+        :raises AmqpError: if the frame is malformed, or the publish is refused.
+        """
         if end - start < 9:
             raise decode_error(buffer[start:end])
         exchange_start: i64 = start + 7
@@ -317,7 +326,9 @@ class Connection:
     def publish_content(
         self, channel: Channel, target: PublishTarget, buffer: bytes, start: i64, size: i64
     ) -> i64:
-        """Publish the header frame and the one body frame at `start`, if both are complete and well-formed.
+        """Publish the header frame and the one body frame at `start` in `buffer`, if complete and well-formed.
+
+        The buffer has `size` bytes.
 
         Returns the position after them if the message was published, or INCOMPLETE if only the rest of the body is
         missing. In all other cases, such as several body frames or a malformed one, it returns `start`, and the caller
@@ -368,7 +379,12 @@ class Connection:
         return after
 
     def process_content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
-        """Process a single header or body frame, of content that `publish_content` did not process as a whole."""
+        """Process a single header or body frame, of content that `publish_content` did not process as a whole.
+
+        :param kind: frame type: HEADER or BODY.
+        :param number: number of the channel.
+        :param payload: payload of the frame.
+        """
         channel = self.channels.get(int(number))
         if channel is None or self.phase == CLOSING:
             self.lifecycle.reject_content_frame(int(kind), int(number), payload)
@@ -380,7 +396,12 @@ class Connection:
             channel.assembler.take_body(payload)
 
     def frame_error(self, kind: i64, payload: bytes, reason: str) -> AmqpError:
-        """Return the error of a malformed frame, and discard the buffer: the next frame's start is unknown."""
+        """Return the error of a malformed frame, and discard the buffer: the next frame's start is unknown.
+
+        :param kind: frame type.
+        :param payload: payload of the frame, or b"" if unknown; the reply text quotes its first bytes.
+        :param reason: RabbitMQ's term for the defect at the end of the reply text, such as `unknown_frame`.
+        """
         self.position = len(self.buffer)
         return AmqpError(Reply.FRAME_ERROR, f"{describe_frame(int(kind), payload)}: {reason}")
 
@@ -502,6 +523,10 @@ class Connection:
     ) -> None:
         """Append basic.deliver, as three pieces, and the content to the output, which is flushed soon.
 
+        :param before_tag: encoded frame up to the delivery tag.
+        :param tag: encoded delivery tag and the bit `redelivered`.
+        :param after_tag: rest of the encoded frame.
+        :param content: encoded header and body frames.
         :param size: bytes of the four pieces together.
         """
         out = self.out
@@ -532,7 +557,10 @@ class Connection:
             self.node.flush_later(self)
 
     def append_confirm(self, data: bytes) -> None:
-        """Append a basic.ack or basic.nack frame to the output without scheduling a flush: `flush` is the caller."""
+        """Append a basic.ack or basic.nack frame (`data`) to the output, without scheduling a flush.
+
+        `flush` is the caller.
+        """
         self.out.append(data)
         self.out_bytes += len(data)
 
@@ -605,6 +633,7 @@ class Connection:
         https://www.rabbitmq.com/docs/consumer-cancel
 
         :param number: channel of the consumer.
+        :param tag: its consumer tag.
         """
         if self.supports_cancel and self.phase != CLOSED:
             self.send(frame(int(number), "basic.cancel", tag, True))

@@ -36,7 +36,7 @@ class ConnectionLimits:
         self._settings = settings
 
     def authorize(self, connection: Connection, user: User, vhost: bytes) -> Authorization:
-        """Check that a connection may be opened to a virtual host, and return the user's permissions there.
+        """Check that a connection may be opened to the virtual host `vhost`, and return the user's permissions there.
 
         :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not access it.
         """

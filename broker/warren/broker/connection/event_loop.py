@@ -26,7 +26,12 @@ if sys.platform == "linux":
             self._poll = self._epoll.poll
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            """Poll, let the `SocketReader` read its sockets, and return the other events to the event loop."""
+            """Poll, let the `SocketReader` read its sockets, and return the other events to the event loop.
+
+            Each event is a pair of a registered key and a mask of selectors.EVENT_READ and EVENT_WRITE.
+
+            :param timeout: seconds to wait; 0 does not wait, None waits without limit.
+            """
             ready = []
             for descriptor, event in self._read(self._poll, timeout):
                 key = self.get_map().get(descriptor)

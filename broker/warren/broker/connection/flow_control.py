@@ -108,6 +108,7 @@ class FlowControl:
 
         :param source: the component that reports it, such as LOG_SOURCE.
         :param resource: MEMORY_RESOURCE or DISK_RESOURCE.
+        :param raised: True to raise the alarm, False to clear it; no effect if it is raised or cleared already.
         """
         if (source in self.alarms) == raised:
             return

@@ -135,6 +135,8 @@ def negotiate(field: str, value: int, minimum: int, maximum: int) -> int:
     """Return the client's choice (`value`) of one limit in connection.tune-ok; 0, no limit, becomes `maximum`.
 
     :param field: name of the limit, such as `frame_max`, for the error text.
+    :param minimum: smallest value that is accepted.
+    :param maximum: value that the broker offered in connection.tune, the largest that is accepted.
     :raises AmqpError: 530, with RabbitMQ's text, if the choice is outside of the range that the broker offered.
     """
     if value and value < minimum:

@@ -83,6 +83,8 @@ class ConnectionLifecycle:
         """Process a method that is not on the hot path.
 
         :param number: the channel of the method; 0 for methods of the connection itself.
+        :param payload: payload of the method frame.
+        :raises AmqpError: if the method is unknown, malformed, out of place, or fails.
         """
         connection = self.connection
         method = BY_ID.get(int.from_bytes(payload[:4]))
@@ -194,7 +196,13 @@ class ConnectionLifecycle:
         connection.send(frame(number, "channel.open-ok", b""))
 
     def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
-        """Raise the error of a header or body frame on a channel that is not open; while closing, ignore the frame."""
+        """Raise the error of a header or body frame on a channel that is not open; while closing, ignore the frame.
+
+        :param kind: frame type: header or body.
+        :param number: number of the channel.
+        :param payload: payload of the frame, for the error text.
+        :raises AmqpError: 505.
+        """
         phase = self.connection.phase
         if phase == CLOSING:
             return

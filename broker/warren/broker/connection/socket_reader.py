@@ -94,6 +94,8 @@ class SocketReader:
         """Read a socket once, and process the input; return False if the client has closed its end.
 
         The caller then passes the event to asyncio's event loop, which closes the socket.
+
+        :param descriptor: file descriptor of the socket.
         """
         view = self.view
         throttled = connection.throttled

@@ -47,6 +47,7 @@ def contains_kind(found: list[tuple[Path, Json]], kind: str) -> bool:
 def load_definitions(found: list[tuple[Path, Json]], metadata: BrokerMetadata) -> None:
     """Import the definitions of all files that `read_definitions` has read.
 
+    :param found: (file, content) pairs from `read_definitions`
     :raises DefinitionsError: with the file, and the definition that is wrong
     """
     for file, definitions in found:

@@ -41,6 +41,7 @@ PREDECLARED: Final = "amq."
 def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[None, None, None]:
     """Import definitions, one for each step of the generator, so that the caller can let the event loop run.
 
+    :param definitions: content of a definitions file, as parsed JSON
     :raises RequestRefused: with the definition that is wrong; nothing is imported then
     """
     portability = PortabilityChecks.silent()
@@ -69,7 +70,11 @@ class StoppedClock:
 
 
 class Definition:
-    """One definition of a file, with typed access to its fields. A field of the wrong type is an error."""
+    """One definition of a file, with typed access to its fields. A field of the wrong type raises `RequestRefused`.
+
+    :param kind: key of the list in the file that contains the definition, such as `queues`
+    :param index: position in that list, from 0 on
+    """
 
     def __init__(self, kind: str, index: int, fields: Json) -> None:
         self.kind = kind
@@ -304,7 +309,10 @@ def _topology(definition: Definition, metadata: BrokerMetadata) -> Declarations:
 
 
 def _is_predeclared(definition: Definition, name: bytes) -> bool:
-    """Return True for the default exchange and exchanges named `amq.*`, which the broker declares itself."""
+    """Return True if `name` is empty (the default exchange) or `amq.*`: the broker declares such exchanges itself.
+
+    Such a definition is not imported, which is logged.
+    """
     if name and not name.startswith(PREDECLARED.encode()):
         return False
     logger.debug("event=definitions.skipped definition=%s", definition.label)

@@ -41,5 +41,8 @@ def present_limits(**found: int | None) -> dict[str, int]:
 
 
 def format_limits(found: Mapping[str, int]) -> str:
-    """Format limits as compact JSON, ordered by name, as `list_vhost_limits` and `list_user_limits` print them."""
+    """Format limits as compact JSON, ordered by name, as `list_vhost_limits` and `list_user_limits` print them.
+
+    :param found: limits by RabbitMQ's names, such as `max-connections`
+    """
     return json.dumps(dict(sorted(found.items())), separators=(",", ":"))

@@ -57,7 +57,11 @@ class UnackedCounts:
 
 
 def count_unacked(connections: Iterable[Connection]) -> dict[Queue, UnackedCounts]:
-    """Count the unacknowledged messages of all queues, delivered to consumers or fetched with basic.get."""
+    """Count the unacknowledged messages of each queue, delivered to consumers or fetched with basic.get.
+
+    :param connections: all connections of the broker
+    :return: counts by queue; a queue without unacknowledged messages is missing
+    """
     figures: dict[Queue, UnackedCounts] = {}
     for connection in connections:
         for channel in connection.channels.values():

@@ -58,6 +58,8 @@ class Request:
         """Return the argument `name`, the name of an AMQP object such as a queue, as bytes.
 
         The JSON text is encoded as UTF-8; a lone surrogate becomes the byte that it was decoded from.
+
+        :param default: text for a missing argument; None if the argument is required
         """
         return self.text(name, default).encode("utf-8", "surrogateescape")
 

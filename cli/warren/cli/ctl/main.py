@@ -33,7 +33,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def complete(before: Sequence[str], last: str) -> Sequence[str]:
-    """Return the candidates for `warren completion`: the verbs, until one has been typed."""
+    """Return the candidates for `warren completion`: the verbs, until one has been typed.
+
+    :param before: complete words after `warren ctl`
+    :param last: beginning of the last word; unused, because the caller selects the candidates that begin with it
+    """
     return [] if any(word in VERBS for word in before) else sorted([*VERBS, "help"])
 
 

@@ -14,6 +14,8 @@ CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 def format_result(result: Any, formatter: str, headers: bool) -> Iterator[str]:
     """Yield the lines of a result.
 
+    :param result: JSON value that the broker returned; an object with `columns` and `rows` is a table
+    :param formatter: `table` (tab-separated), `pretty_table` (drawn), `csv` or `json`
     :param headers: True for a first line with the names of the columns
     """
     if isinstance(result, dict) and "columns" in result and "rows" in result:

@@ -8,7 +8,12 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Option:
-    """Option of a verb: `--name VALUE`, or `--name` alone for a flag."""
+    """Option of a verb: `--name VALUE`, or `--name` alone for a flag.
+
+    :param flag: True if it takes no value
+    :param number: True if the value must be an integer
+    :param short: letter of the short form `-x`; empty for none
+    """
 
     name: str
     flag: bool = False
@@ -54,7 +59,7 @@ class Verb:
 
 
 def flag(name: str) -> Option:
-    """Return an option without a value."""
+    """Return an option `--name` without a value."""
     return Option(name, flag=True)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     """Process basic.consume on a stream; as in RabbitMQ, the flag `exclusive` does not keep other consumers out.
 
+    :param tag: consumer tag, given by the client or generated.
     :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or
         with a prefetch limit for the whole channel.
     """

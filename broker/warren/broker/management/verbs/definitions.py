@@ -1,4 +1,4 @@
-"""Verbs that export and import definitions."""
+"""Implementation of the `warren ctl` commands that export and import definitions."""
 
 from __future__ import annotations
 

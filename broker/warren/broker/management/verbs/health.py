@@ -1,4 +1,4 @@
-"""Verbs that report status and health of the broker."""
+"""Implementation of the `warren ctl` commands that report status and health of the broker."""
 
 from __future__ import annotations
 

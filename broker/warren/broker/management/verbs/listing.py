@@ -1,4 +1,4 @@
-"""Verbs that list queues, exchanges, bindings, consumers, connections and channels.
+"""Implementation of the `warren ctl` commands that list queues, exchanges, bindings, consumers, connections, channels.
 
 A long listing lets the event loop run from time to time; objects that are deleted meanwhile are left out.
 """

@@ -1,4 +1,4 @@
-"""Verbs that act on queues, connections and the broker itself."""
+"""Implementation of the `warren ctl` commands that act on queues, connections and the broker itself."""
 
 from __future__ import annotations
 

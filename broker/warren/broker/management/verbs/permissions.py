@@ -1,4 +1,4 @@
-"""Verbs of permissions and topic permissions."""
+"""Implementation of the `warren ctl` commands for permissions and topic permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that set, clear and list policies and operator policies."""
+"""Implementation of the `warren ctl` commands that set, clear and list policies and operator policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs of runtime parameters: global parameters, and parameters of components."""
+"""Implementation of the `warren ctl` commands for runtime parameters: global ones, and those of components."""
 
 from __future__ import annotations
 

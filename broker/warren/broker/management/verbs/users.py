@@ -1,4 +1,4 @@
-"""Verbs of users and their limits."""
+"""Implementation of the `warren ctl` commands for users and their limits."""
 
 from __future__ import annotations
 

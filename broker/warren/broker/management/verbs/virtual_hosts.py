@@ -1,4 +1,4 @@
-"""Verbs of virtual hosts and their limits."""
+"""Implementation of the `warren ctl` commands for virtual hosts and their limits."""
 
 from __future__ import annotations
 
