@@ -164,7 +164,7 @@ class Immediate:
 
     async def _handle_return(self, body: bytes, delivery: Delivery) -> None:
         """Handle a message in the publisher's own queue: a receipt (the report of a consumer that it has received a
-        message), or a message that expired because no consumer took it."""
+        message), or a message that expired because no consumer took it. The `body` is not read."""
         pending = self._pending.get(delivery.message_id or "")
         if "x-death" not in delivery.headers and DEAD_REASON not in delivery.headers:
             if pending is not None and not pending.done():

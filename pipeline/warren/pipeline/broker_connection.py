@@ -147,6 +147,9 @@ class BrokerConnection:
 
         Other frames that arrive before the reply are dropped, so use it only while nothing else can arrive.
 
+        :param name: name of the method, such as `queue.declare`
+        :param values: all its fields in the order of the specification, reserved ones included
+        :return: fields of the reply
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         :raises OSError: if the connection is lost
         """

@@ -50,7 +50,9 @@ def parse_seconds(name: str, text: str) -> float:
 def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
     """Return the positive number of the option `name`, or the default if the option is not set.
 
+    :param given: options with lower-case names, as Spark passes them
     :param of: the counted unit, for the error
+    :raises PipelineError: if the option is not a positive number
     """
     text = given.get(name.lower())
     if text is None:
@@ -67,7 +69,11 @@ def parse_natural(text: str) -> int | None:
 
 
 def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return the boolean of the option `name`, or the default if the option is not set."""
+    """Return the boolean of the option `name`, or the default if the option is not set.
+
+    :param given: options with lower-case names, as Spark passes them
+    :raises PipelineError: if the option is neither `true` nor `false`
+    """
     text = given.get(name.lower())
     if text is None:
         return default

@@ -77,6 +77,7 @@ def spark_session(name: str, master: str, log: Path, remote: str | None = None) 
     The session is the one that is active in this thread (a notebook, spark-submit), whose settings are restored at the
     end. Otherwise a session is started, and stopped at the end.
 
+    :param name: name of the application, which Spark's own pages show
     :param master: value of spark-submit's `--master`: `local[*]`, `spark://host:7077`, ...
     :param log: file for the output of Spark and its Java process; nothing of it reaches the terminal
     :param remote: Spark Connect server that runs the job instead, `sc://host:15002`
@@ -101,7 +102,12 @@ def spark_session(name: str, master: str, log: Path, remote: str | None = None) 
 
 
 def start_spark(name: str, master: str, log: Path) -> SparkSession:
-    """Start a Spark session in this process, whose output goes to a file."""
+    """Start a Spark session in this process, whose output goes to the file `log`.
+
+    :param name: name of the application
+    :param master: value of spark-submit's `--master`
+    :raises UsageError: if Spark cannot start
+    """
     with quiet_pandas():
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkRuntimeError
@@ -129,7 +135,11 @@ def start_spark(name: str, master: str, log: Path) -> SparkSession:
 
 
 def connect_spark(remote: str) -> SparkSession:
-    """Open a session on a Spark Connect server."""
+    """Open a session on a Spark Connect server.
+
+    :param remote: address of the server, `sc://host:15002`
+    :raises UsageError: if no server answers there
+    """
     with quiet_pandas():
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession

@@ -53,7 +53,12 @@ def make_loader() -> Callable[[str, str, str], Any]:
     """Return a function that loads a class with the metaclass `VersionChecked` on an executor, and checks the version
     there.
 
-    It is a nested function so that cloudpickle sends its code. A module-level function would be sent as a name and
+    The function takes the name of the module, the qualified name of the class and the version of Warren that pickled
+    it, and returns the class. It raises an error named `PipelineError` if another version of Warren is installed on the
+    executor, or the module or class is missing there. A version is not compared if either is empty: Warren then runs
+    from its source folder.
+
+    The function is nested so that cloudpickle sends its code. A module-level function would be sent as a name and
     looked up in Warren, which may be missing on the executor.
     """
 

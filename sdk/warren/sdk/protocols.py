@@ -33,7 +33,7 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` at a Unix time, in seconds; if that is past, soon. Needs a running event loop."""
+        """Call `callback` at the Unix time `when`, in seconds; if that is past, soon. Needs a running event loop."""
         ...
 
     async def sleep(self, seconds: float) -> None:

@@ -173,6 +173,7 @@ class Warren:
         """Let the test's time pass. Delays, TTLs, deadlines and sleeps that end meanwhile do so at their times and in
         order, each with all the work that follows from it.
 
+        :param duration: time to let pass, to which the other parameters (`days` to `milliseconds`) are added.
         :raises Unsettled: if something takes more than `patience` seconds of real time, such as a handler that waits
             for an external service.
         """

@@ -156,8 +156,8 @@ class NameRewriter:
         return field_tables.field_of(self._divided(field.value))
 
     def _divided(self, milliseconds: int) -> int:
-        """Divide a TTL or delay by `scale`, the factor by which the test's time is faster than real time. Round up, so
-        that nothing expires too early."""
+        """Divide a TTL or delay in milliseconds by `scale`, the factor by which the test's time is faster than real
+        time. Round up, so that nothing expires too early."""
         return -int(-milliseconds // self._scale)
 
 

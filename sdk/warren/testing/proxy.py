@@ -27,7 +27,11 @@ PREFACE_BYTES: Final = 8
 class RewritingProxy:
     """Proxy for a live broker: `async with RewritingProxy(url, rewriter) as proxy:`, then connect to `proxy.url`.
 
+    It changes the names of queues and exchanges, and TTLs and delays, in the frames that pass through it. At the end of
+    the block it deletes the queues and exchanges that its clients have declared.
+
     :param target: URL of the broker; with `amqps`, its certificate is verified with the system's authorities.
+    :param rewriter: computes the changed names and times.
     :ivar last_frame_at: time of the last frame that is no heartbeat, in seconds of the event loop's clock.
     """
 

@@ -192,6 +192,7 @@ async def _ready_messages(channel: DataChannel, queue: str) -> int:
 async def count_messages(url: str, queues: Iterable[str]) -> dict[str, int | None]:
     """Return the number of ready messages of each queue, or None for a queue that does not exist.
 
+    :param url: AMQP URL of the broker.
     :raises TransportUnavailable: there is no connection, or it was lost.
     """
     counts: dict[str, int | None] = {}

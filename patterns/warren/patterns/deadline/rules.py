@@ -130,7 +130,11 @@ def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Dea
 
 def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
     """Compute the deadline's record after the broker has confirmed the signal (the message of an expired deadline), so
-    that the signal is not published again."""
+    that the signal is not published again.
+
+    :param now_ms: present time.
+    :param keep_ms: how long the deadline is remembered from its due time or `now_ms` on, whichever is later.
+    """
     held = _read(record, now_ms)
     if held.state is not DeadlineState.EXPIRED:
         return RuleResult(record, None)
@@ -139,7 +143,10 @@ def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[No
 
 def pending_record(due_ms: int, keep_ms: int) -> bytes:
     """Return the stored form of a deadline that was started and not changed since. A caller passes it to the store as
-    the expected record: if that is right, the compare-and-set needs no read before it."""
+    the expected record: if that is right, the compare-and-set needs no read before it.
+
+    :param keep_ms: how long the deadline is remembered after `due_ms`.
+    """
     return record_of(DeadlineRecord(DeadlineState.PENDING, due_ms, None, due_ms + keep_ms))
 
 

@@ -47,7 +47,7 @@ class BinaryDelayQueues:
         """Yield the exchanges, queues and bindings of the strategy. First come the exchange and queue for messages
         whose target no longer exists, and the exchange that routes messages to their targets. Then each power of two of
         the unit, the lowest first, gets a queue that delays messages by that time, and an exchange before it that
-        routes a message into the queue or past it."""
+        routes a message into the queue or past it. All their names begin with `name`."""
         lost = f"{name}.{self._settings_name}.lost"
         yield Exchange(lost, type="fanout")
         yield Queue(lost, dead_letter_exchange=None)

@@ -255,7 +255,7 @@ class Delay:
 
     async def _handle_due(self, body: bytes, delivery: Delivery) -> None:
         """Handle a message that was published with a `cancel_key` and is now due: forward it to its target, or drop it
-        if it was cancelled or replaced.
+        if it was cancelled or replaced. The encoded `body` is not read.
 
         :raises DeadLetter: the message arrived so late that its record may be deleted, so it is unknown whether it was
             cancelled.

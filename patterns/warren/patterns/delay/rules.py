@@ -99,21 +99,30 @@ class DelayRecord:
 
 
 def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Compute the record of a new delayed message. It replaces the record of an earlier message with the
-    same `cancel_key`."""
+    """Compute the record of a new delayed message. It replaces the record of an earlier message with the same
+    `cancel_key`.
+
+    :param now_ms: present time.
+    :param keep_ms: how long the record is kept after the due time.
+    """
     return RuleResult(_write(entry), None, _keep(entry, now_ms, keep_ms))
 
 
 def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
     """Compute the record after the message with the id `token` could not be published: none, or the present one if it
-    belongs to another message that has replaced this one."""
+    belongs to another message that has replaced this one. The latter is then kept for `keep_ms`; `now_ms` is not
+    used."""
     held = read(record)
     return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
 
 def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Cancellation]:
     """Compute the record of a delayed message after its cancellation: marked as cancelled, unless the message has been
-    forwarded to its target. The result's `answer` is the outcome."""
+    forwarded to its target. The result's `answer` is the outcome.
+
+    :param now_ms: present time.
+    :param keep_ms: how long the record is kept after the due time.
+    """
     held = read(record)
     if held is None:
         return RuleResult(record, Cancellation.UNKNOWN)

@@ -36,6 +36,7 @@ class DelayStrategy(Protocol):
         """Return the exchanges, queues and bindings that lead delayed messages to this exchange and routing key, or,
         with `exchange=""`, to the queue `key`.
 
+        :param name: name of the `Delay`, with which the names of the strategy's exchanges and queues begin.
         :raises ConfigError: messages to this address cannot be delayed.
         """
         ...

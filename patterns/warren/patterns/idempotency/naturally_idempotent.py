@@ -21,7 +21,7 @@ class _NaturallyIdempotent:
         """Do nothing when the App registers the handler: neither a store nor a clock is needed."""
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run the handler without any protection."""
+        """Run the handler without any protection, and return its encoded result; message and delivery are not used."""
         return await handler()
 
     async def on_stop(self) -> None:

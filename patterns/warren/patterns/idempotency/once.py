@@ -198,7 +198,12 @@ class Once:
 
     async def _finish(self, key: str, claimed: Claimed, result: bytes) -> None:
         """Store the handler's result. Retry while the store fails, then give up without an error, because an error
-        would certainly make the handler run again."""
+        would certainly make the handler run again.
+
+        :param key: key of the record in the store.
+        :param claimed: the claim under which the handler ran.
+        :param result: result of the handler, encoded as JSON.
+        """
 
         def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)

@@ -68,6 +68,8 @@ def claim(
     result (`Done`).
 
     An `owner` that asks again, because the store's answer was lost, gets the same claim.
+
+    :param now_ms: present time; a new claim lasts until `lease_ms` after it.
     """
     held = _read(record)
     if held is not None and held.until_ms > now_ms:
@@ -97,7 +99,10 @@ def finish(
     record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int
 ) -> RuleResult[bool]:
     """Compute the record with the handler's result in place of its claim. The result's `answer` is False if another
-    worker has taken the claim over; the record is not changed then, because that worker's result counts."""
+    worker has taken the claim over; the record is not changed then, because that worker's result counts.
+
+    :param now_ms: present time; the result is kept until `keep_ms` after it.
+    """
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
     held = _read(record)
     if held is not None and held.state is _State.DONE:

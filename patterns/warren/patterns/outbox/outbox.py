@@ -145,6 +145,8 @@ class Outbox:
             @outbox.publishes
             async def place(command: PlaceOrder) -> OrderPlaced: ...
 
+        :param function: the handler; it returns a message, several, or None for none.
+        :return: a handler that returns None.
         :raises ConfigError: the handler runs without `TransactionalOnce`.
         """
 

@@ -46,6 +46,9 @@ class OutboxTables:
     ) -> None:
         """Insert a message in the caller's transaction.
 
+        :param ordered_by: ordering key, for which the relay publishes messages in the order of `add`; None for no
+            order.
+        :param now_ms: present time in milliseconds since the epoch, stored with the message.
         :raises ConfigError: JSON cannot represent a header.
         """
         try:
@@ -175,7 +178,10 @@ def _database_time_ms(session: AsyncSession) -> ColumnElement[int]:
 
 def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
     """Return a query with the values as its rows, for use with `IN`. All values are passed as one array (PostgreSQL) or
-    JSON text (SQLite), because both databases limit the number of parameters of a statement."""
+    JSON text (SQLite), because both databases limit the number of parameters of a statement.
+
+    :param column: column with which the values are compared; its type is the element type of the array.
+    """
     from sqlalchemy import ARRAY, func, literal, select
 
     if session.get_bind().dialect.name == "sqlite":

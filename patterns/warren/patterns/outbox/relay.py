@@ -156,7 +156,11 @@ class Relay:
 
     async def _publish(self, app: App, rows: list[OutboxRow]) -> None:
         """Publish messages in rounds: first the oldest message of each ordering key and all messages without one, then
-        the second of each key, and so on."""
+        the second of each key, and so on.
+
+        :param rows: messages in the order in which they were added.
+        :raises TransportUnavailable: the connection was lost; the messages without a confirm stay in the table.
+        """
         rounds: list[list[OutboxRow]] = []
         seen: dict[str, int] = {}
         for row in rows:
@@ -195,6 +199,8 @@ class Relay:
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> bool:
         """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
 
+        :param problem: error with which the broker refused it, for the log.
+        :param now: present time in seconds, by the App's clock.
         :return: False if `MAX_RETRY_TIMES` messages have a scheduled retry already. The message is then skipped, and
             read again after all later ones.
         """
@@ -225,7 +231,8 @@ class Relay:
 
 
 async def _publish_and_confirm(app: App, rows: list[OutboxRow]) -> list[WarrenError | None]:
-    """Publish the messages concurrently. Return for each of them the error, or None if the broker has confirmed it."""
+    """Publish the messages of `rows` concurrently. Return for each of them, in the same order, the error, or None if
+    the broker has confirmed it."""
     sent: list[asyncio.Future[None] | WarrenError] = []
     try:
         for row in rows:

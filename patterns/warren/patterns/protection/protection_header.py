@@ -85,7 +85,10 @@ def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> Non
 
 def check_age(header: ProtectionHeader, max_age: timedelta | None, now: float) -> None:
     """Raise `DeadLetter` if the message is older than `max_age`, or its time is further than `max_age` in the
-    future."""
+    future. With None the age is not limited.
+
+    :param now: Unix time in seconds.
+    """
     if max_age is not None and abs(now - header.at_ms / 1000) > max_age.total_seconds():
         raise DeadLetter(
             f"it was protected at {header.at_ms} ms, which differs from now by more than {max_age}"

@@ -28,17 +28,21 @@ class RateLimiter(Protocol):
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
         then.
 
+        :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.
         :raises RateLimitExceeded: the tokens become available only later; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
+        :raises ConfigError: `cost` is below 1 or above the burst.
         """
         ...
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = ...) -> None:
         """Reserve `cost` tokens and wait until they are available.
 
-        :param within: longest wait; by default there is no limit.
+        :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.
+        :param within: longest wait; by default 365 days.
         :raises RateLimitExceeded: the wait would be longer than `within`; none is reserved.
         :raises StoreUnavailable: it is unknown whether the tokens were reserved.
+        :raises ConfigError: `cost` is below 1 or above the burst.
         """
         ...
 

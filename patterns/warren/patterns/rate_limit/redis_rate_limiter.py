@@ -52,8 +52,10 @@ class RedisRateLimiter:
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
         then.
 
+        :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.
         :raises RateLimitExceeded: the tokens become available only later; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
+        :raises ConfigError: `cost` is below 1 or above the burst.
         """
         self._rate.check_cost(cost)
         rate = self._rate
@@ -73,8 +75,11 @@ class RedisRateLimiter:
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
         """Reserve `cost` tokens and wait until they are available.
 
+        :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.
+        :param within: longest wait; by default 365 days.
         :raises RateLimitExceeded: the wait would be longer than `within`; none is reserved.
         :raises StoreUnavailable: it is unknown whether they were reserved.
+        :raises ConfigError: `cost` is below 1 or above the burst.
         """
         await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
 

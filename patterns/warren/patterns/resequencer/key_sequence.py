@@ -37,7 +37,11 @@ class KeySequence:
     def wait(self, number: int, now: float) -> asyncio.Future[bool]:
         """Register a message that waits for its turn, and return a future for the end of its wait. The result is True
         if the message may be handled, or was handled or skipped before. It is False if the message lost its place in
-        memory (was evicted), and must be delayed in the broker."""
+        memory (was evicted), and must be delayed in the broker.
+
+        :param number: number of the message in the sequence.
+        :param now: present time in seconds, by the App's clock.
+        """
         if not self._waiting:
             self.last_progress = now
         ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -47,6 +51,7 @@ class KeySequence:
     def remove(self, number: int, ready: asyncio.Future[bool]) -> None:
         """Remove a message from the waiting ones at the end of its wait.
 
+        :param number: number of the message.
         :param ready: future that `wait` returned for it.
         """
         waiters = self._waiting[number]
@@ -74,7 +79,10 @@ class KeySequence:
 
     def is_stalled(self, gap: float, now: float) -> bool:
         """Return whether messages wait for a missing number, none of the key's messages is being handled, and the next
-        number has not changed for `gap` seconds."""
+        number has not changed for `gap` seconds.
+
+        :param now: present time in seconds, by the App's clock.
+        """
         return (
             now - self.last_progress >= gap
             and not self.is_handling

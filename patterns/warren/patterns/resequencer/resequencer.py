@@ -183,7 +183,11 @@ class Resequencer:
         await self._store.close()
 
     def _source(self, message: Any) -> Queue | None:
-        """Return the queue to pass to `app.handle`; None for a Command, which names its queue itself."""
+        """Return the queue to pass to `app.handle`; None for a Command, which names its queue itself.
+
+        :param message: type of the messages that the handler takes.
+        :raises ConfigError: the Command has another queue than the resequencer.
+        """
         if not (isinstance(message, type) and issubclass(message, Command)):
             return self.queue
         if message.queue_value != self.queue:
@@ -275,6 +279,7 @@ class Resequencer:
         """Wait until the message with this number may be handled, or was handled or skipped meanwhile. If `gap_timeout`
         passes without progress for the key, skip the missing numbers.
 
+        :param sequence: state of the key `key` in this process.
         :return: False if the wait ended early, because a message with a lower number needed the place in memory, the
             App closes, or the connection was lost. The message must not be handled then.
         """
@@ -347,7 +352,11 @@ class Resequencer:
 
     async def _reload(self, sequence: KeySequence, key: str) -> None:
         """Read the next number of the key from the store, because another process may have handled further messages
-        meanwhile. If it is higher than the one in memory, continue with it."""
+        meanwhile. If it is higher than the one in memory, continue with it.
+
+        :param sequence: state of the key `key` in this process, which is changed.
+        :raises StoreUnavailable: the store did not answer.
+        """
         held = read(await self._decide(key, lambda record: RuleResult(record, record)))
         if not sequence.is_loaded:
             sequence.start_is_unknown, sequence.is_loaded = (

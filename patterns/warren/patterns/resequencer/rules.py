@@ -37,7 +37,10 @@ class Position:
 
 def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleResult[bytes | None]:
     """Compute the record with `position`, unless the present record has a higher next number, which another process has
-    stored. The result's `answer` is the encoded record after that."""
+    stored. The result's `answer` is the encoded record after that.
+
+    :param keep_ms: how long the key is remembered after this change.
+    """
     held = read(record)
     if held is not None and held.next_number > position.next_number:
         return RuleResult(record, record)

@@ -239,7 +239,10 @@ class RoutingSlips:
         await self._go_forward(executed)
 
     async def _fail(self, slip: RoutingSlip, step: Message, reason: str) -> None:
-        """Record in the slip that the step failed, and begin to compensate the executed steps."""
+        """Record in the slip that the step failed, and begin to compensate the executed steps.
+
+        :param reason: text of the failure, for people; cut to `MAX_REASON` characters.
+        """
         log.warning(
             "event=routing_slip.step_failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason
         )

@@ -87,6 +87,8 @@ class SagaHistory:
 async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> SagaHistory | None:
     """Return the history of the saga with this key; None if it was never started, or was forgotten after `keep`.
 
+    :param name: name of the kind of saga, `Saga(name)`.
+    :param now_ms: present time in milliseconds since the epoch; decides whether `keep` is over.
     :raises StoreUnavailable: the store did not answer.
     """
     held = await store.compare_and_set(record_key("saga", name, key), None, None, keep_ms=1)
@@ -98,6 +100,7 @@ async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> Asyn
     """Yield the histories of all sagas called `name`, in no order. Sagas with long keys are missing, because the store
     has only a digest of such a key.
 
+    :param now_ms: present time in milliseconds since the epoch; sagas whose `keep` is over are left out.
     :raises StoreUnavailable: the store did not answer.
     """
     prefix = record_key("saga", name, "")

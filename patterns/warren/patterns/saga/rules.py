@@ -176,6 +176,7 @@ class SagaRules:
         :param kind: wire type of the message (property `type`).
         :param start: returns the first transition of a new saga; None if the message does not start one.
         :param apply: returns the transition for the message in the saga's present state, or None if there is none.
+        :param now_ms: present time in milliseconds since the epoch.
         """
         held = read(record, now_ms)
         if held is None:
@@ -210,6 +211,7 @@ class SagaRules:
         :param entry: number of the state entry in which the timeout was created.
         :param started_by: id of the message that started the saga for which the timeout was created.
         :param apply: returns the transition for the timeout in the saga's present state, or None if there is none.
+        :param now_ms: present time in milliseconds since the epoch.
         """
         held = read(record, now_ms)
         if held is None:
@@ -225,6 +227,7 @@ class SagaRules:
         """Compute the saga's record without the pending messages that the broker has confirmed.
 
         :param published: ids of the confirmed messages.
+        :param now_ms: present time in milliseconds since the epoch.
         """
         held = read(record, now_ms)
         if held is None:
@@ -348,7 +351,8 @@ def _next_compensations(held: SagaInstance) -> tuple[SagaInstance, str, list[tup
 
 
 def read(record: bytes | None, now_ms: int) -> SagaInstance | None:
-    """Decode a saga from its record; None if there is no record, or the saga ended and was kept long enough."""
+    """Decode a saga from its record; None if there is no record, or the saga ended and was kept long enough: its
+    `keep_until_ms` is not after `now_ms`."""
     if record is None:
         return None
     stored: dict[str, Any] = json.loads(record)

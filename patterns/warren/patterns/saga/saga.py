@@ -260,8 +260,8 @@ class Saga(Generic[Data]):
             raise ConfigError(f"saga {self.name} receives two classes with the type {message.wire_type!r}")
 
     async def history(self, key: str) -> SagaHistory | None:
-        """Return the saga's state and its past transitions, for example to print them; None if the saga was never
-        started, or was forgotten after `keep`.
+        """Return the state and the past transitions of the saga with this key, for example to print them; None if the
+        saga was never started, or was forgotten after `keep`.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -358,9 +358,14 @@ class Saga(Generic[Data]):
             await self._unexpected(key, result.instance, message, delivery)
 
     async def _publish_pending(self, key: str, held: SagaInstance) -> None:
-        """Publish the messages that are saved with the saga's state, in order, and record which ones the broker has
-        confirmed. Timeouts are published first, because the publish of another message may fail, for example if its
-        queue is full."""
+        """Publish the messages that are saved with the state of the saga `key`, in order, and record which ones the
+        broker has confirmed. Timeouts are published first, because the publish of another message may fail, for example
+        if its queue is full.
+
+        :param held: stored state of the saga.
+        :raises WarrenError: a message could not be published, or the store did not answer; the next attempt publishes
+            again what is not recorded as confirmed.
+        """
         if not held.pending:
             return
         app = self._included()
@@ -385,7 +390,12 @@ class Saga(Generic[Data]):
 
     def _rebuild(self, key: str, held: SagaInstance, pending: PendingMessage) -> tuple[Message, str | None]:
         """Return the message object for a pending message of the saga's record, and the name of the queue to publish it
-        to: the wait queue of a timeout, or None if the message's class determines the address."""
+        to: the wait queue of a timeout, or None if the message's class determines the address.
+
+        :param key: key of the saga, which the message of a timeout contains.
+        :param held: stored state of the saga.
+        :raises ConfigError: the type of the message is no longer in `sends`.
+        """
         if pending.entry is not None:
             due = self._due.wire_key or ""
             after = self._timeouts_ms.get(pending.body, 1) * MILLISECOND

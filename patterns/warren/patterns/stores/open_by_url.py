@@ -38,7 +38,11 @@ def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
 @asynccontextmanager
 async def open_store_from_url(address: str, prefix: str) -> AsyncIterator[ListingStore]:
     """Open the store at `address` (a URL of Redis or PostgreSQL, or an existing SQLite file), and close it at the
-    end of the block."""
+    end of the block.
+
+    :param prefix: prefix of all keys in Redis; not used by the other stores.
+    :raises UsageError: the address is neither such a URL nor an existing SQLite file.
+    """
     store = store_from_url(address, prefix=prefix)
     try:
         yield store

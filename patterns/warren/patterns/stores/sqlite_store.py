@@ -184,7 +184,10 @@ def _sweep(database: sqlite3.Connection, now: float) -> int:
 
 def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable) -> None:
     """Set the results of a batch on the futures of the waiting tasks, with one `call_soon_threadsafe` per event loop:
-    one call per request would take longer than the changes in the database."""
+    one call per request would take longer than the changes in the database.
+
+    :param answers: one result for each request of the batch, or the error that all of them get.
+    """
     by_loop: dict[
         asyncio.AbstractEventLoop, list[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]
     ] = {}

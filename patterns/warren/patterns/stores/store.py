@@ -151,6 +151,7 @@ async def apply_rule_with_retry(
 
     The rule is called again for each attempt, so it should read the clock itself.
 
+    :param guess: record that the caller expects; if it is right, no read is needed. None for no record.
     :raises StoreUnavailable: the store did not answer within `patience`.
     """
     give_up = clock.now() + patience

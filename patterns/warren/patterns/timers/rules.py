@@ -93,6 +93,8 @@ def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
 
     The answer is False if a timer with the same definition is waiting, which then continues, or has been
     fired recently.
+
+    :param now_ms: present time; decides only how long the store keeps the record.
     """
     held = _read_any(record)
     if held is not None and held.token == timer.token:
@@ -147,6 +149,7 @@ def begin_firing(
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
     """Compute the timer's record after its message was published: waiting for its next time, or fired if there is none.
 
+    :param now_ms: present time; times before it are skipped.
     :return: the result's `answer` is the stored timer, waiting for its next time, or None if it was cancelled or has no
         further time. If the record was changed meanwhile, for example by a new timer with the same name, it is left as
         it is, and its timer is the answer.

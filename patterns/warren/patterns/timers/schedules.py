@@ -104,8 +104,10 @@ def spec_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None:
-    """Return the first time of a stored schedule after `after_ms`; None if there is none.
+    """Return the first time of a stored schedule after `after_ms`, in milliseconds since the epoch; None if there is
+    none.
 
+    :param spec: `{"at_ms": ...}` for a date, `{"every_ms": ...}` for an interval, or `{"cron": ..., "zone": ...}`.
     :param anchor_ms: time from which the intervals of an `IntervalSchedule` count.
     """
     if "at_ms" in spec:
@@ -118,7 +120,10 @@ def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | N
 
 
 def description(spec: dict[str, Any]) -> str:
-    """Return a description of the stored schedule for people, such as `every 0:05:00`."""
+    """Return a description of the stored schedule for people, such as `every 0:05:00`.
+
+    :param spec: `{"at_ms": ...}` for a date, `{"every_ms": ...}` for an interval, or `{"cron": ..., "zone": ...}`.
+    """
     if "at_ms" in spec:
         return "once"
     if "every_ms" in spec:

@@ -187,7 +187,7 @@ class Timers:
         return done
 
     async def cancel(self, name: str) -> bool:
-        """Cancel a timer, and return whether it was cancelled.
+        """Cancel the timer with this name, and return whether it was cancelled.
 
         :return: True if no message will be published for times that are still to come. False if there is no such timer,
             or its only time has come.

@@ -45,8 +45,8 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def write_and_reload(frame: DataFrame, path: str) -> DataFrame:
-    """Write a frame to Parquet files, and return a frame that reads these files, so that the broker is read
-    only once.
+    """Write a frame to Parquet files in the folder `path`, replacing its content, and return a frame that reads these
+    files, so that the broker is read only once.
     """
     frame.write.mode("overwrite").parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)

@@ -201,7 +201,10 @@ class ProgressReporter:
         self._last: dict[str, tuple[int, str]] = {}
 
     def report_new_batches(self, queries: Mapping[str, StreamingQuery]) -> bool:
-        """Report the micro-batches since the last call; return whether one of them wrote something."""
+        """Report the micro-batches since the last call; return whether one of them wrote something.
+
+        :param queries: queries by the name that the report gives them
+        """
         changed = False
         for name, query in queries.items():
             last, former = query.lastProgress, self._last.get(name, (-1, ""))
@@ -238,8 +241,10 @@ def source_backlog(batch: Any) -> int:
 
 
 def parse_offsets(value: Any) -> dict[str, int]:
-    """Return the offset in a query's progress as integers by stream; Spark reports it as JSON text or already
-    parsed.
+    """Return the integers in an offset of a query's progress, by name: an offset for each stream, or the `position` in
+    a spool.
+
+    :param value: offset as Spark reports it: JSON text, already parsed, or None
     """
     found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}

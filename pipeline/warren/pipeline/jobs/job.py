@@ -109,7 +109,10 @@ class Job(Protocol):
         """
 
     def page(self, summary: Any, run: Run, /) -> str:
-        """Return the job's report as one self-contained HTML page."""
+        """Return the job's report as one self-contained HTML page.
+
+        :param summary: result of `summarise`
+        """
 
     def show(self, summary: Any, console: Console, /) -> None:
         """Print the most important numbers of the summary to a terminal."""

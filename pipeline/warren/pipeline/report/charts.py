@@ -119,6 +119,7 @@ def section_foot(note: str) -> str:
 def time_chart_svg(data: Chart, width: int, name: str) -> str:
     """Return the SVG of a chart over time: value axis on the left, time axis below.
 
+    :param width: width in SVG units, `BROAD` or `NARROW`; it also decides the height
     :param name: prefix for element ids, unique on the page
     """
     height, below, top = (280, 26, 14) if width == BROAD else (220, 26, 14)
@@ -208,7 +209,14 @@ def polyline(series: Series, first: float, step: float, y: Callable[[float], flo
 
 
 def labels(words: Sequence[str], left: float, step: float, width: int, height: int) -> list[str]:
-    """Return the SVG of as many evenly spaced time labels as fit; the first and the last stay inside the drawing."""
+    """Return the SVG of as many evenly spaced time labels as fit; the first and the last stay inside the drawing.
+
+    :param words: label of each step of time
+    :param left: x coordinate at which the first step begins
+    :param step: width of a step in SVG units
+    :param width: width of the drawing
+    :param height: height of the drawing, at whose lower edge the labels are
+    """
     if not words:
         return []
     longest = max(len(word) for word in words) * LETTER + 28
@@ -225,7 +233,11 @@ def labels(words: Sequence[str], left: float, step: float, width: int, height: i
 
 
 def ranking_svg(data: Ranking, width: int, name: str) -> str:
-    """Return the SVG of a ranking, with each label above its bar."""
+    """Return the SVG of a ranking, with each label above its bar.
+
+    :param width: width in SVG units, `WIDE` or `NARROW`
+    :param name: prefix for element ids, unique on the page
+    """
     largest = max((sum(part.value for part in row.parts) for row in data.rows), default=0) or 1
     numbers = max((len(row.number) for row in data.rows), default=0) * LETTER + 10
     room, drawn, top = width - numbers, list[str](), 0.0
@@ -258,6 +270,8 @@ def shorten_middle(name: str, room: int) -> str:
 def svg(title: str, description: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
     """Return an SVG element with its content, and a title and description for screen readers.
 
+    :param width: width in SVG units, as `height`; the style sheet shows the SVG with `NARROW` on phones, others on
+        desktops
     :param name: prefix for element ids, unique on the page
     :param drawn: SVG elements that make up the content
     """

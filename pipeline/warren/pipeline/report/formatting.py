@@ -24,7 +24,8 @@ AnyBucket = TypeVar("AnyBucket", bound=Bucket)
 
 
 def percent(count: int, total: int) -> str:
-    """Format a share of a total with one decimal. Only zero is shown as 0 %, and only the whole total as 100 %."""
+    """Format the share of `count` in `total` with one decimal. Only zero is shown as 0 %, and only the whole total as
+    100 %."""
     if not total or count in (0, total):
         return "100 %" if count else "0 %"
     return f"{min(max(100 * count / total, 0.1), 99.9):.1f} %"

@@ -87,6 +87,7 @@ def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], 
     """Return the whole HTML page of a report.
 
     :param title: text, as `lead` (introduction) and `foot` (lines of the footer)
+    :param tiles: important numbers, shown below the introduction
     :param sections: HTML made by the functions of this module and of `charts`
     """
     cards = "".join(
@@ -129,8 +130,9 @@ def figure(figure_data: Figure, name: str) -> str:
 
 
 def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
-    """Return an HTML section with a list of sentences, such as problems, or that there are none.
+    """Return an HTML section with a title and a list of sentences, such as problems, or that there are none.
 
+    :param title: text, as each of the `lines`
     :param tone: colour of the section: good, late, off, warn or plain
     """
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
@@ -151,13 +153,14 @@ def table(figure_data: Table) -> str:
 
 
 def keep_unit_with_number(cell: str) -> str:
-    """Join a number and its unit with a non-breaking space: `1 h 8 min` may wrap only after `h`."""
+    """Join each number and its unit in a table cell with a non-breaking space: `1 h 8 min` may wrap only after `h`."""
     return re.sub(r"(?<=\d) (?=[a-zµ%])", "\u00a0", cell)
 
 
 def bars_svg(figure_data: Figure, width: int, name: str) -> str:
     """Return the SVG of a bar chart: labels on the left, bars from a common line, notes at their ends.
 
+    :param width: width in SVG units, `WIDE` or `NARROW`
     :param name: prefix for element ids, unique on the page
     """
     rows = [row for row in figure_data.rows if isinstance(row, BarRow)]
@@ -198,6 +201,7 @@ def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -
     :param left: x coordinate at which the bar begins
     :param top: y coordinate of the row
     :param scale: SVG units for each unit of a bar's value
+    :param height: height of the row, of which the bar leaves 14 units free
     """
     middle = top + height / 2 + 5
     emphasised = " strong" if row.emphasised else ""

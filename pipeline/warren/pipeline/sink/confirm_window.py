@@ -92,6 +92,9 @@ class ConfirmWindow:
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         """Store a returned message (`basic.return`); no other messages arrive on this channel, because it consumes
         nothing.
+
+        :param method: payload of the method frame, which has the reason of the return
+        :param header: not used, nor is `body`
         """
         self.returned = decode_return(method)
 

@@ -107,7 +107,11 @@ class FrameEncoder:
         return encoded
 
     def _publish_methods(self, columns: Columns, count: int) -> list[bytes]:
-        """Return the encoded `basic.publish` method of each row."""
+        """Return the encoded `basic.publish` method of each row.
+
+        :param count: number of rows
+        :raises PipelineError: if a row has no exchange, or a name is too long
+        """
         exchanges = constant_or_column(self._target.exchange, columns, "exchange", count)
         keys = constant_or_column(self._target.routing_key, columns, "routing_key", count)
         cached = self._methods
@@ -142,8 +146,11 @@ class FrameEncoder:
         """Return the message id of each row: the value of the column `message_id`, or an id derived from the rest of
         the message.
 
+        :param publishes: encoded `basic.publish` methods
+        :param flags: property flags
         :param before: encoded properties that precede the message id in the header
         :param after: encoded properties that follow it
+        :raises PipelineError: if an id is longer than 255 bytes
         """
         column = columns.get("message_id")
         given = cells(column) if column is not None else None
@@ -211,6 +218,7 @@ def encode_properties(names: Mapping[str, int], columns: Columns, count: int) ->
 def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
     """Encode one property of each row as it appears in the content header; return None if no row has it.
 
+    :param name: name of the property, and of its column
     :param count: number of rows
     """
     if name == "headers":
@@ -266,6 +274,7 @@ def check_short(name: str, value: bytes) -> None:
 def encode_octets(name: str, column: Any) -> Cells:
     """Encode a column of integers, `delivery_mode` or `priority`, as one byte each.
 
+    :param name: name of the column, which decides the range
     :raises PipelineError: if a value is out of range
     """
     allowed = _RANGES[name]

@@ -37,7 +37,14 @@ def header_tables(texts: Any, raws: Any) -> Cells:
 
 
 def encode_pairs(texts: Any) -> list[list[bytes] | None]:
-    """Return the encoded headers of each row: each value as a long string, or as void if it is null."""
+    """Return for each row its encoded headers, name and value of one header in each bytes object; None if the map is
+    null.
+
+    A value is encoded as a long string, or as void if it is null.
+
+    :param texts: Arrow column of map<string,string>
+    :raises PipelineError: if a name is longer than 255 bytes
+    """
     encoded = []
     for name, value in zip(cells(texts.keys), cells(texts.items), strict=True):
         assert name is not None

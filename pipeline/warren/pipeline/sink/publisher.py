@@ -113,7 +113,11 @@ class Publisher:
             self._check_timeout()
 
     def _receive(self, wait: float) -> bool:
-        """Receive and process frames; return whether any arrived."""
+        """Receive and process frames; return whether any arrived.
+
+        :param wait: longest wait in seconds
+        :raises PipelineError: if a message was returned as unroutable, or the broker sent invalid data
+        """
         data = self._connection.receive(wait)
         if not data:
             return False

@@ -108,6 +108,9 @@ class BlockingConsumer:
 
         All deliveries that the broker sent before the reply have been received when it returns.
 
+        :param name: name of the method, such as `basic.cancel`
+        :param values: all its fields in the order of the specification, reserved ones included
+        :return: fields of the reply
         :raises TimeoutError: if there is no reply within the connection's timeout
         """
         self._answers.clear()

@@ -47,7 +47,7 @@ def json_type(model: type[BaseModel]) -> DataType:
 
 
 def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
-    """Return the Spark type for a Python type annotation.
+    """Return the Spark type for the Python type annotation `kind`; string for a type without an equivalent.
 
     :param enclosing: models that contain this annotation, to detect a model that contains itself
     """
@@ -71,7 +71,7 @@ def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
 
 
 def unwrap_annotations(kind: Any) -> Any:
-    """Return the type inside `Annotated`, `NewType` and type aliases."""
+    """Return the type annotation `kind` without the `Annotated`, `NewType` and type aliases around it."""
     while True:
         if typing.get_origin(kind) is Annotated:
             kind = typing.get_args(kind)[0]
@@ -84,7 +84,7 @@ def unwrap_annotations(kind: Any) -> Any:
 
 
 def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
-    """Return the Spark type that several annotations share, such as those of a union; string if their types differ.
+    """Return the Spark type that the annotations `kinds` share, such as those of a union; string if their types differ.
 
     :param enclosing: models that contain the annotations, to detect a model that contains itself
     """
@@ -132,6 +132,7 @@ def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type
 def struct_type(model: type[BaseModel], enclosing: tuple[type, ...]) -> DataType:
     """Return the Spark struct for a model, or the type for the root of a `RootModel`.
 
+    :param enclosing: models that contain this one
     :raises PipelineError: if the model contains itself
     """
     from pydantic import RootModel

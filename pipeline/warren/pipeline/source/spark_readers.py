@@ -129,7 +129,10 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: a stream keeps its messages after they are read."""
+        """Do nothing: a stream keeps its messages after they are read.
+
+        :param end: offsets, by stream, before which Spark has processed all messages
+        """
 
     def stop(self) -> None:
         for tracker in self._trackers.values():

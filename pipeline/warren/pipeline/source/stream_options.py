@@ -150,8 +150,8 @@ class StreamOptions:
             return dict(zip(self.streams, pool.map(lookup, self.streams), strict=True))
 
     def tasks(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Divide a range of offsets into ranges of about equal length, one for each task. Return the first and the
-        exclusive last offset of each.
+        """Divide the offsets from `start` to before `stop` into ranges of about equal length, one for each task. Return
+        the first and the exclusive last offset of each.
         """
         length = max(stop - start, 0)
         count_of_tasks = -(-length // self.per_task)
@@ -183,6 +183,9 @@ def parse_stream_names(given: Mapping[str, str]) -> list[str]:
     """Return the names in the option `stream` or `streams`: separated by commas, or a JSON array.
 
     The JSON form is for names that contain commas.
+
+    :param given: options with lower-case names, as Spark passes them
+    :raises PipelineError: if no stream is named, a name is empty or repeated, or both options are set
     """
     if "stream" in given and "streams" in given:
         raise PipelineError("stream and streams are both given: set only one of them")
@@ -200,7 +203,11 @@ def parse_stream_names(given: Mapping[str, str]) -> list[str]:
 
 
 def parse_json_names(text: str) -> list[str]:
-    """Return the stream names in a JSON array."""
+    """Return the stream names in a JSON array.
+
+    :param text: value of the option `stream` or `streams`
+    :raises PipelineError: if it is not a JSON array of at least one name
+    """
     try:
         names = json.loads(text)
     except (ValueError, RecursionError):
@@ -245,6 +252,11 @@ def parse_bounds(
 def parse_bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
     """Parse the value of an offset option for one stream: an offset, or one of `names`, of which the first is the
     default.
+
+    :param option: name of the option, for the error
+    :param text: value of the option; None if it is not set
+    :return: one of `names`, or the offset
+    :raises PipelineError: if it is neither
     """
     if text is None or text in names:
         return text or names[0]
@@ -258,6 +270,9 @@ def parse_tolerance(text: str | None) -> float | None:
     """Parse the option `timestampTolerance`: seconds, or None if it is not set.
 
     A negative tolerance is refused, because it would drop messages that match a filter.
+
+    :param text: value of the option
+    :raises PipelineError: if it is not a number from 0 to `MAX_TOLERANCE`
     """
     if text is None:
         return None

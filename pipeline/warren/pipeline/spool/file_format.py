@@ -57,7 +57,7 @@ class TornChunk(Exception):
 
 
 def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
-    """Encode messages as a chunk, the unit in which a spool's file is written and synced.
+    """Encode consecutive messages as a chunk, the unit in which a spool's file is written and synced.
 
     :param first: position of the first message: its number since the spool was created
     """

@@ -49,7 +49,8 @@ class SpoolFolder:
         os.close(self._lock)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file of the folder so that after a crash it has either the old or the new content."""
+        """Write `data` to the file `name` of the folder so that after a crash it has either the old or the new
+        content."""
         beside = self.path / f"{name}.new"
         with beside.open("wb") as file:
             file.write(data)

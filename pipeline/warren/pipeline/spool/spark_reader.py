@@ -206,6 +206,7 @@ def to_record_batch(
     :param deliveries: parser that holds the messages
     :param possible_duplicate: a byte for each message, 1 if it may be a duplicate
     :param next_position: position after the last message
+    :param queue: name of the queue, for the column with it
     :param file_range: range whose positions from `start` to before `stop` are kept
     """
     messages = deliveries.take()

@@ -216,7 +216,11 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _parse(self, data: bytes) -> None:
-        """Parse received bytes: add deliveries to the pending messages, and process other frames."""
+        """Parse received bytes: add deliveries to the pending messages, and process other frames.
+
+        :param data: bytes as they were received, which may end in the middle of a frame
+        :raises PipelineError: if they are not AMQP 0-9-1
+        """
         try:
             other_frames = self._scanner.feed(data)
         except (StreamError, ValueError) as error:

@@ -380,6 +380,7 @@ class App:
         expiration, the user id, and the headers `CC`, `BCC` and `x-death` (and others in which a broker records
         dead-lettering). Acknowledge the delivery after this call, so that a failure in between cannot lose the message.
 
+        :param exchange: exchange to publish to, with the routing key `key`; empty for the queue `key`.
         :param headers: headers to set on the copy; a value of None removes the header.
         :param timeout: seconds.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see these classes.
@@ -404,6 +405,7 @@ class App:
         """Send a request and return its reply; the request expires when the timeout ends.
 
         :param timeout: seconds.
+        :param message_id: id of the request; by default a new UUID version 7.
         :raises RemoteError: the server replied with an error.
         :raises NoServer: its queue does not exist.
         :raises CallTimeout: no reply in time.

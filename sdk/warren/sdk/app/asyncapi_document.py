@@ -31,6 +31,7 @@ def asyncapi_document(app: App, *, title: str, version: str, description: str = 
 
     :param title: title of the application.
     :param version: version of the application, not of AsyncAPI.
+    :param description: text about the application.
     """
     return _Document(app).made(title, version, description)
 
@@ -175,6 +176,7 @@ class _Document:
     def _message(self, kind: Any, name: str = "") -> str:
         """Return the key of a message class in `components/messages`; add the message on its first use.
 
+        :param kind: a message class, or any type that pydantic can validate.
         :param name: name of the message if the class has no suitable one, such as the reply type of a request.
         """
         title = name or _plain(kind)
@@ -263,8 +265,8 @@ def _described(function: Any) -> dict[str, str]:
 
 
 def _own_doc(kind: Any) -> str:
-    """Return the docstring of the class itself; empty if it has
-    none, because an inherited one describes a base class of the SDK.
+    """Return the docstring of the message class itself; empty if it has none, because an inherited one describes a base
+    class of the SDK.
     """
     doc = vars(kind).get("__doc__") if isinstance(kind, type) and issubclass(kind, Message) else None
     return inspect.cleandoc(doc) if doc else ""

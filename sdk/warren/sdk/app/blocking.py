@@ -145,7 +145,7 @@ class Sync:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, Content]) -> Content:
-        """Run a coroutine on the App's loop and wait for its result."""
+        """Run a coroutine on the App's loop, wait for its end, and return its result or raise its error."""
         try:
             loop = self._ready()
         except BaseException:

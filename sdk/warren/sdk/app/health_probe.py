@@ -67,6 +67,7 @@ class ProbeServer:
     async def open(self, host: str, port: int) -> int:
         """Listen on `port`, or on any free port if it is 0; return the number of the port.
 
+        :param host: address of the interface to listen on.
         :raises ConfigError: if the port is in use.
         """
         try:

@@ -289,7 +289,10 @@ class Runtime:
             raise ConfigError("this App belongs to another event loop: use it from the one that started it")
 
     async def declare(self, items: Iterable[Declarable]) -> None:
-        """Declare exchanges, queues and bindings on the broker, and register them for later reconnects."""
+        """Declare exchanges, queues and bindings on the broker, and register them for later reconnects.
+
+        :raises TopologyMismatch: if an item exists with other arguments.
+        """
         items = list(items)
         # An exclusive queue belongs to the connection that declares it, which must be the one that consumes it.
         connection = self._consume_connection if any(map(_is_exclusive, items)) else self._publish_connection
@@ -318,6 +321,8 @@ class Runtime:
         A request of a handler to its own queue does not go through the broker. With "Direct Reply-to" such a request
         still has the placeholder `amq.rabbitmq.reply-to`, which only the broker would replace by a real address. Its
         reply is passed to the waiting caller in this process.
+
+        :param timeout: seconds until the confirm must have arrived.
         """
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
             await self.middlewares.send(outgoing, self.caller.receive_local_reply)

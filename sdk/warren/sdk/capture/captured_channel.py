@@ -163,7 +163,10 @@ class CapturedChannel(DataChannel):
         super().message(method, header, body)
 
     def _record_incoming(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Record a message received from the broker: a delivery, the reply to `basic.get`, or a returned publish."""
+        """Record a message received from the broker: a delivery, the reply to `basic.get`, or a returned publish.
+
+        :param method: payload of its method frame; `header` is that of its content header frame.
+        """
         kind = method[3]
         if kind == DELIVER:
             # All but the delivery tag is the same for many deliveries.

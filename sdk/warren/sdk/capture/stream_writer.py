@@ -68,6 +68,7 @@ class CaptureStreamWriter:
     async def start(self, timeout: float) -> None:
         """Connect; from then on, reconnect after each loss.
 
+        :param timeout: seconds for the first connection.
         :raises WarrenError: if there is no connection in time, or the stream does not exist and cannot be declared.
         """
         await self._link.start(timeout)

@@ -44,7 +44,8 @@ class ConsumerOptions:
         ordered_by: OrderedBy | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> ConsumerOptions:
-        """Check the options and return them, with the default prefetch if `prefetch` is None.
+        """Check the options and return them. If `prefetch` is None, it becomes `PREFETCH_PER_HANDLER` for each of
+        the `concurrency` handlers that may run at a time.
 
         :raises ConfigError: if a number is out of its range.
         """

@@ -178,6 +178,8 @@ class DependencyInjector:
         """Create the dependencies, call the function, clean up, and return the function's result.
 
         :param function: the handler, or the wrapper that a test puts around it.
+        :param message: the decoded message; for a batch handler, the list of messages.
+        :param delivery: its `Delivery`; for a batch handler, the list of them.
         """
         providers, arguments, has_cleanup = self._resolved
         scope = MessageScope(message, delivery, len(providers))
@@ -280,6 +282,9 @@ class DependencyGraph:
         """Return the getter of the value that `Depends` supplies; add the provider that creates it.
 
         Parameters that depend on the same function share one provider, except with `Depends(cache=False)`.
+
+        :param path: functions whose dependencies are being resolved, the outermost first, to detect a cycle.
+        :raises ConfigError: if the dependency depends on itself.
         """
         function = self._overrides.get(mark.function, mark.function)
         if function in path:

@@ -212,7 +212,8 @@ async def _fetch(
 async def _consume_one(
     channel: DataChannel, queue: str, deadline: float
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Return the next message as the payloads of its method, header and body frames; None if none arrives in time.
+    """Return the next message of the queue as the payloads of its method, header and body frames; None if none arrives
+    in time.
 
     A consumer with a prefetch of 1 waits for it, which costs the broker less than repeated `basic.get`.
 

@@ -69,7 +69,10 @@ class HandlerReport:
         log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
 
     def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:
-        """Report that the message is about to be dead-lettered."""
+        """Report that the message is about to be dead-lettered.
+
+        :param reason: word for the cause, such as `failed`.
+        """
         record_failure(error)
         log.error(
             "event=message.dead_lettered queue=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
@@ -77,7 +80,10 @@ class HandlerReport:
         )  # fmt: skip
 
     def dead_lettered(self, delivery: Delivery, reason: str) -> None:
-        """Count a dead letter copy that the broker confirmed, and record a capture event for it."""
+        """Count a dead letter copy that the broker confirmed, and record a capture event for it.
+
+        :param reason: word for the cause, such as `failed`.
+        """
         self.statistics.dead_lettered += 1
         if self.capture is not None:
             kind = event_prefix(
@@ -90,7 +96,10 @@ class HandlerReport:
         log.warning("event=dead_letter.unconfirmed queue=%s error=%s", delivery.queue, error)
 
     def dropped(self, delivery: Delivery, reason: str) -> None:
-        """Report a message that no dead letter exchange or queue accepts."""
+        """Report a message that no dead letter exchange or queue accepts.
+
+        :param reason: text for the log: why it could not be dead-lettered.
+        """
         self.statistics.dropped += 1
         log.error(
             "event=message.dropped queue=%s message_id=%s reason=%s",

@@ -65,6 +65,9 @@ def encode(
     UTF-8, all other values become JSON.
 
     :param now: Unix time in seconds, for the message id, or for the header `warren-first-published` if the id is given.
+    :param exchange: exchange to publish to; None for that of the message's class.
+    :param key: routing key; None for that of the message's class. Other content needs one of the two.
+    :param message_id: by default a new UUID version 7.
     :raises ConfigError: if there is no address, a name is longer than 255 bytes, or the priority is out of its range.
     """
     message_type = None
@@ -174,7 +177,7 @@ def decode(kind: Any, delivery: Delivery) -> Any:
 
 @cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Return the cached pydantic adapter of a type."""
+    """Return the cached pydantic adapter of a type, which may be any annotation."""
     return TypeAdapter(kind)
 
 

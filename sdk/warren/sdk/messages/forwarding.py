@@ -57,7 +57,8 @@ def origin(delivery: Delivery) -> Address:
 def forwarded(
     delivery: Delivery, exchange: str, key: str, headers: Mapping[str, Any] | None = None
 ) -> Outgoing:
-    """Return a copy of a received message for another address, persistent and with the same id and body.
+    """Return a copy of a received message for another address (`exchange` and routing key `key`), persistent and with
+    the same id and body.
 
     Properties and headers that must not apply to the copy are left
     out: `DROPPED_PROPERTIES`, `ROUTING_HEADERS` and `BROKER_HEADERS`.
@@ -72,7 +73,8 @@ def forwarded(
 
 
 def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -> Outgoing:
-    """Return a persistent message with the delivery's body and properties as received, and with the given headers.
+    """Return a persistent message for `exchange` and the routing key `key`, with the delivery's body and properties as
+    received, and with the given headers.
 
     The properties of `DROPPED_PROPERTIES` are left out.
     """

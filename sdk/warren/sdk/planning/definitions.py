@@ -18,7 +18,7 @@ FORMAT_VERSION = "3.10.8"
 
 
 def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[str, Any]:
-    """Return the definitions of one virtual host, sorted by name.
+    """Return the definitions of exchanges, queues and bindings in one virtual host, sorted by name.
 
     Exclusive queues and the bindings to them are left out, because only their connection can declare them; so are the
     exchanges that every broker has.

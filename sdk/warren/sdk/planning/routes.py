@@ -31,14 +31,15 @@ class Routes:
         return bool(self._from.get(exchange))
 
     def routes_key(self, exchange: str, key: str) -> bool:
-        """Return whether a message with this routing key would reach a queue.
+        """Return whether a message with this routing key, published to this exchange, would reach a queue.
 
         Bindings of headers exchanges count as matching, because the headers of the message are unknown.
         """
         return self._routes_key(exchange, key, set())
 
     def routes_everything(self, exchange: str) -> bool:
-        """Return whether every message would reach a queue, whatever its key and headers."""
+        """Return whether every message that is published to this exchange would reach a queue, whatever its key and
+        headers."""
         kind = self.exchanges[exchange].type if exchange in self.exchanges else "fanout"
         for each in self._from.get(exchange, ()):
             catches = {

@@ -93,7 +93,12 @@ class PublishOperations:
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
     ) -> Outgoing:
-        """Declare the topology that the message requires, and return the encoded message; for bulk publishing."""
+        """Declare the topology that the message requires, and return the encoded message; for bulk publishing.
+
+        :param timeout: seconds for the declaration.
+        :param exchange: exchange to publish to; None for that of the message's class.
+        :param key: routing key; None for that of the message's class.
+        """
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), timeout)
         return encode(message, now=self._clock.now(), exchange=exchange, key=key)
@@ -135,7 +140,12 @@ class PublishOperations:
         exchange: str | None,
         key: str | None,
     ) -> GatherCall[Answer]:
-        """Return a scatter-gather call for `App.gather`; it publishes the request when it is awaited or iterated."""
+        """Return a scatter-gather call for `App.gather`; it publishes the request when it is awaited or iterated.
+
+        Parameters as for `App.gather`.
+
+        :raises ConfigError: if `replies` is below 1.
+        """
         if replies is not None and replies < 1:
             raise ConfigError("replies must be at least 1")
         kind = type(request)
@@ -171,7 +181,10 @@ class PublishOperations:
         await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
-        """Publish a received message and await the confirm, without the publish middlewares."""
+        """Publish a received message and await the confirm, without the publish middlewares.
+
+        :param timeout: seconds until the confirm must have arrived.
+        """
         await self._running().direct_sender.publish(outgoing, timeout)
 
     async def _declare_required(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:

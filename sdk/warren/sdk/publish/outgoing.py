@@ -45,6 +45,8 @@ class Outgoing:
     ) -> None:
         """Create a message.
 
+        :param properties: by their AMQP names, without the headers.
+        :param mandatory: True to have the broker return the message if no queue takes it.
         :param header: the payload of the content header frame, if it is encoded already.
         """
         self.exchange: str = exchange
@@ -63,7 +65,7 @@ class Outgoing:
         return str(self.properties.get("message_id", ""))
 
     def set(self, name: str, value: str | int | None) -> None:
-        """Set a property; None removes it."""
+        """Set a property, by its AMQP name (`content_type`); a value of None removes it."""
         self._header = None
         if value is None:
             self.properties.pop(name, None)
@@ -76,7 +78,7 @@ class Outgoing:
         self.body = body
 
     def set_header(self, name: str, value: object) -> None:
-        """Set a header; None removes it."""
+        """Set a header; a value of None removes it."""
         if value is None and name not in self.headers:
             return
         self._header = None

@@ -66,7 +66,11 @@ class PublishChannels:
     def _ended(
         self, session: Session, channel: DataChannel, confirms: bool, ended: asyncio.Future[None]
     ) -> None:
-        """Replace a channel that the broker closed because of a message; do nothing if the connection was lost."""
+        """Replace a channel that the broker closed because of a message; do nothing if the connection was lost.
+
+        :param confirms: True if it is the channel with publisher confirms.
+        :param ended: future of the channel's end, with the cause.
+        """
         cause = None if ended.cancelled() else ended.exception()
         if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
             return

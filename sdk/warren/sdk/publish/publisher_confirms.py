@@ -211,6 +211,11 @@ class Publisher:
 
         Waits only while there is no channel or no room to write, or while the
         write buffer is above its high-water mark.
+
+        :param timeout: seconds for this wait.
+        :raises TransportUnavailable: if there is no connection until the timeout, or it is lost during the wait.
+        :raises PublishTimeout: if the broker blocks publishers, or does not read, until the timeout.
+        :raises ConfigError: if AMQP cannot encode a property or header.
         """
         deadline = self._loop.time() + timeout
         while (

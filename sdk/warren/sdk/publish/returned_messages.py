@@ -13,6 +13,7 @@ def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unrouta
 
     The number distinguishes publishes that have the same message id.
 
+    :param method: payload of the `basic.return` frame; `header` is that of the content header frame.
     :raises StreamError: if the frames are truncated.
     """
     back, (properties, table) = decode_return(method), decode_content_header(header)

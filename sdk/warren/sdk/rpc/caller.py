@@ -240,6 +240,7 @@ class Caller:
         """Count a failed call in the statistics, by its error; return the error to raise for the user.
 
         :param error: error of the publish, or of the wait for the reply.
+        :param timeout: seconds that the call was allowed to take, for the error's text.
         """
         target = f"queue {request.routing_key!r}"
         if request.exchange:

@@ -31,7 +31,8 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(body: bytes, faults: Mapping[str, type[Fault[Any]]]) -> RemoteError:
-    """Return the error of an error reply: one of `faults` (by code) if its details are valid, else a `RemoteError`."""
+    """Return the error in the body of an error reply: one of `faults` (by code) if its details are valid, else a
+    `RemoteError`."""
     try:
         fields = json.loads(body)
         code, message, details = str(fields["code"]), str(fields["message"]), fields.get("details")

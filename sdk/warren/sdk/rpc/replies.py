@@ -25,6 +25,7 @@ def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outg
     :param kind: the `type` property of the reply: `warren.error` for an error;
         the name of the member if the reply type is a union; otherwise None.
     :param now: Unix time in seconds.
+    :param body: the answer, encoded as JSON.
     """
     address = str(delivery.properties["reply_to"])
     # A caller that asked several queues must be able to tell their replies apart.
@@ -41,5 +42,8 @@ def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outg
 
 
 def error_reply(delivery: Delivery, error: Exception, now: float) -> Outgoing:
-    """Return an error reply to a request."""
+    """Return an error reply to a request.
+
+    :param now: Unix time in seconds.
+    """
     return reply(delivery, ERROR_TYPE, encode_error(error), now)

@@ -52,6 +52,8 @@ def processing_scope(
     """Return the context manager in which a handler runs.
 
     It records a processing span; without telemetry it only makes the publisher's trace context the current one.
+
+    :param delivery_tag: attribute of the span; 0 leaves it out.
     """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
@@ -69,6 +71,8 @@ class ConsumeTelemetry:
         """Record a span for the handling of a message within the block.
 
         The span is a child of the span that created the message, and linked to it.
+
+        :param delivery_tag: attribute of the span; 0 leaves it out.
         """
         instruments = self._instruments
         context = creation_context(delivery.headers)
@@ -106,6 +110,7 @@ class ConsumeTelemetry:
         """Settle a message, then record the settlement as a span; an error in
         recording does not prevent the settlement.
 
+        :param delivery_tag: attribute of the span; 0 leaves it out.
         :param operation: `ack`, `nack` or `reject`.
         :param settle: sends the settlement.
         """

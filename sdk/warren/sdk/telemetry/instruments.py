@@ -94,6 +94,8 @@ class Instruments:
         `Telemetry.template` returns a value for this address.
 
         Exceptions of that function affect no message; the first one is logged.
+
+        :param exchange: address for which the function is called, with `routing_key`.
         """
         template = self.options.template
         if template is None:

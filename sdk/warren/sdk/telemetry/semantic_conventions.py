@@ -78,7 +78,7 @@ def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
 
 
 def span_name(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the span name: operation and destination; for a temporary
+    """Return the span name from the attributes of a span: operation and destination; for a temporary
     destination, the address of the server instead.
     """
     hidden = attributes.get(ANONYMOUS) or attributes.get(TEMPORARY)
@@ -89,12 +89,12 @@ def span_name(attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def operation_attributes(name: str) -> Attributes:
-    """Return the attributes of an operation such as `publish` or `ack`."""
+    """Return the attributes of the operation `name`, a key of `OPERATION_TYPES` such as `publish` or `ack`."""
     return {SYSTEM: "rabbitmq", OPERATION: name, OPERATION_TYPE: OPERATION_TYPES[name]}
 
 
 def outgoing_attributes(name: str, outgoing: Outgoing) -> Attributes:
-    """Return the attributes of a message that is published."""
+    """Return the attributes of a message that is published, for the operation `name`, such as `publish`."""
     key = outgoing.routing_key
     attributes = operation_attributes(name)
     attributes[DESTINATION] = producer_destination(outgoing.exchange, key)
@@ -107,7 +107,8 @@ def outgoing_attributes(name: str, outgoing: Outgoing) -> Attributes:
 
 
 def delivery_attributes(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
-    """Return the attributes of a received message; a `delivery_tag` of 0 is left out."""
+    """Return the attributes of a received message, for the operation `name`, such as `process`; a `delivery_tag` of 0
+    is left out."""
     attributes = operation_attributes(name)
     attributes[DESTINATION] = consumer_destination(delivery.exchange, delivery.routing_key, delivery.queue)
     _note_temporary(attributes, delivery.queue)

@@ -175,6 +175,8 @@ class DataChannel:
         """Start a consumer; return its tag. Deliveries may arrive before this method returns.
 
         :param prefetch: prefetch count of this consumer; None keeps the value of the previous consumer on the channel.
+        :param no_ack: True for automatic acknowledgement: the broker regards each message as acknowledged when it is
+            sent.
         :param stream: true if the queue is a stream; only event capture uses this, to record it.
         :param timeout: seconds for each reply.
         """
@@ -184,7 +186,11 @@ class DataChannel:
         return ok.consumer_tag or ""
 
     async def cancel(self, tag: str, timeout: float | None = None) -> None:
-        """Cancel a consumer. When this returns, all its deliveries have been passed to `on_delivery`."""
+        """Cancel a consumer. When this returns, all its deliveries have been passed to `on_delivery`.
+
+        :param tag: tag of the consumer, as `consume` returned it.
+        :param timeout: seconds for the reply; None for no limit.
+        """
         await self.methods.basic_cancel(tag, timeout=timeout)
 
     async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
@@ -225,6 +231,8 @@ class DataChannel:
 
         :param method: payload of the method frame: `basic.deliver`,
             `basic.return`, `basic.get-ok` or `basic.get-empty`.
+        :param header: payload of the content header frame; empty for `basic.get-empty`.
+        :param body: whole body, joined from its frames.
         """
         kind = method[3]
         try:
@@ -243,6 +251,8 @@ class DataChannel:
         """Pass a publisher confirm to `on_confirm`; called by the scanner of received frames.
 
         :param sequence: delivery tag of the confirm.
+        :param multiple: True if it confirms all publishes up to `sequence`.
+        :param ack: True for an ack, False for a nack.
         """
         self.on_confirm(sequence, multiple, ack)
 
@@ -262,6 +272,7 @@ class DataChannel:
 
         This does not wait for the socket: the caller has to limit how much is buffered.
 
+        :param mandatory: True to have the broker return the message if no queue takes it.
         :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). The broker
             would close the connection over such a frame, and close the next one when the message is published again.
         """
@@ -301,6 +312,8 @@ class DataChannel:
         """Do nothing; called after each commit or rollback.
 
         `CapturedChannel` overrides it, to record which messages took effect.
+
+        :param committed: True after a commit, False after a rollback.
         """
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:

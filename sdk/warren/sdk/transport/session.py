@@ -76,6 +76,7 @@ class Session:
     ) -> Session:
         """Connect, log in, open the virtual host.
 
+        :param url: AMQP URL of one broker.
         :param name: name under which the broker lists the connection.
         :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
         :param channels: factory of the data channels.
@@ -225,6 +226,8 @@ def aiormq_url(url: str, name: str) -> URL:
     """Return the URL in the form of aiormq, with the defaults of `parse_url`.
 
     The query of `url` may set `heartbeat`, in seconds, and the TLS files.
+
+    :param name: name under which the broker lists the connection.
     """
     parts = parse_url(url)
     return URL.build(

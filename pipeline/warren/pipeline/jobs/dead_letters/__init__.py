@@ -53,6 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def at_least_two(text: str) -> int:
     """Parse the value of `--burst-least`: the number of deaths (dead-letterings) at short intervals from which on they
     count as a burst.
+
+    :raises ArgumentTypeError: if the text is not a number, or the number is below 2
     """
     try:
         count = int(text)

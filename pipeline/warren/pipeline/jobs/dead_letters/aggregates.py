@@ -339,7 +339,7 @@ def in_bucket(value: Column, above: float | None, up_to: float | None) -> Column
 
 
 def iso_time(micros: int | None) -> str | None:
-    """Format microseconds since 1970 as ISO 8601 in UTC."""
+    """Format microseconds since 1970 as ISO 8601 in UTC; None remains None."""
     if micros is None:
         return None
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()

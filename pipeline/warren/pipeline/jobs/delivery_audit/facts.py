@@ -92,21 +92,21 @@ def event_is(kind: str, side: str | None = None) -> Condition:
 
 
 def count(name: str, condition: Condition) -> Column:
-    """Return an aggregate column: the number of events that fulfil the condition."""
+    """Return an aggregate column called `name`: the number of events that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.count_if(condition()).alias(name)
 
 
 def earliest(name: str, condition: Condition) -> Column:
-    """Return an aggregate column: the earliest time of the events that fulfil the condition."""
+    """Return an aggregate column called `name`: the earliest time of the events that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.col("at"))).alias(name)
 
 
 def first(name: str, condition: Condition, *known: str) -> Column:
-    """Return an aggregate column: the earliest event that fulfils the condition, as a struct of columns.
+    """Return an aggregate column called `name`: the earliest event that fulfils the condition, as a struct of columns.
 
     :param known: columns of the struct, besides those of `PLACE` (time, source, number, connection)
     """

@@ -105,6 +105,8 @@ COUNTS = (
 def larger_count(name: str) -> Column:
     """Return the larger of the counts that the application's and the broker's events give; one of the two may have
     begun to capture events later.
+
+    :param name: name of both counts without its end `_sdk` or `_broker`
     """
     from pyspark.sql import functions as F
 

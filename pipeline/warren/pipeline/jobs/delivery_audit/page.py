@@ -187,7 +187,7 @@ def outcome_figure(summary: Summary) -> str:
 
 def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
     """Yield the HTML of two bar charts: the latencies from publication to delivery, and from delivery to
-    acknowledgement.
+    acknowledgement. A chart without a queue that has such latencies is left out.
     """
     for name, title, what in (
         ("to_delivery", "From publication to delivery", "published"),
@@ -201,6 +201,7 @@ def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
 def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
     """Return a bar chart with one bar for each queue: its median, 90 % and 99 % latency.
 
+    :param title: heading of the chart
     :param timed: queues with their latencies
     :param what: event from which the latency is measured, for the description: `published` or `delivered`
     """
@@ -250,5 +251,5 @@ def format_latency(seconds: float) -> str:
 
 
 def shorten(name: str, longest: int = 18) -> str:
-    """Shorten a queue's name at its end, so that it fits beside a bar."""
+    """Shorten a queue's name at its end to `longest` characters, so that it fits beside a bar."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

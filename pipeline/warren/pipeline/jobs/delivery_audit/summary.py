@@ -388,5 +388,5 @@ def span(since: str, until: str) -> Column:
 
 
 def text(at: int | None) -> str | None:
-    """Format microseconds since 1970 as ISO 8601 in UTC."""
+    """Format microseconds since 1970 as ISO 8601 in UTC; None remains None."""
     return None if at is None else (EPOCH + timedelta(microseconds=at)).isoformat()

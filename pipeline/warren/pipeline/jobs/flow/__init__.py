@@ -56,7 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> Limit:
-    """Parse the value of `--limit`: a queue's maximum length in messages or bytes, for the forecast."""
+    """Parse the value of `--limit`: a queue's maximum length in messages or bytes, for the forecast.
+
+    :param text: number of messages (`100000`), or bytes with a unit (`500MB`)
+    :raises ArgumentTypeError: if the text is neither, or zero
+    """
     found = re.fullmatch(rf"(\d+)({'|'.join(UNITS)})?", text)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(

@@ -119,6 +119,8 @@ def captured_of(events: DataFrame) -> dict[str, int]:
 def bounds(steps: DataFrame) -> tuple[int, int]:
     """Return the captured period as Unix times: the first second with an event, and the second after the last one. Both
     are 0 if there are no events.
+
+    :param steps: the table `steps`: counts of events, with their Unix time in the column `second`
     """
     from pyspark.sql import functions as F
 
@@ -170,6 +172,7 @@ def timelines_of(
     :param began: first second of the period
     :param ended: second after the period
     :param step: width of a step in seconds
+    :param queues: names of the queues; each must occur in `levels`
     """
     from pyspark.sql import functions as F
 

@@ -165,8 +165,8 @@ def dropped() -> Column:
 def summed(
     rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], maxima: tuple[str, ...]
 ) -> DataFrame:
-    """Return one row for each key, with the sums of the columns `counts` and the largest values of the columns
-    `maxima`.
+    """Return one row for each combination of values in the columns `keys` (a key), with the sums of the columns
+    `counts` and the largest values of the columns `maxima`.
 
     In a continuous run several rows may have the same key. They are partial sums, which the reader of the table adds
     up.
@@ -200,6 +200,10 @@ def partial_sums(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows with the sums of the given batches: one row for each key or, after more than
     `MAX_HELD_ROWS` keys, several rows to be added up.
+
+    :param keys: columns whose values together are a key
+    :param counts: columns to sum; of `acknowledgements` the distinct values of each batch are counted instead
+    :param maxima: columns of which the largest value is kept
     """
     import pyarrow as pa
 

@@ -300,7 +300,7 @@ def needs_help(queue: Queue) -> bool:
 
 
 def rate(value: float) -> str:
-    """Format a rate in messages per second."""
+    """Format a rate, without its unit (messages per second), with fewer decimals the larger it is."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 

@@ -61,6 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def duration_list(text: str) -> tuple[timedelta, ...]:
     """Parse a comma-separated list of durations: the value of `--recount`, other payment timeouts under which the
     orders are counted again.
+
+    :raises ArgumentTypeError: if one of them is not a duration
     """
     return tuple(durations.duration_argument(word) for word in text.split(","))
 

@@ -155,7 +155,11 @@ class OutcomeProcessor(StatefulProcessor):
             yield self._emit(key, state, timerValues.getCurrentProcessingTimeInMs())
 
     def _emit(self, key: Any, state: OrderState, now: int) -> Row:
-        """Store that the row of an order was emitted, and return the row."""
+        """Store that the row of an order was emitted, and return the row.
+
+        :param key: key of the group in Spark: a row with the order's id
+        :param now: time of the micro-batch in milliseconds since 1970
+        """
         emitted = replace(state, revision=state.revision + 1, due=0)
         self._store(emitted)
         return emitted.row(key[0], now)
@@ -169,7 +173,7 @@ class OutcomeProcessor(StatefulProcessor):
 
 
 def earliest(one: int | None, other: int | None) -> int | None:
-    """Return the earlier of two times; None is an unknown time."""
+    """Return the earlier of two times; None is an unknown time, and the result if both are unknown."""
     return other if one is None else one if other is None else min(one, other)
 
 

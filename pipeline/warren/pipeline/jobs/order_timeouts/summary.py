@@ -242,7 +242,10 @@ def messages_of(events: DataFrame) -> Messages:
 
 
 def has_oddities(counted: dict[str, Any]) -> bool:
-    """Return whether any order is contradictory, or has an outcome that differs from its times."""
+    """Return whether any order is contradictory, or has an outcome that differs from its times.
+
+    :param counted: number of orders by outcome and contradiction
+    """
     return any(counted[name] for name in (*CONTRADICTIONS, "decided_otherwise"))
 
 

@@ -87,7 +87,14 @@ class HandlerRegistry:
     def registrar(
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
     ) -> Register:
-        """Check the arguments of `app.handle`; return a function that registers a handler with them."""
+        """Check the arguments of `app.handle`; return a function that registers a handler with them.
+
+        :param message: message class, or a type for content of other publishers.
+        :param queue: queue to consume; None for a message class with a queue of its own.
+        :param keys: binding keys of an Event, instead of its own key.
+        :raises ConfigError: if an option is out of its range. The returned function raises it if the message has no
+            queue or key, or the signature of the handler does not fit.
+        """
         consumer_options = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
@@ -118,7 +125,16 @@ class HandlerRegistry:
         within: Duration,
         options: HandlerOptions,
     ) -> Register:
-        """Check the arguments of `app.handle.batch`; return a function that registers a batch handler with them."""
+        """Check the arguments of `app.handle.batch`; return a function that registers a batch handler with them.
+
+        :param message: message class, or a type for content of other publishers.
+        :param queue: queue to consume; None for a message class with a queue of its own.
+        :param keys: binding keys of an Event, instead of its own key.
+        :param size: largest number of messages in a batch.
+        :param within: longest time that the first message of a batch waits for others.
+        :raises ConfigError: if the message is a Request, or an option is out of its range. The returned function raises
+            it if the message has no queue or key, or the signature of the handler does not fit.
+        """
         if _is_request(message):
             raise ConfigError(
                 f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
@@ -173,7 +189,12 @@ class HandlerRegistry:
         await self._forward(copy)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
-        """Replace a function that handlers depend on until the returned context ends; used by `app.override`."""
+        """Replace a function that handlers depend on until the returned context ends; used by `app.override`.
+
+        :param dependency: the function to replace.
+        :param other: the replacement, which may have dependencies of its own.
+        :raises ConfigError: if nothing supplies one of the parameters of the replacement.
+        """
         before = self._overrides.get(dependency)
 
         def replace(function: Callable[..., Any] | None) -> None:
