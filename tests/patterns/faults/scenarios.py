@@ -4,7 +4,8 @@ A pattern describes its process once, as a `Process`, and states the outcome of 
 
     LOST_CONFIRM.of(MATRIX, Till, "the copy gets the stored result", recognised)
 
-`test_scenarios.py` runs every scenario with every pattern that states an outcome.
+`test_scenarios.py` runs every scenario with every pattern that states an outcome; `pytest tests/patterns/faults -k once`
+runs all that is tested of one pattern.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.support.worker_processes import Worker, Workers
 from warren.sdk import App
 
 P = TypeVar("P", bound="Process")
+Result = TypeVar("Result")
 
 
 class Process:
@@ -41,7 +43,7 @@ class Process:
     def __init__(self, app: App, name: str) -> None:
         self.app = app
         self.name = name
-        self.handled: list[Any] = []
+        self.handled: list[int] = []
 
     async def __aenter__(self) -> Self:
         await self.app.__aenter__()
@@ -69,16 +71,16 @@ class Process:
         """Check what holds in this process while another one handles the message."""
         assert self.handled == []
 
-    async def handle(self, number: Any) -> None:
+    async def handle(self, number: int) -> None:
         """Record the effect of a handler."""
         await self.before(number)
         self.handled.append(number)
         await self.after(number)
 
-    async def before(self, number: Any) -> None:
+    async def before(self, number: int) -> None:
         """Run before the effect; scenarios override this."""
 
-    async def after(self, number: Any) -> None:
+    async def after(self, number: int) -> None:
         """Run after the effect; scenarios override this."""
 
     async def has_handled(self, *numbers: int) -> None:
@@ -95,7 +97,7 @@ class Case:
     """Waits for the outcome that the matrix states, and checks it."""
     messages: tuple[int, ...]
     """Numbers of the messages that are published."""
-    strikes_at: Any
+    strikes_at: int
     """The message whose handler runs when the fault strikes."""
     handled: Callable[[Any], bool]
     """Condition: the message is handled, and its result is recorded."""
@@ -122,7 +124,7 @@ class Scenario:
         outcome: Callable[[P], Awaitable[None]],
         *,
         messages: tuple[int, ...] = (1,),
-        strikes_at: Any = 1,
+        strikes_at: int = 1,
         handled: Callable[[P], bool] = lambda process: bool(process.handled),
         **settings: Any,
     ) -> None:
@@ -175,16 +177,16 @@ async def stopping_process(
     process: str,
     arguments: dict[str, Any],
     stops: str,
-    strikes_at: Any,
+    strikes_at: int,
 ) -> None:
     """Run a pattern's process in a worker that stops before or after the effect of a message."""
     its: Process = getattr(importlib.import_module(module), process)(App(url), **arguments)
 
-    async def before(number: Any) -> None:
+    async def before(number: int) -> None:
         if (stops, number) == ("before", strikes_at):
             await worker.report_and_wait("stopped")
 
-    async def after(number: Any) -> None:
+    async def after(number: int) -> None:
         worker.report(f"handled {number}")
         if (stops, number) == ("after", strikes_at):
             await worker.report_and_wait("stopped")
@@ -200,7 +202,7 @@ async def start_process(
     url: str,
     stops: str,
     *,
-    strikes_at: Any = 1,
+    strikes_at: int = 1,
     **arguments: Any,
 ) -> Worker:
     """Start a worker that runs a pattern's process until it stops before or after the effect of a message."""
@@ -218,15 +220,15 @@ async def start_process(
 
 
 async def lose_confirm(
-    proxy: Proxy, publish: Awaitable[object], arrived: Callable[[], bool | Awaitable[bool]]
-) -> None:
+    proxy: Proxy, publish: Awaitable[Result], arrived: Callable[[], bool | Awaitable[bool]]
+) -> Result:
     """Publish through the proxy, and lose the connection once the broker has the message but no confirm came back."""
     proxy.to_client.hold()
     publishing = asyncio.ensure_future(publish)
     await eventually(arrived, "the broker has the message")
     proxy.cut()
     proxy.to_client.release()
-    await publishing
+    return await publishing
 
 
 def lose_connection(proxy: Proxy) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.scenarios import lose_connection
+from tests.patterns.faults.scenarios import lose_confirm, lose_connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -58,13 +58,13 @@ async def replayer(worker: WorkerChannel, url: str, queue: str, stop: str) -> No
             if stop == "before" and read == 3:
                 stand("about to publish")
 
-        def taken_out(message: ParkedMessage) -> None:
+        def watched_remove(message: ParkedMessage) -> None:
             if stop == "after" and message.message_id == "m2":
                 stand("published")
-            take_out(message)
+            remove(message)
 
-        take_out = lot.remove
-        lot.remove = taken_out  # type: ignore[method-assign]
+        remove = lot.remove
+        lot.remove = watched_remove  # type: ignore[method-assign]
         await replay(lot, app, rate=100, progress=progress)
 
 
@@ -87,11 +87,11 @@ async def test_a_replay_is_killed(
         await workers.wait_for(word)
         doomed.kill()
 
-        async def given_back() -> bool:
+        async def requeued() -> bool:
             left, there = await ids(amqp_url, f"{name}.dead"), await ids(amqp_url, name)
             return set(left + there) == set(IDS) and (stop == "before" or {"m2"} <= set(left) & set(there))
 
-        await eventually(given_back, "each is in one of the two queues")
+        await eventually(requeued, "each is in one of the two queues")
         await replayed(amqp_url, name)
         assert await ids(amqp_url, f"{name}.dead") == []
         assert set(await ids(amqp_url, name)) == set(IDS)
@@ -102,7 +102,7 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy:
         await park(app, name)
 
-        async def take_two_out() -> None:
+        async def remove_two() -> None:
             async with ParkingLot(proxy.url, f"{name}.dead") as lot:
                 letters = [message async for message in lot]
                 proxy.to_server.hold()
@@ -113,12 +113,12 @@ async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
                 lose_connection(proxy)
 
         with pytest.raises(TransportUnavailable, match="before the broker had acknowledged the removals"):
-            await take_two_out()
+            await remove_two()
 
-        async def given_back() -> bool:
+        async def requeued() -> bool:
             return await ids(amqp_url, f"{name}.dead") == IDS
 
-        await eventually(given_back, "all are in the parking lot")
+        await eventually(requeued, "all are in the parking lot")
         assert await ids(amqp_url, name) == IDS[:2]
 
 
@@ -131,16 +131,12 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy, new_app(proxy.url) as publisher:
         await park(app, name)
         async with ParkingLot(amqp_url, f"{name}.dead") as lot:
-            proxy.to_client.hold()
-            replaying = asyncio.ensure_future(replay(lot, publisher, limit=1))
 
             async def arrived() -> bool:
                 return await ids(amqp_url, name) == ["m0"]
 
-            await eventually(arrived, "the broker has it")
-            proxy.cut()
-            proxy.to_client.release()
-            assert (await replaying).done == 1
+            result = await lose_confirm(proxy, replay(lot, publisher, limit=1), arrived)
+            assert result.done == 1
         assert await ids(amqp_url, name) == ["m0", "m0"]
         assert await ids(amqp_url, f"{name}.dead") == IDS[1:]
 
@@ -149,7 +145,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     Fault.DUPLICATE,
     "a message that is in the parking lot twice is replayed twice, with the same message id",
 )
-async def test_a_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_a_dead_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app:
         await park(app, name)
         await park(app, name)
@@ -161,7 +157,7 @@ async def test_a_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str
     Fault.REORDERING,
     "letters are replayed in the order of their deaths, which is not that of their publishing",
 )
-async def test_the_order_is_that_of_the_parking_lot(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_a_replay_keeps_the_order_of_the_parking_lot(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app:
         await park(app, name)
         await replayed(amqp_url, name)

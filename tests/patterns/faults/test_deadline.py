@@ -210,17 +210,17 @@ async def test_a_worker_dies_after_the_signal(
     Fault.LOST_ACK,
     "the due message is redelivered; the decision is recorded already",
 )
-async def test_the_acknowledgement_of_a_due_message_never_arrives(
+async def test_the_acknowledgement_of_a_due_message_is_lost(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
     async with Proxy(amqp_url) as proxy:
         shop = Shop(new_app(proxy.url), name, redis_url, cancels=False)
 
-        async def deafen(record: bytes) -> None:
+        async def lose_acknowledgement(record: bytes) -> None:
             if b"signalled" in record:
                 proxy.to_server.hold()
 
-        shop.store.after = deafen  # type: ignore[method-assign]
+        shop.store.after = lose_acknowledgement  # type: ignore[method-assign]
         async with shop.app:
             await shop.unpaid.start("42")
             await eventually(lambda: proxy.to_server.held, "the signal is published, and recorded")
@@ -234,7 +234,7 @@ async def test_the_acknowledgement_of_a_due_message_never_arrives(
     "the due message or the signal is published again; for a due message the recorded decision stands, "
     "and the signal has the same message id",
 )
-async def test_the_confirm_of_the_signal_never_arrives(
+async def test_the_confirm_of_the_signal_is_lost(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
     reader = Shop(new_app(), name, redis_url, handles_due=False)
@@ -258,7 +258,7 @@ async def test_the_confirm_of_the_signal_never_arrives(
     "a second start changes nothing; after a second due message the recorded decision stands; the same "
     "completion gets `WON` again, another one `REPEATED`",
 )
-async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name: str) -> None:
+async def test_starts_and_completions_come_twice(redis_url: str, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), name, redis_url, after=LONG)
     async with shop.app:
         await asyncio.gather(*(shop.unpaid.start("unpaid", at=soon_due()) for _ in range(2)))
@@ -273,7 +273,7 @@ async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name:
     Fault.REORDERING,
     "a completion before its start is recorded and wins; one after the expiry gets `LATE`, each time",
 )
-async def test_the_payment_comes_before_the_order(redis_url: str, new_app: NewApp, name: str) -> None:
+async def test_a_completion_comes_before_its_start(redis_url: str, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), name, redis_url)
     async with shop.app:
         assert await shop.unpaid.complete("early") is DeadlineOutcome.WON
@@ -309,7 +309,7 @@ async def test_the_broker_is_killed_while_deadlines_wait(
     "the handler fails, and its message follows its retry policy; a due message is acknowledged and "
     "delayed by `retry_after`, so that an outage uses up no delivery limit",
 )
-async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_path: Path) -> None:
+async def test_redis_is_stopped_when_a_deadline_is_due(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
     durable = ("--appendonly", "yes", "--appendfsync", "always")
     shop = Shop(new_app(), name, f"redis://127.0.0.1:{port}/0", after=LONG)
@@ -330,7 +330,7 @@ async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_p
     "a deadline is late by as much as the clock of the starting process is ahead of the clock of the "
     "process that handles the due message; it is never decided twice",
 )
-async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, name: str) -> None:
+async def test_the_starting_process_is_half_a_second_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     clock = SkewedClock(-3600)  # At first, so that it is too early however late what is due is handled.
     right = Shop(App(amqp_url, clock=clock), name, redis_url)
 
@@ -348,7 +348,7 @@ async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, 
     "if the starting process's clock is behind, the deadline is decided when the due message arrives, "
     "after the whole delay",
 )
-async def test_who_starts_is_an_hour_behind(
+async def test_the_starting_process_is_an_hour_behind(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
     right = Shop(new_app(), name, redis_url)
@@ -360,7 +360,7 @@ async def test_who_starts_is_an_hour_behind(
     Fault.CLOCK_SKEW,
     "this also holds if the store took most of that delay to answer `start`",
 )
-async def test_who_starts_is_an_hour_behind_and_its_store_slow(
+async def test_the_starting_process_is_an_hour_behind_and_its_store_is_slow(
     amqp_url: str, redis_url: str, new_app: NewApp, name: str
 ) -> None:
     right = Shop(new_app(), name, redis_url)

@@ -25,7 +25,7 @@ from warren.sdk import App, Command, Subscription
 
 MATRIX = Matrix("delay", page="docs/patterns/delay.md")
 
-WAY = BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=12)
+STRATEGY = BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=12)
 SOON = timedelta(milliseconds=300)
 LATER = timedelta(seconds=100)
 
@@ -49,7 +49,7 @@ class Bell:
         self.app = app
         self.queue = queue
         store = RedisStore(redis, prefix=f"{queue}:", timeout=PATIENCE) if redis else None
-        self.delay = Delay(f"{queue}.delay", strategy=WAY, store=store)
+        self.delay = Delay(f"{queue}.delay", strategy=STRATEGY, store=store)
         self.rung: list[str] = []
         app.include(self.delay)
 
@@ -74,13 +74,13 @@ async def gate(worker: WorkerChannel, url: str, queue: str, redis: str, stop: st
     bell = Bell(App(url), queue, redis)
     forward = bell.app.forward
 
-    async def watched(*arguments: Any, **named: Any) -> None:
+    async def stopping_forward(*arguments: Any, **named: Any) -> None:
         if stop == "before":
-            await worker.report_and_wait("about to pass on")
+            await worker.report_and_wait("about to forward")
         await forward(*arguments, **named)
-        await worker.report_and_wait("passed on")
+        await worker.report_and_wait("forwarded")
 
-    bell.app.forward = watched  # type: ignore[method-assign]
+    bell.app.forward = stopping_forward  # type: ignore[method-assign]
     async with bell.app:
         await bell.set("a", cancel_key="k", message_id="m1")
         await asyncio.Event().wait()
@@ -90,11 +90,11 @@ async def gate(worker: WorkerChannel, url: str, queue: str, redis: str, stop: st
     Fault.CRASH_BEFORE_EFFECT,
     "delayed messages are on the broker; another process forwards those that the dead process was forwarding",
 )
-async def test_the_process_dies_before_it_passes_on(
+async def test_a_process_dies_before_it_forwards(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="before")
-    await workers.wait_for("about to pass on")
+    await workers.wait_for("about to forward")
     doomed.kill()
     other = Bell(new_app(), name, redis_url)
     async with other.app:
@@ -111,15 +111,15 @@ async def test_the_process_dies_before_it_passes_on(
     "the message is forwarded again with the same message id: it arrives twice, and `Once` recognises the"
     " copy",
 )
-async def test_the_process_dies_after_it_passed_on(
+async def test_a_process_dies_after_it_forwarded(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="after")
-    await workers.wait_for("passed on")
+    await workers.wait_for("forwarded")
     doomed.kill()
     other = Bell(new_app(), name, redis_url)
     async with other.app:
-        await eventually(lambda: other.delay.statistics.passed == 1, "it is passed on again")
+        await eventually(lambda: other.delay.statistics.passed == 1, "it is forwarded again")
 
 
 @MATRIX.shows(
@@ -170,7 +170,7 @@ async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str
     Fault.REORDERING,
     "messages arrive in the order of their times; messages with the same time in the order of publishing",
 )
-async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
+async def test_messages_arrive_in_the_order_of_their_times(new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name)
     async with here.app:
         times = (("d", 4), ("b", 2), ("a", 1), ("c", 2))
@@ -183,7 +183,7 @@ async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
     Fault.BROKER_RESTART,
     "delayed messages are in durable queues, and their time goes on meanwhile; each hop is atomic",
 )
-async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess, name: str) -> None:
+async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
     here = Bell(App(mortal_broker.url), name)
     async with here.app:
         for number in range(20):

@@ -23,19 +23,19 @@ async def agent(worker: WorkerChannel, url: str, name: str, stop: str) -> None:
 
     async def before(what: str) -> None:
         if (what, stop) == ("hotel", "before"):
-            await worker.report_and_wait("stands still")
+            await worker.report_and_wait("stopped")
 
     async def after(what: str) -> None:
         worker.report(f"booked {what}")
         if (what, stop) == ("hotel", "after"):
-            await worker.report_and_wait("stands still")
+            await worker.report_and_wait("stopped")
 
     booking.before, booking.after = before, after  # type: ignore[method-assign]
     async with booking.app:
         await worker.report_and_wait("ready")
 
 
-async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> TripBooking:
+async def take_over(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> TripBooking:
     doomed = await workers.start(agent, url=url, name=name, stop=stop)
     await workers.wait_for("ready")
     booking = TripBooking(new_app(), name)
@@ -46,7 +46,7 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
         await starter.start(
             [booking.flight(to="Rome"), booking.hotel(town="Rome"), booking.car()], end=booking.ended
         )
-        await workers.wait_for("stands still")
+        await workers.wait_for("stopped")
         doomed.kill()
     async with booking.app:
         assert (await booking.wait_for_end()).completed
@@ -60,7 +60,7 @@ async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop
 async def test_a_worker_dies_before_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
-    booking = await succeeded(amqp_url, workers, new_app, name, "before")
+    booking = await take_over(amqp_url, workers, new_app, name, "before")
     assert {"hotel", "car"} <= set(booking.actions)
     assert "booked hotel" not in workers.reports
 
@@ -72,7 +72,7 @@ async def test_a_worker_dies_before_its_step(
 async def test_a_worker_dies_after_its_step(
     amqp_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
-    booking = await succeeded(amqp_url, workers, new_app, name, "after")
+    booking = await take_over(amqp_url, workers, new_app, name, "after")
     assert workers.reports.count("booked hotel") == 1
     assert {"hotel", "car"} <= set(booking.actions)
 
@@ -87,11 +87,11 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
     async with Proxy(amqp_url) as proxy:
         booking = TripBooking(new_app(proxy.url), name, once=once)
 
-        async def deafen(what: str) -> None:
+        async def lose_acknowledgement(what: str) -> None:
             if what == "hotel" and booking.actions.count("hotel") == 1 and not once.statistics.duplicates:
                 proxy.cut()
 
-        booking.after = deafen  # type: ignore[method-assign]
+        booking.after = lose_acknowledgement  # type: ignore[method-assign]
         async with booking.app:
             await booking.start()
             await booking.wait_for_end()
@@ -135,7 +135,7 @@ MATRIX.spared(
     Fault.BROKER_RESTART,
     "slips wait in durable queues and continue where they were",
 )
-async def test_the_broker_is_killed_between_steps(mortal_broker: BrokerProcess, name: str) -> None:
+async def test_the_broker_is_killed_in_a_step(mortal_broker: BrokerProcess, name: str) -> None:
     booking = TripBooking(App(mortal_broker.url), name)
 
     async def kill(what: str) -> None:

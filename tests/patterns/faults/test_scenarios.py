@@ -112,7 +112,7 @@ async def test_the_acknowledgement_is_lost(
         publisher = new_process(new_app(), handles=False)
         lost = asyncio.Event()
 
-        async def hold(number: Any) -> None:
+        async def hold(number: int) -> None:
             if number == case.strikes_at and not lost.is_set():
                 proxy.to_server.hold()
 
@@ -170,7 +170,7 @@ async def test_the_broker_is_killed_while_a_handler_runs(
     published = asyncio.Event()
     restarts = 0
 
-    async def restart(number: Any) -> None:
+    async def restart(number: int) -> None:
         nonlocal restarts
         if number == case.strikes_at and not restarts:
             restarts += 1

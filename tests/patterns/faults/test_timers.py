@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.faults.scenarios import lose_connection
+from tests.patterns.faults.scenarios import lose_confirm, lose_connection
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.support.broker_process import BrokerProcess
@@ -91,11 +91,11 @@ async def keeper(
 
     async def stop_before(change: int) -> None:
         if change == before:
-            await worker.report_and_wait("stands still")
+            await worker.report_and_wait("stopped")
 
     async def stop_after(change: int) -> None:
         if change == after:
-            await worker.report_and_wait("stands still")
+            await worker.report_and_wait("stopped")
 
     store.before, store.after = stop_before, stop_after  # type: ignore[method-assign]
     app = App(url)
@@ -104,11 +104,13 @@ async def keeper(
         await worker.report_and_wait("ready")
 
 
-async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: str, **stop: int) -> None:
+async def replace_leader(
+    url: str, redis: str, workers: Workers, tower: Tower, name: str, **stop: int
+) -> None:
     """Kill the leader at the named point; another process takes over."""
     await put(name, redis, soon(name))
     doomed = await workers.start(keeper, url=url, name=name, redis=redis, **stop)
-    await workers.wait_for("stands still")
+    await workers.wait_for("stopped")
     async with tower.app:
         doomed.kill()
         await tower.hears("tea")
@@ -118,11 +120,11 @@ async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: s
     Fault.CRASH_BEFORE_EFFECT,
     "when its lease has expired, another process publishes the interrupted time and all that follow",
 )
-async def test_who_leads_dies_before_it_publishes(
+async def test_the_leader_dies_before_it_publishes(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     tower = Tower(new_app(), name, timers_of(name, redis_url))
-    await outlived(amqp_url, redis_url, workers, tower, name, after=1)
+    await replace_leader(amqp_url, redis_url, workers, tower, name, after=1)
     assert tower.rang == ["tea"]
 
 
@@ -130,7 +132,7 @@ async def test_who_leads_dies_before_it_publishes(
     Fault.CRASH_AFTER_EFFECT,
     "when its lease has expired, another process publishes the same time again, with the same message id",
 )
-async def test_who_leads_dies_after_it_published(
+async def test_the_leader_dies_after_it_published(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     timers = timers_of(name, redis_url)
@@ -143,7 +145,7 @@ async def test_who_leads_dies_after_it_published(
     await put(name, redis_url, soon(name, bell="dinner"))
     other = Tower(new_app(), name, timers_of(name, redis_url))
     doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
-    await workers.wait_for("stands still")
+    await workers.wait_for("stopped")
     async with other.app:
         doomed.kill()
         await eventually(lambda: other.rang.count("dinner") > 1, "it is published again")
@@ -154,14 +156,14 @@ async def test_who_leads_dies_after_it_published(
     Fault.DUPLICATE,
     "both copies have the message id of that time; `Once` runs the handler once",
 )
-async def test_once_makes_it_once(
+async def test_once_recognises_the_copy_of_a_dead_leader(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
     once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
     tower = Tower(new_app(), name, timers_of(name, redis_url), once=once)
     await put(name, redis_url, soon(name))
     doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
-    await workers.wait_for("stands still")
+    await workers.wait_for("stopped")
     async with tower.app:
         doomed.kill()
         await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
@@ -179,10 +181,10 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
     async with Proxy(amqp_url) as proxy:
         tower = Tower(new_app(proxy.url), name, None, once=once)
 
-        async def deafen() -> None:
+        async def lose_acknowledgement() -> None:
             proxy.to_server.hold()
 
-        tower.after = deafen  # type: ignore[method-assign]
+        tower.after = lose_acknowledgement  # type: ignore[method-assign]
         async with tower.app, keeping:
             await tower.hears("tea")
             await eventually(lambda: once.statistics.run == 1, "it is recorded")
@@ -201,7 +203,7 @@ MATRIX.spared(
     Fault.LOST_CONFIRM,
     "the message is published again on the next connection, with the same message id",
 )
-async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     tower = Tower(new_app(), name, None)
     async with tower.app, Proxy(amqp_url) as proxy:
         keeping = new_app(proxy.url)
@@ -209,11 +211,7 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
         keeping.include(timers)
         async with keeping:
             await eventually(lambda: timers.is_leader, "it leads")
-            proxy.to_client.hold()
-            await timers.put(soon(name))
-            await tower.hears("tea")
-            proxy.cut()
-            proxy.to_client.release()
+            await lose_confirm(proxy, timers.put(soon(name)), lambda: "tea" in tower.rang)
             await eventually(lambda: tower.rang.count("tea") > 1, "it comes again")
             await eventually(lambda: timers.statistics.fired == 1, "it is confirmed")
     assert len(set(tower.ids)) == 1

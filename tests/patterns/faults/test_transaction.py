@@ -31,7 +31,7 @@ async def count(url: str, queue: str) -> int:
         return lot.size
 
 
-async def both(url: str, name: str, expected: int) -> None:
+async def both_hold(url: str, name: str, expected: int) -> None:
     async def there() -> bool:
         return [await count(url, f"{name}.debit"), await count(url, f"{name}.credit")] == [expected, expected]
 
@@ -64,7 +64,7 @@ async def test_the_process_dies_before_the_commit(
         await workers.wait_for("booked")
         doomed.kill()
         assert (await take_one(amqp_url, name)).body == b"10"
-        await both(amqp_url, name, 0)
+        await both_hold(amqp_url, name, 0)
 
 
 @MATRIX.shows(
@@ -79,7 +79,7 @@ async def test_the_process_dies_after_the_commit(
         doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="after")
         await workers.wait_for("booked")
         doomed.kill()
-        await both(amqp_url, name, 1)
+        await both_hold(amqp_url, name, 1)
         assert await count(amqp_url, name) == 0
 
 
@@ -94,7 +94,7 @@ MATRIX.spared(
     "the reply to the commit is lost and `TransactionUnknown` is raised: the transaction was committed or"
     " not; the SDK never repeats it by itself",
 )
-async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_the_reply_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with books(new_app(), name), Proxy(amqp_url) as proxy, App(proxy.url) as away:
 
         async def transfer() -> None:
@@ -104,13 +104,13 @@ async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, 
                 proxy.to_client.hold()
 
         transferring = asyncio.ensure_future(transfer())
-        await both(amqp_url, name, 1)
+        await both_hold(amqp_url, name, 1)
         proxy.cut()
         with pytest.raises(TransactionUnknown):
             await transferring
         proxy.to_client.release()
         await eventually(lambda: away.ready, "the App is back")
-        await both(amqp_url, name, 1)
+        await both_hold(amqp_url, name, 1)
 
 
 @MATRIX.shows(
@@ -118,7 +118,7 @@ async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, 
     "only your code repeats a transaction; if its messages have ids of their own, `Once` recognises the "
     "copies",
 )
-async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_a_transaction_is_repeated(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with books(new_app(), name) as app:
         for _ in range(2):
             async with app.transaction() as tx:
@@ -131,7 +131,9 @@ async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> No
     Fault.REORDERING,
     "the messages of a transaction arrive in their order, after those that were committed before",
 )
-async def test_order_is_kept(amqp_url: str, new_app: NewApp, name: str) -> None:
+async def test_messages_arrive_in_the_order_of_the_transaction(
+    amqp_url: str, new_app: NewApp, name: str
+) -> None:
     async with books(new_app(), name) as app:
         async with app.transaction() as tx:
             await tx.publish(b"2", key=f"{name}.debit")
@@ -162,7 +164,7 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
 
         with pytest.raises(TransactionFailed):
             await transfer()
-        await both(mortal_broker.url, name, 1)
+        await both_hold(mortal_broker.url, name, 1)
 
 
 MATRIX.spared(
