@@ -133,7 +133,10 @@ def unread_bytes(descriptor: int) -> int:
 
 
 def socket_address(descriptor: int, *, peer: bool = False) -> object:
-    """Return the own or the peer's address of a socket; None if the descriptor is no socket."""
+    """Return the local address of a socket, as `socket.getsockname` does; None if the descriptor is no socket.
+
+    :param peer: True for the address of the other end of the connection instead.
+    """
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return None

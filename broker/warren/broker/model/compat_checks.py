@@ -172,7 +172,7 @@ class PortabilityChecks:
     def check_queue(
         self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
     ) -> None:
-        """Check a queue.declare for a new queue: does it use features that RabbitMQ 4.3 refuses or ignores?
+        """Check a new queue for features that RabbitMQ 4.3 refuses or ignores, and log the first use of each.
 
         :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
         :param raw: the encoded arguments, from which `arguments` were parsed.
@@ -195,7 +195,7 @@ class PortabilityChecks:
             self.check("deduplication")
 
     def check_exchange(self, kind: bytes, raw: bytes) -> None:
-        """Check an exchange.declare for a new exchange: does it use features that RabbitMQ 4.3 refuses or ignores?
+        """Check a new exchange for features that RabbitMQ 4.3 refuses or ignores, and log the first use of each.
 
         :param kind: the exchange type.
         :param raw: the encoded arguments.

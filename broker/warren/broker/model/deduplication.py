@@ -182,10 +182,12 @@ def drop_duplicates(
 
 
 def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
-    """Remove from the result of `drop_duplicates` the queues for which the message has become a duplicate since.
+    """Return the queues without those for which a message has become a duplicate since it was routed.
 
     Messages of a transaction are routed when they are published, and enqueued at the commit: an earlier message of the
-    same transaction may have the same key.
+    same transaction may have the same key. The result is empty if an exchange recognises the message as a duplicate.
+
+    :param queues: the result of `drop_duplicates`, which includes internal queues for the message's key.
     """
     headers = decode(header_payload(message.content), "x-death").headers
     own = {queue.window.queue: queue for queue in queues if queue.window is not None}

@@ -102,13 +102,16 @@ class MemoryBudget:
         """
 
     def track(self, queue: Queue) -> None:
-        """Begin to watch a queue in which messages wait. It is watched until it is empty."""
+        """Count the memory that a queue's ready messages take, and page them out when memory is short.
+
+        The queue is tracked until it is empty or deleted.
+        """
         self.rates[queue] = ConsumptionRate(queue, time.monotonic())
         if self.timer is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
-        """Begin to check regularly how much memory the unacknowledged messages take.
+        """Begin to check each second how much memory unacknowledged messages take, and to page them out if too much.
 
         :param queues: returns all queues of the node.
         """
@@ -123,7 +126,7 @@ class MemoryBudget:
         self.timer = self.next_slice = self.unacked_timer = None
 
     def memory_bytes(self) -> i64:
-        """Return the approximate bytes of memory that the messages of all queues with waiting messages take."""
+        """Return the approximate bytes of memory that the messages of all queues with ready messages take."""
         total: i64 = 0
         for queue in self.rates:
             total += queue.ready.memory_bytes()
@@ -157,7 +160,7 @@ class MemoryBudget:
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def tick(self) -> None:
-        """Check the budget: measure the delivery rates, stop watching empty queues, and page out."""
+        """Check the budget: measure the delivery rates, forget empty queues, and page out."""
         self.timer = None
         now = time.monotonic()
         for rate in list(self.rates.values()):
@@ -173,9 +176,9 @@ class MemoryBudget:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def page(self) -> None:
-        """Page messages out for about 5 ms (`SLICE_SECONDS`), and block or unblock publishers.
+        """Page messages out for about 5 ms (`SLICE_SECONDS`) at most; then block or unblock publishers.
 
-        If more is to be paged out, schedule the next call for the next iteration of the event loop.
+        Queues in the mode lazy page out everything, the others only while memory is short. If more is to be paged out, schedule the next call for the next iteration of the event loop.
         """
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
@@ -230,8 +233,10 @@ class MemoryBudget:
         """Return the number of messages whose contents a queue may keep in memory while the memory budget is exceeded.
 
         These are the messages that it delivers in 2 seconds (`AHEAD`) at its current rate, and at least 1024 (`FLOOR`);
-        but never more than fit into its share, half of the budget divided equally among all queues with waiting
+        but never more than fit into its share, half of the budget divided equally among all queues with ready
         messages.
+
+        :param rate: the queue's delivery rate.
         """
         waiting = rate.queue.ready
         wanted = i64(rate.rate * AHEAD)

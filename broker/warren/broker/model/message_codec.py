@@ -102,7 +102,7 @@ def describe_payload(payload: bytes) -> tuple[int, int, int]:
 def read_message(sequence: int, payload: bytes, mark: int) -> Message:
     """Return the message that the log holds.
 
-    :param sequence: the position of the message in its queue.
+    :param sequence: the message's sequence number in its queue.
     :param payload: its log record: exchange, routing key, priority, expiry and content.
     :param mark: the number in the log that holds its redelivered flag and its number of requeues.
     """

@@ -10,7 +10,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def generate_name(prefix: bytes) -> bytes:
-    """Return a random name: the prefix, a dash and 128 random bits."""
+    """Return a random name: the prefix, a dash and 128 random bits as URL-safe base64."""
     return prefix + b"-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
 
 
@@ -31,7 +31,7 @@ def generated_name_prefix(raw: bytes) -> bytes:
 
 
 def refuse_default_exchange(*names: bytes) -> None:
-    """Refuse an operation on the default exchange. Its only bindings are those of every queue by its name.
+    """Refuse an operation on the default exchange, which routes to each queue by its name and cannot be changed.
 
     :param names: names of the exchanges that the operation concerns.
     :raises AmqpError: 403 if one of them is empty, which is the name of the default exchange.

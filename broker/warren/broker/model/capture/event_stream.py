@@ -59,7 +59,7 @@ class EventStream:
         batcher.write = self.write
 
     def stream(self) -> Stream:
-        """Return the event stream; declare it if it is missing.
+        """Return the stream that holds the virtual host's life-cycle events; declare it if it is missing.
 
         :raises CaptureError: if a queue of its name exists and is no stream, or the stream cannot be declared.
         """
@@ -78,9 +78,10 @@ class EventStream:
         return queue
 
     def write(self, batch: EventBatch) -> bool:
-        """Append a batch of events to the stream. Return False if that is not possible, so that the batch is dropped.
+        """Append a batch of events to the event stream.
 
-        Only the first of several failures in a row is logged.
+        Return False if publishers are blocked or there is no such stream. The caller then drops the batch. Only the
+        first of several failures in a row is logged.
         """
         reason = "publishers are blocked" if self._is_blocked() else ""
         if not reason:

@@ -226,10 +226,10 @@ class LifeCycleHook(EventBatcher):
             self.add_event(self.consumer_events(consumer, origin, False).requeued_by_close, identity, -1)
 
     def consumer_events(self, consumer: Consumer, origin: str, no_ack: bool) -> ConsumerEvents:
-        """Return the cached encoded beginnings of a consumer's events, without the message's id and size.
+        """Return the encoded parts that a consumer's events have in common: all but the message's id and size.
 
-        Those of basic.get are cached by queue and connection, because all connections share a queue's
-        `basic_get_consumer`.
+        They are made once for each consumer. Those of basic.get are cached by queue and connection, because all
+        connections share a queue's `basic_get_consumer`.
 
         :param origin: the name of the consumer's connection.
         :param no_ack: True if deliveries to the consumer need no acknowledgement.

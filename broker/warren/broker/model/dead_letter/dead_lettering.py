@@ -62,7 +62,7 @@ class DeadLettering:
     def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
         """Dead-letter messages that have left a queue; now, or after the dead-lettering that is in progress.
 
-        :param reason: one of `death_history.REASONS`.
+        :param reason: why they have left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
         self.backlog.append((queue, messages, reason))
         self.process()
@@ -248,7 +248,7 @@ class DeadLettering:
         """Return the message that is published to the dead letter exchange: with x-death, and without an expiration.
 
         :param message: the message that has left the queue.
-        :param reason: one of `death_history.REASONS`.
+        :param reason: why it has left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         :param original: the decoded properties of `message`.
         """
         properties = Properties(original)

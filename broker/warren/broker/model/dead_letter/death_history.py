@@ -80,10 +80,10 @@ def record_death(
 
 
 def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
-    """Return those of `targets` that a dead letter may enter: it has not been dead-lettered from them before.
+    """Return the queues that a dead letter may enter: those from which it has not been dead-lettered before.
 
-    A message in a cycle of expiry and overflow alone would be dead-lettered for ever. A queue is allowed again if a
-    client has rejected the message since. Source: https://www.rabbitmq.com/docs/dlx#effects.
+    Otherwise a message could go round for ever between queues in which it expires or overflows. A queue is allowed
+    again if a client has rejected the message since. Source: https://www.rabbitmq.com/docs/dlx#effects.
     """
     deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
     rejected = field_tables.join({"reason": field_tables.field_of("rejected")})
@@ -99,7 +99,10 @@ def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
 
 
 def death_key(queue: str, reason: str) -> bytes:
-    """Return the encoded fields reason and queue, which identify an x-death entry. They follow its field count."""
+    """Return the encoded fields reason and queue, which identify an x-death entry.
+
+    In the entry they come after the field `count`.
+    """
     return field_tables.join({"reason": field_tables.field_of(reason), "queue": field_tables.field_of(queue)})
 
 

@@ -43,6 +43,7 @@ class BindingSelector(Protocol):
         """Return the destination of a message, as a list of one; an empty list if there is no binding.
 
         :param key: the routing key.
+        :param headers: the message's decoded headers, by name.
         :param message: the message; None if no exchange that routes it needs more than its routing key and headers.
         """
         ...

@@ -65,7 +65,7 @@ def delay_ms(headers: dict[str, field_tables.Field]) -> int:
 
 
 def to_integer(value: object) -> int:
-    """Return the integer part of a number; 0 for NaN and infinity."""
+    """Return the integer part of an integer, float or decimal; 0 for NaN and infinity."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (ValueError, OverflowError):

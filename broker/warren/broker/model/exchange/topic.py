@@ -26,7 +26,10 @@ class TopicTrie:
         self.root = TrieNode()
 
     def add(self, pattern: bytes, destination: object) -> None:
-        """Add a destination under a binding key, here called pattern."""
+        """Add a destination under a binding key.
+
+        :param pattern: the binding key, in which `*` and `#` stand for words.
+        """
         node = self.root
         for word in words_of(pattern):
             child = node.children.get(word)
@@ -38,7 +41,7 @@ class TopicTrie:
         node.ends[destination] = node.ends.get(destination, 0) + 1
 
     def remove(self, pattern: bytes, destination: object) -> None:
-        """Undo one call of `add` with this pattern and destination."""
+        """Remove a destination from a binding key: undo one call of `add` with this pattern and destination."""
         path: list[tuple[TrieNode, bytes]] = []
         node = self.root
         for word in words_of(pattern):

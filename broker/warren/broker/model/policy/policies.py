@@ -120,14 +120,17 @@ class Policies:
     # -- matching
 
     def queue_policies(self, queue: Queue) -> tuple[Policy | None, Policy | None]:
-        """Return the policy and the operator policy that apply to a queue."""
+        """Return the policy and the operator policy that apply to a queue; None in place of one that does not exist."""
         if not self.user_policies and not self.operator:
             return None, None
         kind = queue.declared_arguments.type_name
         return self._first(self.user_policies, queue.name, kind), self._first(self.operator, queue.name, kind)
 
     def exchange_policies(self, exchange: Exchange) -> tuple[Policy | None, Policy | None]:
-        """Return the policy and the operator policy that apply to an exchange."""
+        """Return the policy and the operator policy that apply to an exchange.
+
+        None stands in place of one that does not exist.
+        """
         return self._first(self.user_policies, exchange.name, ""), self._first(
             self.operator, exchange.name, ""
         )
@@ -180,6 +183,10 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
     """Merge the settings of the policy and the operator policy that apply to an object.
 
     Of two numbers the smaller counts; of other values that of the operator policy.
+
+    :param policy: the policy; None if none applies.
+    :param operator: the operator policy; None if none applies.
+    :return: the settings by key; empty if no policy applies.
     """
     if operator is None:
         return policy.definition if policy is not None else {}
@@ -198,12 +205,12 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
 
 
 def smaller(first: int, second: int) -> int:
-    """Return the smaller of two limits."""
+    """Return the smaller of two limits: a policy's and an operator policy's, or a policy's and a declared one."""
     return min(first, second)
 
 
 def smaller_limit(first: int, second: int) -> int:
-    """Return the smaller of two delivery limits, of which a negative one is no limit."""
+    """Return the smaller of two delivery limits. A negative number is no limit, so that the other one counts."""
     return max(first, second) if first < 0 or second < 0 else min(first, second)
 
 

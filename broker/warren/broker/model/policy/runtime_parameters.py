@@ -154,5 +154,8 @@ def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
 
 
 def policy_component(operator: bool) -> str:
-    """Return the component to which policies, or operator policies, belong as runtime parameters."""
+    """Return the component of the runtime parameters that hold policies: `policy` or `operator_policy`.
+
+    :param operator: True for operator policies.
+    """
     return OPERATOR_POLICY if operator else POLICY

@@ -76,7 +76,7 @@ class BackingQueue:
         """Number of message contents that were read from disk since the start."""
 
     def attach_pager(self, pager: QueuePager) -> None:
-        """Set the access to the disk, so that messages can be paged out."""
+        """Set the pager, which writes messages of this queue to disk and reads them back."""
         self.pager = pager
 
     # -- publishing
@@ -103,7 +103,7 @@ class BackingQueue:
             self._start_page_out(message)
 
     def reinsert(self, message: Message) -> None:
-        """Put a requeued message back. It is taken before all messages that were not requeued."""
+        """Put a requeued message back. Requeued messages are taken first, in the order of their sequence numbers."""
         size = message.body_size
         heapq.heappush(self.returned, (message.sequence, message))
         self.count += 1
@@ -118,7 +118,10 @@ class BackingQueue:
     # -- consuming
 
     def head(self) -> Optional[Message]:  # noqa: UP045
-        """Return the next message to be taken, perhaps without its content; None if the queue is empty."""
+        """Return the message that `take` would remove next; None if the queue is empty.
+
+        Its content may be on disk only; `Message.content` is then empty.
+        """
         if self.returned:
             return self.returned[0][1]
         if self.q4:

@@ -49,7 +49,7 @@ class Consumer:
         raise NotImplementedError
 
     def deliver(self, message: Message) -> bool:
-        """Send a message to the client. Return True if another one may follow at once."""
+        """Send a message to the client. Return True if the consumer can take another one now."""
         raise NotImplementedError
 
     def cancel_from_server(self) -> None:

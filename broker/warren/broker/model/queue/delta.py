@@ -50,10 +50,12 @@ class Delta:
         self.bytes += message.body_size
 
     def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
-        """Remove and return the next messages, without their contents; None if the disk cannot be read.
+        """Remove some messages with the lowest sequence numbers from the delta, and return them without contents.
 
-        `count` is the number of messages left. If it is not 0 after the whole range of sequence numbers was read, the
+        Return None if the disk cannot be read. If the delta is `exhausted` and its attribute `count` is not 0, the
         log has lost that many messages.
+
+        :param pager: access of the queue to its messages in the log.
         """
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:
@@ -68,7 +70,7 @@ class Delta:
 
     @property
     def exhausted(self) -> bool:
-        """True when all messages between `first` and `last` have been read from disk."""
+        """True after all messages with sequence numbers up to `last` have been read from disk."""
         return self.first > self.last
 
     def acknowledge_all(self, pager: QueuePager) -> None:

@@ -54,7 +54,7 @@ class Expiry:
         return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
     def set_expiry(self, message: Message) -> None:
-        """Set a published message's time of expiry by the smaller TTL: the message's or the queue's.
+        """Set a published message's time of expiry, from the smaller of two TTLs: the message's and the queue's.
 
         In the internal queue of a delayed exchange, set the time at which the message's delay ends.
         """
@@ -145,7 +145,10 @@ class Expiry:
             self.schedule_head_timer()
 
     def touch(self) -> None:
-        """Record a use of the queue, from which x-expires counts (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
+        """Record that the queue is used now, so that x-expires counts from now.
+
+        See https://www.rabbitmq.com/docs/ttl#queue-ttl.
+        """
         queue = self.queue
         if queue.arguments.expires < 0:
             return
@@ -154,7 +157,7 @@ class Expiry:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def restart(self) -> None:
-        """Apply an x-expires that a policy has changed. It counts from now."""
+        """Apply an x-expires that a policy has changed: the queue expires if it is not used for that time from now."""
         if self.queue_timer is not None:
             self.queue_timer.cancel()
             self.queue_timer = None

@@ -44,7 +44,7 @@ class QueuePager:
         return self.log.failed
 
     def write(self, message: Message) -> None:
-        """Write a message that has no record in the log, so that its content can leave memory."""
+        """Write a message that is not in the log to the log, so that its content can leave memory."""
         head = message_head(message)
         message.log_position = self.log.spill(self.queue_log, message.sequence, head, message.content)
         message.stored = True
@@ -57,7 +57,7 @@ class QueuePager:
         return 0 < message.log_position < self.log.written_position
 
     def indexed_before(self) -> i64:
-        """Return the position in the log before which all segment files have an index.
+        """Return the log position (segment and offset, as one number) before which all segment files have an index.
 
         Only messages before it can leave memory entirely (move to the delta), because they are then found by the index.
         """
@@ -91,7 +91,7 @@ class QueuePager:
         return True
 
     def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
-        """Return the next messages in a range, and the sequence number at which to continue.
+        """Return some messages from the beginning of a range, and the sequence number at which the next call continues.
 
         The messages are without contents. Those that have left the queue are omitted.
 

@@ -194,8 +194,8 @@ class Queue:
     def accept(self, message: Message) -> None:
         """Deliver a message to a consumer, or append it to the ready messages.
 
-        Unlike for `publish`, the caller has called `assign_sequence` and has logged the message, because a message that
-        goes to several queues is logged in one record for all of them.
+        Unlike for `publish`, the caller has called `assign_sequence`, and has written the message to the log if it is
+        persistent: a message for several queues is one record of the log.
         """
         if self.ready_consumers and not self.ready.count:
             self.deliver(self.ready_consumers[0], message)
@@ -373,7 +373,7 @@ class Queue:
     def load_contents(self, messages: list[Message]) -> list[Message]:
         """Read the contents of unacknowledged messages that were paged out.
 
-        Return the messages that are not damaged.
+        Return all messages but those whose content could not be read. The loss of each such message is logged.
         """
         absent = [message for message in messages if not message.content]
         if absent:

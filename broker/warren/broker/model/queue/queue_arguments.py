@@ -233,6 +233,9 @@ def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy.
 
     Return them as fields of `QueueArguments`, by name.
+
+    :param quorum: True for a quorum queue, False for a classic one.
+    :raises InvalidValue: for an invalid value.
     """
     name = "x-dead-letter-exchange"
     exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)

@@ -159,9 +159,11 @@ class Stream(Queue):
     def prepare_chunk(self, reader: StreamReader) -> bool:
         """Select the chunk (batch of messages) with a consumer's next message, if the chunk is in memory.
 
-        Search the chunks that were read from disk for the consumer, then the cache of the newest chunks. If neither has
-        it, return False, and begin to read from disk, unless a read is in progress or the consumer has reached the end
-        of the stream.
+        Search the chunks that were read from disk for the consumer, then the cache of the newest chunks. Return True if
+        the chunk is in one of them. Otherwise return False, and begin to read from disk, unless a read is in progress
+        or the consumer has reached the end of the stream.
+
+        :param reader: the consumer's position in the stream.
         """
         ready = reader.ready_chunks
         while ready:
@@ -184,7 +186,10 @@ class Stream(Queue):
     # -- reading
 
     def read_next(self, reader: StreamReader) -> None:
-        """Begin to read the next chunks (batches of messages) for a consumer from the segment files, if any."""
+        """Begin to read the consumer's next chunks (batches of messages) from the segment files, if there are any more.
+
+        :param reader: the consumer's position in the stream.
+        """
         segments = self.messages.segments
         if not segments:
             return
@@ -264,7 +269,7 @@ class Stream(Queue):
         """Log a damaged place in the stream's files, once for each place.
 
         :param first: the first offset of the segment, by which its file is named.
-        :param position: position of the damage in the file.
+        :param position: the byte in the file at which the damage begins.
         :param text: description of the damage.
         """
         place = (int(first), position)
@@ -309,9 +314,9 @@ class Stream(Queue):
     def attach_reader(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
         """Set the position at which a consumer begins, before it subscribes.
 
-        :param name: name under which the position is stored on the server; empty if it is not stored.
+        :param name: name under which the server stores how far the consumer has acknowledged; empty to store nothing.
         :param offset: the first offset to deliver.
-        :param since: the time to begin at, in milliseconds since 1970; -1 to begin at `offset`.
+        :param since: time of the first message to deliver, in milliseconds since 1970; -1 to begin at `offset`.
         """
         log = self.messages
         if since >= 0 and log.timestamp < since:

@@ -23,7 +23,7 @@ _U32: Final = struct.Struct("<I")
 
 
 class StreamMessage(Message):
-    """A message of a stream that is delivered to one consumer. `sequence` is its offset."""
+    """A message of a stream, as delivered to one consumer. Its attribute `sequence` is its offset in the stream."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class StreamReader:
 
     Chunks that were read from disk for it wait in `ready_chunks`.
 
-    :param name: name under which the position is stored on the server; empty if it is not stored.
+    :param name: name under which the server stores how far the consumer has acknowledged; empty to store nothing.
     :param offset: the first offset to deliver.
-    :param since: the time to begin at, in milliseconds since 1970; -1 to begin at `offset`.
+    :param since: time of the first message to deliver, in milliseconds since 1970; -1 to begin at `offset`.
     """
 
     def __init__(self, stream: Stream, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
@@ -136,11 +136,11 @@ class StreamReader:
         self.ready_chunks.clear()
 
     def acknowledge(self, offset: i64, log: StreamLog) -> None:
-        """Record the acknowledgement of an offset, and store the consumer's position on the server.
+        """Record that the consumer has acknowledged the message at an offset, and store its progress on the server.
 
-        The stored position is the lowest offset that is not acknowledged.
+        The number stored is the lowest offset that is not acknowledged.
 
-        :param log: the stream's log, which stores the position.
+        :param log: the log of the stream, which stores this number.
         """
         outstanding = self.outstanding
         if not outstanding or outstanding[0] != offset:

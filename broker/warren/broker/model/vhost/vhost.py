@@ -178,8 +178,8 @@ class VirtualHost:
         """Put a message into the queues that it was routed to.
 
         Return ACCEPTED, STORED (to be confirmed when the log is on disk) or REJECTED. With several queues, it is
-        REJECTED if any queue rejects the message, otherwise STORED if any queue logs it. The other queues keep the
-        message in each case.
+        REJECTED if any queue rejects the message, otherwise STORED if any queue stores it on disk. The other queues keep
+        the message in each case.
         """
         if len(queues) == 1:
             return queues[0].publish(message)
@@ -265,7 +265,10 @@ class VirtualHost:
         return [*self.queues.values(), *self.internal_queues.values()]
 
     def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
-        """Log the copies of one message for several queues in one record, so that the content is written once."""
+        """Write the copies of a message for several queues to the log as one record, which holds the content once.
+
+        :param copies: the queues, each with its copy of the message.
+        """
         if len(copies) == 1:
             queue, copy = copies[0]
             queue.store(copy)
@@ -284,7 +287,7 @@ class VirtualHost:
             copy.log_position = place
 
     def track_memory(self, queue: Queue) -> None:
-        """Let the memory budget watch a queue in which messages wait, so that it can page out their contents."""
+        """Add a queue with ready messages to those that the memory budget counts and pages out when memory is short."""
         queue.memory_tracked = True
         memory = self.memory_budget
         if memory is None:

@@ -43,7 +43,13 @@ class VirtualHosts:
         portability: PortabilityChecks | None = None,
         captures: Mapping[bytes, LifeCycleHook] = MappingProxyType({}),
     ) -> None:
-        """:param captures: hooks that record life-cycle events, by the name (bytes) of the virtual host."""
+        """:param log: the log of messages; None for a broker without a data folder.
+        :param definitions: the definitions database; None for a broker without a data folder.
+        :param memory: the memory budget, which pages out messages; None to page out none.
+        :param compat: behaviour of the RabbitMQ version that the broker imitates.
+        :param portability: checks for features that RabbitMQ lacks; by default they only log.
+        :param captures: hooks that record life-cycle events, by the name (bytes) of the virtual host.
+        """
         self._captures = captures
         self.event_streams: dict[bytes, EventStream] = {}
         """Writers of life-cycle events, by the name (bytes) of each virtual host whose capture is on."""

@@ -134,7 +134,10 @@ class Definitions:
         return self._submit(put_statement(row))
 
     def remove(self, kind: type[Row], *key: object) -> int:
-        """Remove the rows whose first key fields are `key`.
+        """Remove the rows of one table whose first key fields have the values `key`.
+
+        :param kind: the class of the rows, which decides the table.
+        :param key: values of the first fields of the key; fewer than it has remove several rows.
 
         :return: the number of the change: it is on disk once `committed` has reached this number.
         """

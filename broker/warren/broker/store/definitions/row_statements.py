@@ -31,14 +31,17 @@ def _load_rows(database: sqlite3.Connection, kind: type[Row]) -> tuple[Row, ...]
 
 
 def put_statement(row: Row) -> Statement:
-    """Return the statement that stores a row and replaces the one with the same key."""
+    """Return the SQL text and parameters that store a row and replace the one with the same key."""
     values = astuple(row)
     marks = ", ".join("?" * len(values))
     return f"INSERT OR REPLACE INTO {TABLES[type(row)][0]} VALUES ({marks})", values
 
 
 def remove_statement(kind: type[Row], *key: object) -> Statement:
-    """Return the statement that removes the rows of a kind whose first key fields have these values."""
+    """Return the SQL text and parameters that remove the rows whose first key fields have the values `key`.
+
+    :param kind: the class of the rows, which decides the table.
+    """
     where = " AND ".join(f"{column.name} = ?" for column, _ in zip(fields(kind), key, strict=False))
     return f"DELETE FROM {TABLES[kind][0]} WHERE {where}", key
 

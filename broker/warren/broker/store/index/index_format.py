@@ -88,12 +88,16 @@ class IndexRow:
 
     @property
     def is_transient(self) -> bool:
-        """True if its messages do not outlive the process."""
+        """True if its messages are spilled (written only to leave memory): they do not survive a restart."""
         return self.flags & TRANSIENT != 0
 
 
 class SegmentIndex:
-    """The index of one segment; its entries are in memory or in its file."""
+    """Index of one segment of the log: from a message's queue and sequence number to its record in the segment.
+
+    It lists the acknowledgements and delivery counts in the segment as well. The entries, one for each message, are in
+    memory until the index file is written, and then in that file only.
+    """
 
     def __init__(
         self,
@@ -129,12 +133,12 @@ class SegmentIndex:
         """Offset of the entries in the file."""
 
     def replace(self, other: SegmentIndex) -> None:
-        """Take over the content of a rebuilt index, because the file of this one is damaged."""
+        """Take over the rows and entries of a rebuilt index of the same segment, because the index file is damaged."""
         self.rows, self.acks, self.marks = other.rows, other.acks, other.marks
         self.checks, self.entries, self.count = other.checks, other.entries, other.count
 
     def encode(self, seed: int) -> bytes:
-        """Return the index as the content of its file.
+        """Encode the index as the content of its file.
 
         :param seed: initial value of the checksums.
         """

@@ -80,10 +80,10 @@ class IndexReader:
         return found
 
     def _find(self, index: SegmentIndex, row: IndexRow, sequence: i64) -> i64:
-        """Return the position of the first entry of an index row whose message has at least this sequence number.
+        """Return the number of an index row's first entry whose message has at least this sequence number.
 
-        Positions count all entries of the index, from 0. If the row has no such entry, return the position behind its
-        last entry.
+        Entries are numbered over the whole index, from 0. If the row has no such entry, return the number after that
+        of its last entry.
         """
         if sequence <= row.first:
             return row.start

@@ -19,7 +19,7 @@ CLEAN: Final = "clean"
 def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
     """Write the mark of a clean stop into the log's folder, and sync it.
 
-    :param end: the content of the mark.
+    :param end: the state of the log at the stop, which the mark holds.
     :raises OSError: the disk failed.
     """
     lines = [b"%d %d\n" % (end.segment, end.size)]

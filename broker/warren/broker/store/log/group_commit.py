@@ -53,6 +53,7 @@ class GroupCommit:
     The release of a batch sends its publisher confirms.
 
     :param gate: the definitions database: changes submitted there before a batch must be on disk before its release.
+        None without such a database.
     :param close_batch: closes the current batch and passes it to `add`, if it holds anything.
     :param on_released: called for each released batch, in order.
     """
