@@ -30,7 +30,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure a broker. Return 1 if messages were lost, duplicated or out of order.
+    """Measure a broker. Return 0, or 1 if messages were lost, duplicated or out of order.
 
     :raises UsageError: if an option, the URL, the login or the arguments of an existing queue are wrong
     """
@@ -176,7 +176,7 @@ def _url(text: str) -> AmqpUrl:
 
 
 def _check(options: Namespace) -> None:
-    """Check the options of `warren bench`.
+    """Check the parsed options of `warren bench`.
 
     :raises UsageError: naming the option that is out of range or conflicts with another
     """
@@ -242,7 +242,7 @@ def _check_layout(options: Namespace) -> None:
 
 
 def _exchange(options: Namespace) -> str:
-    """Return the exchange type that the options select; empty for the default exchange."""
+    """Return the type of the exchange to publish to, from the parsed options; empty for the default exchange."""
     if options.exchange is None and options.fan_out > 1:
         return "fanout" if options.queues == 1 else "direct"
     return "" if options.exchange in (None, "default") else str(options.exchange)

@@ -95,7 +95,11 @@ def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
 
 
 def _untyped(queue: str, body: bytes) -> Request[Any]:
-    """Return a request to a queue without a message class, with any JSON object as its body, sent unchanged."""
+    """Return a request to a queue without a message class; its body is sent unchanged.
+
+    :param body: JSON object, encoded
+    :raises UsageError: if the body is no JSON object
+    """
     from pydantic import ConfigDict
 
     from warren.sdk import Request

@@ -42,7 +42,7 @@ complete -c warren -a '(warren completion words -- (commandline -opc)[2..] (comm
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a completion script; for `warren completion words`, print the candidates, one on each line."""
+    """Print a completion script; for `warren completion words`, print the candidates, one on each line. Return 0."""
     parser = CommandParser(
         "warren completion",
         'Print a script that completes warren\'s words: eval "$(warren completion bash)" in ~/.bashrc, '

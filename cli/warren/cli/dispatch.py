@@ -60,7 +60,10 @@ def run_command(name: str, words: list[str]) -> int:
 
 
 def usage(commands: dict[str, EntryPoint]) -> str:
-    """Return the help text with all commands."""
+    """Return the help text, which lists all commands with their summaries.
+
+    :param commands: entry points by name of the command
+    """
     width = max(map(len, commands), default=0)
     lines = ["usage: warren COMMAND [ARGUMENT ...]", "", "commands:"]
     lines += [

@@ -63,7 +63,7 @@ ERROR_CHARACTERS = 60
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the subcommands `ls`, `show`, `replay` and `discard`.
+    """Run one of the subcommands `ls`, `show`, `replay` and `discard`, and return its exit status.
 
     :raises UsageError: for wrong arguments, a queue that does not exist, or if no broker is named
     """

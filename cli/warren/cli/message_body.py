@@ -22,8 +22,9 @@ Body = Annotated[
 
 
 def read_body(body: str) -> bytes:
-    """Return the bytes of the argument BODY.
+    """Return the message body that the argument BODY names.
 
+    :param body: the text itself, `@FILE` for the content of a file, or `-` for standard input
     :raises UsageError: if the file cannot be read
     """
     if body == "-":
@@ -37,8 +38,9 @@ def read_body(body: str) -> bytes:
 
 
 def parse_message(kind: type[Model], body: bytes) -> Model:
-    """Parse a body as a message class.
+    """Decode a message body from JSON and validate it.
 
+    :param kind: class of the message
     :raises UsageError: naming each invalid field
     """
     from pydantic import ValidationError
@@ -54,7 +56,7 @@ def parse_message(kind: type[Model], body: bytes) -> Model:
 
 
 def guess_content_type(body: bytes) -> str:
-    """Guess the content type of a body: JSON, other text, or bytes."""
+    """Return a body's content type: application/json, text/plain if other UTF-8, else application/octet-stream."""
     try:
         json.loads(body)
     except UnicodeDecodeError:

@@ -22,7 +22,7 @@ from warren.pipeline.spark_session import check_spark, spark_session
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line."""
+    """Argument parser that raises a `UsageError` of one line, where argparse prints its usage and exits."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -119,6 +119,7 @@ def run(
 def check(options: argparse.Namespace) -> None:
     """Check the options before Spark starts, which takes several seconds.
 
+    :param options: result of `parse`
     :raises UsageError: if the output folder or Spark is not usable
     :raises PipelineError: if the source is wrong
     """

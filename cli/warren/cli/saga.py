@@ -37,7 +37,7 @@ LISTED = 100
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the subcommands `ls` and `show`.
+    """Run one of the subcommands `ls` and `show`, and return its exit status.
 
     :raises UsageError: for wrong arguments, or a store or saga that does not exist
     """

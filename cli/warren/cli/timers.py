@@ -34,7 +34,7 @@ Prefix = Annotated[str, typer.Option(metavar="TEXT", help="prefix of the keys in
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the subcommands `ls` and `cancel`.
+    """Run one of the subcommands `ls` and `cancel`, and return its exit status.
 
     :raises UsageError: for wrong arguments, or a store that does not exist
     """

@@ -181,7 +181,7 @@ class EventBatch:
         }
 
     def header(self) -> bytes:
-        """Return the payload of the content header frame.
+        """Return the payload of the content header frame with which the batch is published.
 
         :raises ValueError: if a name is longer than 255 bytes
         """

@@ -80,7 +80,7 @@ def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | No
 
 
 def _trace() -> dict[str, str]:
-    """Return trace id and span id of OpenTelemetry's current span; empty if OpenTelemetry is not loaded."""
+    """Return `trace_id` and `span_id` of OpenTelemetry's current span in hexadecimal digits; empty if there is none."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return {}

@@ -95,8 +95,9 @@ def expected_outcome(order: Order, timeout: timedelta) -> str:
 
 
 def delayed(order: Order, plan: ReplayPlan, record: ReplayRecord) -> bool:
-    """Return True if the payment was sent in time, but handled so late that
-    the order's deadline may have been handled first.
+    """Return True if the payment of an order was sent in time, but may have been handled after the order's deadline.
+
+    :param record: real times of the replay's placements, payments and broker crash
     """
     handled = record.paid.get(order.order_id)
     if order.delay is None or order.delay > plan.timeout or handled is None:

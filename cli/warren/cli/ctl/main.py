@@ -44,6 +44,7 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
 def perform(words: CommandLine) -> None:
     """Run one verb: print the line that announces it, send the request to the broker, and print the result.
 
+    :param words: the parsed command line
     :raises ControlError: if the broker refuses the request or cannot be reached
     """
     general = words.general
@@ -122,7 +123,7 @@ def unknown_verb(name: str) -> str:
 
 
 def overview(name: str) -> str:
-    """Return the usage of a verb, or without a name the list of all verbs."""
+    """Return the help text of the verb `name`, or the list of all verbs if there is no such verb."""
     if name in VERBS:
         return f"usage: warren ctl {name} {VERBS[name].usage}".rstrip() + f"\n\n{VERBS[name].summary}"
     width = max(map(len, VERBS))

@@ -50,6 +50,7 @@ class CommandLine:
 def parse_command_line(line: Sequence[str]) -> CommandLine:
     """Parse a command line.
 
+    :param line: words after `warren ctl`
     :raises UsageError: for an unknown verb or option, or missing or surplus arguments
     """
     words = CommandLine()

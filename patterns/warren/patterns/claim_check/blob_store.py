@@ -10,7 +10,7 @@ from warren.sdk.extend import Outcome
 
 
 class BlobStoreUnavailable(WarrenError):
-    """The blob store did not answer, or cannot be written. The operation can be retried."""
+    """Error of a blob store that did not answer or cannot be written. The operation can be retried."""
 
     retryable: bool = True
     outcome: Outcome = "not_sent"

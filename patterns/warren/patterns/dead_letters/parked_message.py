@@ -49,7 +49,10 @@ class ParkedMessage:
 
     @classmethod
     def of(cls, delivery: Delivery, delivery_tag: int) -> ParkedMessage:
-        """Return the `ParkedMessage` for a delivery from a dead letter queue."""
+        """Return the `ParkedMessage` for a delivery from a dead letter queue.
+
+        :param delivery_tag: tag with which the delivery can be acknowledged.
+        """
         try:
             headers = delivery.headers
             exchange, key = origin(delivery)
@@ -101,7 +104,8 @@ class ParkedMessage:
         return self.delivery.message_id or ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the message's metadata, without its body, as values for JSON output."""
+        """Return the message's metadata as values for JSON output: id, type, queue, reason, error, exchange, key,
+        number and times of its dead-letterings, and size of the body."""
         return {
             "message_id": self.message_id,
             "type": self.delivery.type or "",
@@ -136,13 +140,13 @@ class ParkedMessage:
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that could control a terminal, because headers and ids of a message may
+    """Replace unprintable characters, which could control a terminal, by U+FFFD: headers and ids of a message may
     contain anything."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _json_value(value: Any) -> Any:
-    """Convert the value of a header to a value that JSON can represent."""
+    """Convert the value of a header to one that JSON can represent: bytes and unknown types become text."""
     if isinstance(value, dict):
         return {str(name): _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list):

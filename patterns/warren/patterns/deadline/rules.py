@@ -71,6 +71,10 @@ def start(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> Ru
     record, decoded.
 
     A deadline that was started before is not changed; one that was completed before its start only gets its due time.
+
+    :param record: the deadline's stored record; None if it has none.
+    :param now_ms: present time.
+    :param keep_ms: how long the deadline is remembered from `due_ms` or `now_ms` on, whichever is later.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.FORGOTTEN:
@@ -88,7 +92,11 @@ def complete(
     this completion.
 
     The completion is in time if the deadline has not expired yet and, with `at_ms` (the time of the completing event),
-    if also `at_ms <= due_ms`.
+    if also `at_ms` is not after the due time.
+
+    :param record: the deadline's stored record; None if it has none.
+    :param now_ms: present time.
+    :param keep_ms: how long the deadline is remembered from its due time or `now_ms` on, whichever is later.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.COMPLETED:
@@ -106,7 +114,7 @@ def complete(
 
 def extend(record: bytes | None, *, due_ms: int, now_ms: int, keep_ms: int) -> RuleResult[bool]:
     """Compute the deadline's record with its due time moved to `due_ms`, if that is later. The result's `answer` is
-    True if the deadline is pending; else the record is not changed."""
+    True if the deadline is pending. If it is not, the answer is False, and the record is not changed."""
     held = _read(record, now_ms)
     if held.state is not DeadlineState.PENDING or held.due_ms is None:
         return RuleResult(record, False)
@@ -121,6 +129,9 @@ def expire(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Dea
 
     The caller publishes the signal if the answer's state is `EXPIRED`. If it is `PENDING`, the check came too early,
     and the caller repeats it at the answer's `due_ms`.
+
+    :param record: the deadline's stored record; None if it has none.
+    :param keep_ms: how long the deadline is remembered from its due time or `now_ms` on, whichever is later.
     """
     held = _read(record, now_ms)
     if held.state is DeadlineState.PENDING and held.due_ms is not None and held.due_ms <= now_ms:

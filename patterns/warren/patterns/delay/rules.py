@@ -102,6 +102,8 @@ def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: 
     """Compute the record of a new delayed message. It replaces the record of an earlier message with the same
     `cancel_key`.
 
+    :param record: stored record of the `cancel_key`, not used; None if there is none.
+    :param entry: the new message.
     :param now_ms: present time.
     :param keep_ms: how long the record is kept after the due time.
     """
@@ -109,9 +111,12 @@ def schedule(record: bytes | None, entry: DelayRecord, *, now_ms: int, keep_ms: 
 
 
 def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
-    """Compute the record after the message with the id `token` could not be published: none, or the present one if it
-    belongs to another message that has replaced this one. The latter is then kept for `keep_ms`; `now_ms` is not
-    used."""
+    """Compute the record of a `cancel_key` after its message could not be published: the record is deleted, but left
+    unchanged if another message has replaced this one. It is then kept for `keep_ms`; `now_ms` is not used.
+
+    :param record: stored record of the `cancel_key`; None if there is none.
+    :param token: id of the message.
+    """
     held = read(record)
     return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
@@ -120,6 +125,7 @@ def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Can
     """Compute the record of a delayed message after its cancellation: marked as cancelled, unless the message has been
     forwarded to its target. The result's `answer` is the outcome.
 
+    :param record: stored record of the message's `cancel_key`; None if there is none.
     :param now_ms: present time.
     :param keep_ms: how long the record is kept after the due time.
     """
@@ -141,8 +147,11 @@ def arrive(
     For a message that an earlier call decided to forward, the decision is the same again, because the process that
     called may have died before it forwarded the message.
 
+    :param record: stored record of the message's `cancel_key`; None if there is none.
     :param token: id of the due message.
     :param due_ms: due time according to the message; None if it has none.
+    :param now_ms: present time.
+    :param keep_ms: how long the record is kept after the due time.
     """
     held = read(record)
     if held is None:

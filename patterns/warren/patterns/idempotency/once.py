@@ -126,8 +126,11 @@ class Once:
         await self._store.close()
 
     async def _claim(self, key: str, owner: str) -> Claimed | Done:
-        """Claim the key for `owner`, or return the stored result. Wait while another worker holds the claim and, with
-        `fail_closed`, while the store fails."""
+        """Claim the key and return the claim; return `Done` if the key has a stored result. Wait while another worker
+        holds the claim and, with `fail_closed`, while the store fails.
+
+        :param owner: random id of the delivery's run, written into the claim.
+        """
 
         def rule(record: bytes | None) -> RuleResult[Claimed | Busy | Done]:
             return rules.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)

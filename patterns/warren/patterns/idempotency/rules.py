@@ -41,7 +41,7 @@ class Claimed(NamedTuple):
     until_ms: int
 
     def record(self) -> bytes:
-        """Return the stored form of this claim, as it is unless the claim was renewed or lost. A caller passes it to
+        """Encode this claim as the store holds it, unless the claim was renewed or lost since. A caller passes it to
         the store as the expected record: if that is right, the compare-and-set needs no read before it."""
         return _write(_Record(_State.CLAIMED, self.owner, self.token, self.until_ms))
 
@@ -69,6 +69,8 @@ def claim(
 
     An `owner` that asks again, because the store's answer was lost, gets the same claim.
 
+    :param record: the key's stored record; None if it has none.
+    :param owner: id of the worker, unique for each attempt to handle a message.
     :param now_ms: present time; a new claim lasts until `lease_ms` after it.
     """
     held = _read(record)
@@ -87,7 +89,11 @@ def claim(
 
 def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> RuleResult[bool]:
     """Compute the record of a claim whose lease ends `lease_ms` after `now_ms`. The result's `answer` is False if
-    another worker has taken the claim over; the record is not changed then."""
+    another worker has taken the claim over; the record is not changed then.
+
+    :param record: the key's stored record; None if it has none.
+    :param claimed: the claim that the caller holds.
+    """
     if not _holds(_read(record), claimed):
         return RuleResult(record, False)
     return RuleResult(
@@ -101,6 +107,9 @@ def finish(
     """Compute the record with the handler's result in place of its claim. The result's `answer` is False if another
     worker has taken the claim over; the record is not changed then, because that worker's result counts.
 
+    :param record: the key's stored record; None if it has none.
+    :param claimed: the claim under which the handler ran.
+    :param result: the handler's encoded result.
     :param now_ms: present time; the result is kept until `keep_ms` after it.
     """
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
@@ -114,7 +123,11 @@ def finish(
 
 def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
     """Compute the record after the claim is given up without a result. The result's `answer` is False if the caller did
-    not hold the claim any more; the record is not changed then."""
+    not hold the claim any more; the record is not changed then.
+
+    :param record: the key's stored record; None if it has none.
+    :param claimed: the claim to give up.
+    """
     held = _read(record)
     if held is None or not _holds(held, claimed):
         return RuleResult(record, False)

@@ -122,13 +122,16 @@ class GroupCommit:
         self._ready.append(batch)
 
     def written(self, batch: Batch) -> None:
-        """Handle a batch that the writer thread has written: release all batches that are durable now."""
+        """Handle a batch that the writer thread has written: pass all batches that are durable now to `on_released`."""
         self._in_flight = None
         self._written.append(batch)
         self.release()
 
     def release(self) -> None:
-        """Release the written batches, in order, up to one that waits for a commit of the definitions database."""
+        """Pass the written batches to the callback `on_released`, oldest first.
+
+        Stop at the first that has to wait for a commit of the definitions database.
+        """
         while self._written:
             batch = self._written[0]
             if self._gate is not None and batch.change > self._gate.committed:

@@ -183,7 +183,7 @@ class LiveMessages:
     def take(self, segment: Segment, sequence: i64) -> bool:
         """Mark a message as no longer live in a segment, because it is copied to a newer one.
 
-        Return False if it was not live there.
+        Return True if it was live there, False if it was not.
         """
         for extent in self.extents:
             if extent.segment is segment and extent.remove(sequence, sequence):

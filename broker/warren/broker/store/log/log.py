@@ -1,7 +1,7 @@
 """The node's write-ahead log: appends records to segments and closes batches for group commit.
 
 All code here runs on the event loop and awaits nothing except in `close`. One thread (`WriterThread`) reads and writes
-the files.
+the segment files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ RETRY: Final = 1.0
 
 
 class LogState(enum.Enum):
-    """Phases of a log, from its start to the end of its writer thread."""
+    """States of a log: open, writing its last records, or waiting for the end of its writer thread."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -445,9 +445,11 @@ class Log:
         self._indexes.urgent = True
 
     def record_copy(self, queue: QueueLog, sequence: i64, position: i64, payload: bytes) -> None:
-        """Store the new log position of a message that compaction has copied to the end of the log.
+        """Store the log position of the copy that compaction has made of a message at the end of the log.
 
-        :param payload: the message, which is read from here until the copy is on disk.
+        :param sequence: the number of the message in its queue.
+        :param position: log position of the copy.
+        :param payload: the encoded message, kept in memory for readers until the copy is on disk.
         """
         queue.copies[int(sequence)] = int(position)
         self.lookup.unwritten_copies[int(position)] = payload
@@ -474,7 +476,7 @@ class Log:
     # Segments
 
     def _note_added(self, queue: QueueLog, sequence: i64) -> None:
-        """Add a message to those that count as live (still in their queue) when the segment or batch is closed."""
+        """Note an appended message, to be counted as live (still in its queue) when the segment or batch is closed."""
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
             return
@@ -515,7 +517,7 @@ class Log:
         queue.added_bytes = 0
 
     def _end_acknowledged(self) -> None:
-        """Count the messages acknowledged since the last batch as no longer live, although no batch records it yet."""
+        """Mark messages acknowledged since the last batch as no longer live, before a batch records that."""
         for queue in self._changes.queues:
             queue.end_messages(queue.ended_ranges(), 0)
 
@@ -536,7 +538,10 @@ class Log:
     # Batches
 
     def close_batch(self) -> None:
-        """Append the acknowledgements and delivery counts that wait, and queue the batch for the writer thread."""
+        """Append waiting acknowledgements and delivery counts to the current batch, and queue it for the writer thread.
+
+        A batch without anything to write is not queued, and stays the current one.
+        """
         # The list stays whole in between: the segment may change, and then the messages of all of them are in the old one.
         for queue in self._changes.queues:
             if not queue.dropped:
@@ -581,7 +586,7 @@ class Log:
             self._changes.delay_is_over = True
 
     def _release(self, batch: Batch) -> None:
-        """Report a durable batch to streams and to `on_synced`, so that its publisher confirms are sent."""
+        """Report a durable batch to its streams, and to the callback `on_synced`, which sends publisher confirms."""
         self.synced = batch.number
         for part in batch.streams:
             part.stream.commit(part)
@@ -634,7 +639,7 @@ class Log:
         self._maintain_segments()
 
     def on_index_progress(self, job: IndexJob) -> None:
-        """Give an unfinished index job back to the writer thread, or keep the index that a finished one has built."""
+        """Pass an unfinished index job to the writer thread again, or use the index that a finished one has built."""
         if not job.finished and not self.failed and self._state is LogState.OPEN:
             self._writer.jobs.put(job)
             return
@@ -642,7 +647,7 @@ class Log:
         self._maintain_segments()
 
     def on_disk_space(self, enough: bool) -> None:
-        """Update `disk_full` after a write that found no room, or one that succeeded again.
+        """Update the attribute `disk_full` after a write that found no room, or one that succeeded again.
 
         While the disk is full, delete segments whose messages were all acknowledged.
 
@@ -661,7 +666,7 @@ class Log:
         self._stop_when_done()
 
     def on_write_failure(self, text: str) -> None:
-        """Stop writing, and pass the description of the first disk failure to `on_failed`.
+        """Stop writing, and pass the description of the first disk failure to the callback `on_failed`.
 
         :param text: one line for the operator.
         """

@@ -57,7 +57,7 @@ class PendingChanges:
         self.delay_is_over = False
 
     def take_streams(self) -> list[StreamBatch]:
-        """Return the part of each stream in the batch that is being closed, and forget the streams."""
+        """Return each stream's part of the current batch (messages and stored offsets), and forget the streams."""
         parts = []
         for stream in self.streams:
             part = stream.take_batch()

@@ -33,7 +33,7 @@ _SUFFIX: Final = ".log"
 
 
 class RecoveredLevel:
-    """Range, number and size of one queue's messages of one priority that recovery has found not acknowledged."""
+    """Unacknowledged messages of one priority in one recovered queue: range of sequence numbers, count, bytes."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -66,7 +66,7 @@ class RecoveredQueue:
 
     @property
     def messages(self) -> list[tuple[int, bytes, int]]:
-        """All messages still in the queue, as (sequence number, payload, delivery count), by sequence number."""
+        """All messages still in the queue, as (sequence number, payload, delivery count), in order."""
         found = sorted(self._recovery.messages(self._incarnation))
         return [(sequence, payload, self.counts.get(sequence, 0)) for sequence, payload in found]
 
@@ -134,7 +134,7 @@ def recover(
 
 
 class _QueueScan:
-    """State of one queue while segments are read, from the newest to the oldest."""
+    """Messages of one queue in the segments read so far: held there, acknowledged there, still in the queue."""
 
     def __init__(self) -> None:
         self.ended: list[int] = []
@@ -231,7 +231,10 @@ class _LogScan:
             self._files.close(handle)
 
     def _add_segment(self, segment: Segment, index: SegmentIndex) -> None:
-        """Add a segment's live messages: those not acknowledged in it or a newer one, and without a newer copy."""
+        """Add a segment's acknowledgements, delivery counts and live messages to the state of its queues.
+
+        A message is live if it is acknowledged neither here nor in a newer segment, and no newer one holds a copy.
+        """
         for incarnation, ranges in index.acks.items():
             queue = self._queues.get(incarnation)
             if queue is not None:
@@ -312,7 +315,7 @@ class _LogScan:
                 files.unlink(f"{folder}/{name}")
 
     def _collect(self, delivered: Optional[dict[int, int]]) -> None:  # noqa: UP045
-        """Complete the result: each queue's messages, their delivery counts, and the highest number delivered.
+        """Store each queue's messages, delivery counts and highest delivered sequence number in the result.
 
         :param delivered: the highest sequence number that may have been delivered before an earlier crash, by the
             queue's number in the log, as stored at a clean stop; None after a crash, when any may have been delivered.
@@ -347,9 +350,9 @@ def _ranges_of(sequences: list[int]) -> list[int]:
 def _missing_segments(numbers: list[int], last: int) -> list[tuple[int, Damage]]:
     """Return (number of the first missing segment, description) for each gap in the numbers of a log's segments.
 
-    :param numbers: the segments that exist, in order. If the segment that a clean stop names as the last is missing, it
-        is at the end.
-    :param last: the last segment that exists.
+    :param numbers: the numbers of the existing segments, in order. If a clean stop recorded a last segment that is
+        missing, the number of that one follows.
+    :param last: the number of the last segment that exists.
     """
     reports = []
     for before, after in pairwise(numbers):
@@ -365,7 +368,7 @@ def _missing_segments(numbers: list[int], last: int) -> list[tuple[int, Damage]]
 
 
 def _number_of(name: str) -> int:
-    """Return the number in a file's name, 0 if it has none."""
+    """Return the number before the first dot of a file's name (that of a segment or index); 0 if there is none."""
     stem = name.partition(".")[0]
     return int(stem) if stem.isdigit() else 0
 

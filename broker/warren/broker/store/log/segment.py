@@ -10,7 +10,7 @@ from warren.broker.store.index.index_format import SegmentIndex
 
 
 class Segment:
-    """One file of the log, with number and bytes of the live messages in it (those still in their queue)."""
+    """One file of the log. It counts the live messages (those still in their queue) in the file, and their bytes."""
 
     def __init__(self, number: i64, size: i64) -> None:
         self.number = number

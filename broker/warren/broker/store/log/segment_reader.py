@@ -56,7 +56,7 @@ class SegmentReader:
         self._at = 0
 
     def next(self) -> Record | None:
-        """Return the next intact record, or None at the end."""
+        """Return the next intact record; None at the end of the segment."""
         while True:
             left = self._fill(HEADER)
             if left < HEADER:
@@ -90,7 +90,10 @@ class SegmentReader:
             return record
 
     def _fill(self, wanted: int) -> int:
-        """Read until the buffer holds `wanted` unread bytes, or the file ends. Return the number that it holds."""
+        """Read from the file until the buffer holds `wanted` bytes not used for a record yet, or the file ends.
+
+        :return: the number of these bytes in the buffer.
+        """
         available = len(self._buffer) - self._at
         if available >= wanted:
             return available
@@ -150,7 +153,7 @@ class SegmentReader:
     def _seek(self, start: int, stop: int) -> bool:
         """Fill the buffer with the segment's bytes from `start` to `stop`, and with those of one more record header.
 
-        Both positions are counted without the headers of blocks, as records may run over several blocks.
+        Both are counted in bytes of the segment without its block headers, as records may run over several blocks.
 
         :return: False if the segment ends before `start`.
         """

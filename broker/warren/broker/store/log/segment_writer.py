@@ -68,7 +68,7 @@ class SegmentWriter:
         return True
 
     def finish(self) -> None:
-        """Cut off the preallocated room, sync the rest, and close the file.
+        """Cut the preallocated zeros off the file of the current segment, sync and close it.
 
         :raises OSError: the disk failed.
         """
@@ -81,7 +81,7 @@ class SegmentWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file and keep its preallocated zeros."""
+        """Close the file of the current segment, with its preallocated zeros."""
         if self._handle >= 0:
             handle, self._handle, self.number = self._handle, -1, 0
             self._end = self._length = 0

@@ -37,8 +37,8 @@ class WriteBuffer:
     """Buffer that lays appended records out in the blocks of a segment, behind the last record.
 
     Successive messages of one queue with the same head are bundled: one record, with one header and two checksums for
-    all of them. A bundle is encoded when it is finished, before anything else is appended, so that its position is
-    known from the start.
+    all of them. A bundle is encoded when it is finished, before anything else is appended, so that its log
+    position is known as soon as it is begun.
     """
 
     def __init__(self, identity: int, block: i64, segment_size: i64, segment: Segment, offset: i64) -> None:
@@ -93,7 +93,7 @@ class WriteBuffer:
         """Add a message to the open bundle, a record of successive messages of one queue, if it fits.
 
         It fits if it is the next message of the bundle's queue, comes with the same bytes object as `head`, and the
-        bundle has room for it. Its log position is then `bundle_position`.
+        bundle has room for it. The attribute `bundle_position` is then its log position.
 
         :param incarnation: the number that names the queue in the log.
         :param sequence: the number of the message in its queue.

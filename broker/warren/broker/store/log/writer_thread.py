@@ -187,8 +187,10 @@ class WriterThread:
             return None
 
     def _write(self, write: SegmentWrite | StreamWrite, data: bytes, durable: bool) -> bool:
-        """Write, and sync if the data has to be durable.
+        """Write bytes to a segment of the log or of a stream, and sync the file if they have to be durable.
 
+        :param write: the segment, and the file position at which the bytes begin.
+        :param data: the bytes.
         :return: False if the disk is full; the file is then as it was before.
         """
         if isinstance(write, StreamWrite):

@@ -33,7 +33,7 @@ crc32: Final = zlib.crc32
 
 
 class RecordReader:
-    """Reader of messages of one log by position. It returns one only if the record there is intact and holds it.
+    """Reader of messages of one log by log position. It checks that the record there is intact and holds the message.
 
     :param identity: the data folder's random number, which seeds the checksums.
     :param block: size of a block in bytes.
@@ -58,6 +58,7 @@ class RecordReader:
     def payloads(self, incarnation: i64, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
         """Return the payload of each message; None for one that is not at its position, or not intact.
 
+        :param incarnation: the number that names the queue of the messages in the log.
         :param wanted: (sequence number, log position) of each message.
         :raises OSError: the disk cannot be read (a deleted segment is no error).
         """
@@ -145,7 +146,8 @@ class RecordReader:
     def _read(self, segment: i64, number: i64, ahead: i64) -> bytes:
         """Return a block of a segment without its header, from the cache or from disk.
 
-        :param number: number of the block.
+        :param segment: number of the segment.
+        :param number: number of the block in the segment.
         :param ahead: number of successive blocks to read and cache if the block is not cached, itself included.
         """
         key: i64 = segment << POSITION_SHIFT | number

@@ -47,7 +47,7 @@ class SequenceLookup:
         """Messages that compaction has copied to the end of the log, by log position, until the copies are on disk."""
 
     def set_written_position(self, position: i64) -> None:
-        """Set the log position up to which the files are written. Messages before it are read from the files."""
+        """Set the log position up to which records are in the segment files. Messages before it are read from there."""
         self._records.end = position
         copies = self.unwritten_copies
         while copies:
@@ -73,15 +73,15 @@ class SequenceLookup:
     def find(
         self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
     ) -> tuple[list[StoredMessage], int]:
-        """Return some messages still in a queue, in order, and the sequence number at which the next call continues.
+        """Return the next messages still in a queue, in order, and the sequence number at which to search next.
 
-        In segments without an index only the copies that compaction made are found. The list is empty if no message is
-        left up to `last`.
+        `WINDOW` sequence numbers are searched at a time, up to the first window with a message. The list is empty if no
+        message is left up to `last`. In segments without an index only the copies that compaction made are found.
 
         :param lowest: lowest priority of the messages.
         :param highest: highest priority of the messages.
-        :param first: lowest sequence number of the messages.
-        :param last: highest sequence number of the messages.
+        :param first: sequence number at which the search begins.
+        :param last: sequence number at which it ends.
         """
         self._add_live(queue)
         try:
@@ -173,8 +173,8 @@ class SequenceLookup:
     ) -> int:
         """Append messages of one segment to `found`: those in the given ranges of priorities and sequence numbers.
 
-        :return: number of ordered lists that were appended. If a search appends more than one, its caller sorts
-            `found`. A list in no order (copies in a segment without an index) counts as two.
+        :return: number of index rows that were searched; the messages of each are in order. The caller sorts `found` if
+            a search has more than one. Copies in a segment without an index are in no order and count as two.
         """
         segment: i64 = extent.segment.number
         index = extent.segment.index

@@ -61,7 +61,7 @@ class Chunk:
 
 
 class ChunkHeader:
-    """The header of a chunk."""
+    """Decoded header of a chunk: kind, first offset, number of entries, time, and length and CRC of the payload."""
 
     def __init__(self, kind: i64, count: i64, first: i64, timestamp: i64, length: i64, check: i64) -> None:
         self.kind = kind
@@ -282,7 +282,7 @@ def encode_offsets(offsets: dict[bytes, int]) -> bytes:
 
 
 def decode_offsets(payload: bytes) -> dict[bytes, int]:
-    """Return the stored offsets in the payload of an OFFSETS chunk."""
+    """Return the consumers' stored offsets, by name, from the payload of an OFFSETS chunk."""
     offsets: dict[bytes, int] = {}
     at: i64 = 0
     while at < len(payload):

@@ -36,7 +36,8 @@ class StreamRead:
 
     :param start_by: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index,
         and leave out chunks before `target`.
-    :param target: an offset, or a time in milliseconds since 1970.
+    :param target: for BY_OFFSET a message's offset, for BY_TIME a time in milliseconds since 1970.
+    :param position: for BY_POSITION the file position of a chunk.
     """
 
     def __init__(self, segment: StreamSegment, start_by: i64, target: i64, position: i64) -> None:
@@ -59,7 +60,7 @@ class StreamRead:
         """Reason why the segment cannot be read; empty if it can."""
 
     def run(self, files: Files) -> None:
-        """Read from the segment file, in any thread. A failure sets `segment_removed` or `error` and raises nothing."""
+        """Read from the segment file, in any thread. A failure sets `segment_removed` or `error`, and is not raised."""
         try:
             if self.start_by != BY_POSITION:
                 self.position = self._find_start(files)

@@ -134,7 +134,7 @@ class StreamLog:
 
     @property
     def last_chunk(self) -> i64:
-        """First offset of the last chunk of messages; the next offset if there is none."""
+        """Offset of the first message in the last chunk; that of the next message to append if no message is stored."""
         for segment in reversed(self.segments):
             if segment.timestamp >= 0:
                 return segment.last_chunk
@@ -150,7 +150,7 @@ class StreamLog:
     # Appending
 
     def append(self, head: bytes, content: bytes) -> None:
-        """Append a message, which gets the offset `next_offset`; readers get `head + content`."""
+        """Append the message `head + content`, which gets the offset in the attribute `next_offset`."""
         length: i64 = len(head) + len(content)
         size: i64 = length + 4
         log = self.log
@@ -314,7 +314,7 @@ class StreamLog:
     # Retention
 
     def apply_retention(self, not_before: i64) -> bool:
-        """Remove the oldest segment as long as the stream exceeds `max_bytes` or all messages of it are too old.
+        """Remove the oldest segment as long as the stream is larger than allowed, or all messages of it are too old.
 
         A consumer that is reading a removed segment gets nothing more of it.
 

@@ -12,15 +12,15 @@ def count_expired_segments(
 ) -> tuple[int, bool]:
     """Return how many of the oldest segments of a stream may be removed now, and whether one more may be soon.
 
-    A segment has expired if it and the newer ones take more than `max_bytes`, or if all its messages are too old. The
-    last segment stays, whatever its age and size.
+    A segment may be removed if it and the newer ones take more than `max_bytes`, or if all its messages are too old.
+    The last segment stays, whatever its age and size.
 
     :param segments: the stream's segments, oldest first.
     :param max_bytes: greatest size of the stream in bytes; negative for no limit.
     :param not_before: time in milliseconds since 1970; older messages are too old.
     :param committed: the messages below this offset are on disk.
-    :return: number of segments to remove; True if the next segment has expired too, but must stay until messages of
-        the segment after it are on disk.
+    :return: number of segments to remove; True if the one after them has to be removed, too, but must stay until
+        messages of the segment behind it are on disk.
     """
     expired = 0
     total: i64 = 0

@@ -51,9 +51,9 @@ class StreamSegment:
         """True if the segment ends with its index and trailer. Nothing more is appended then."""
 
     def add_chunk(self, offset: i64, timestamp: i64) -> None:
-        """Record a chunk of messages that begins at the file position `position`.
+        """Note a chunk of messages that begins at the file position in the attribute `position`.
 
-        It is added to the sparse index if the last chunk there begins at least `SPACING` bytes before.
+        It is added to the sparse index if the last chunk in the index begins at least `SPACING` bytes before it.
 
         :param offset: offset of the first message.
         :param timestamp: time of the chunk in milliseconds since 1970.
@@ -81,7 +81,7 @@ class StreamSegment:
     def index(self, files: Files) -> SparseIndex:
         """Return the segment's sparse index, read from its file if it is not in memory; an empty one if it is damaged.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the file cannot be read.
         """
         index = self.sparse_index
         if index is not None:

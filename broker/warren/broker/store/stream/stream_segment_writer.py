@@ -69,7 +69,7 @@ class StreamSegmentWriter:
             self._files.sync_folder(os.path.dirname(paths[0]))
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all open segment files."""
         handles, self._handles = self._handles, {}
         for handle in handles.values():
             self._files.close(handle)

@@ -64,7 +64,6 @@ class StreamStore:
         """Return the log of a stream: the recovered one, or a new one.
 
         :param incarnation: the unique number of the stream in the data folder.
-
         :param now_ms: returns the time in milliseconds since 1970.
         """
         log = StreamLog(
@@ -86,7 +85,11 @@ class StreamStore:
         return log
 
     def read(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
-        """Do a read in a thread, or at once if it is from memory, and call `done` on the event loop."""
+        """Read chunks of a stream from its file in a thread, or from memory at once.
+
+        :param read: the segment and position to read; the result is stored in it, too.
+        :param done: called with `read` on the event loop when it has its result.
+        """
         self.reading += 1
         if self._log is None:
             read.run(self._files)
