@@ -182,7 +182,7 @@ def drop_duplicates(
 
 
 def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
-    """Return the queues without those for which a message has become a duplicate since it was routed.
+    """Remove from a message's route the queues for which it has become a duplicate since; return the others.
 
     Messages of a transaction are routed when they are published, and enqueued at the commit: an earlier message of the
     same transaction may have the same key. The result is empty if an exchange recognises the message as a duplicate.

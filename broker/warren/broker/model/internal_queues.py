@@ -98,6 +98,9 @@ class InternalQueues:
         """Make an internal queue.
 
         If one of this name was stored before a restart, the new one takes over its messages in the log.
+
+        :param name: prefix of the purpose (delays or deduplication keys), and name of the exchange or queue.
+        :param arguments: limits on the number and age of the messages.
         """
         declarations = self.declarations
         vhost, definitions = declarations.vhost, declarations.definitions

@@ -178,7 +178,8 @@ class MemoryBudget:
     def page(self) -> None:
         """Page messages out for about 5 ms (`SLICE_SECONDS`) at most; then block or unblock publishers.
 
-        Queues in the mode lazy page out everything, the others only while memory is short. If more is to be paged out, schedule the next call for the next iteration of the event loop.
+        Queues in the mode lazy page out everything, the others only while memory is short. If more is to be
+        paged out, schedule the next call for the next iteration of the event loop.
         """
         self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS

@@ -18,9 +18,11 @@ TYPES = (b"direct", b"fanout", b"topic", b"headers")
 
 
 class Binding:
-    """A binding of a queue or an exchange to a source exchange, which has it in its `bindings`.
+    """A binding of a queue or an exchange to a source exchange, which holds it in its attribute `bindings`.
 
     Source, destination, routing key and arguments together identify it.
+
+    :param arguments: the arguments of the binding, an encoded table.
     """
 
     def __init__(self, destination: Union[Queue, Exchange], routing_key: bytes, arguments: bytes) -> None:  # noqa: UP007
@@ -42,7 +44,8 @@ class Binding:
 class Exchange:
     """One exchange, the bindings from it, and its cache of routes.
 
-    :param kind: the declared type.
+    :param kind: the declared type, such as `topic`.
+    :param internal: True if only other exchanges, no clients, may publish to it.
     :param arguments: the declared arguments, an encoded table.
     """
 

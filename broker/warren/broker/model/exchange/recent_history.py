@@ -35,6 +35,8 @@ class RecentHistory:
         """Add a published message, unless its header x-recent-history-no-store is true.
 
         If there are then more messages, or more bytes of contents, than the exchange keeps, drop the oldest.
+
+        :param headers: the message's decoded headers, by name.
         """
         forbidden = headers.get("x-recent-history-no-store")
         if forbidden is not None and forbidden.value is True:

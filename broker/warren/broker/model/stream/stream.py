@@ -227,7 +227,11 @@ class Stream(Queue):
         streams.read(read, reader.read_done)
 
     def read_finished(self, reader: StreamReader, read: StreamRead) -> None:
-        """Deliver the messages that were read from disk for a consumer. If the read has failed, cancel the consumer."""
+        """Deliver the messages that were read from disk for a consumer. If the read has failed, cancel the consumer.
+
+        :param reader: the consumer's position in the stream.
+        :param read: the finished read, with its chunks (batches of messages) or its error.
+        """
         reader.reading = False
         if reader.closed or self.deleted:
             return

@@ -112,7 +112,7 @@ def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
 
 @dataclass(frozen=True)
 class OffsetSpecification:
-    """Position at which a stream consumer begins: its argument x-stream-offset."""
+    """Position at which a stream consumer begins, from the argument x-stream-offset of its basic.consume."""
 
     kind: str = "next"
     """Kind of the position: `first`, `last`, `next`, `offset` or `time`."""
@@ -125,7 +125,7 @@ class OffsetSpecification:
 def parse_offset_specification(fields: dict[str, Field], described: str, now_ms: int) -> OffsetSpecification:
     """Return the position at which a stream consumer begins, from the arguments of its basic.consume.
 
-    :param fields: the arguments.
+    :param fields: the decoded arguments, by name.
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
     :param now_ms: the time in milliseconds since 1970, from which an interval such as `1h` is subtracted.
     :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.

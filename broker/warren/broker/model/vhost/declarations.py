@@ -354,7 +354,7 @@ class Declarations:
             self._unused_exchange(exchange)
 
     def _unused_exchange(self, exchange: Exchange) -> None:
-        """Delete an exchange if it is auto-delete and has no bindings."""
+        """Delete an exchange if it is auto-delete and has no bindings left."""
         if (
             exchange.auto_delete
             and not exchange.bindings

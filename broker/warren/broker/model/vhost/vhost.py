@@ -178,8 +178,8 @@ class VirtualHost:
         """Put a message into the queues that it was routed to.
 
         Return ACCEPTED, STORED (to be confirmed when the log is on disk) or REJECTED. With several queues, it is
-        REJECTED if any queue rejects the message, otherwise STORED if any queue stores it on disk. The other queues keep
-        the message in each case.
+        REJECTED if any queue rejects the message, otherwise STORED if any queue stores it on disk. The other queues
+        keep the message in each case.
         """
         if len(queues) == 1:
             return queues[0].publish(message)

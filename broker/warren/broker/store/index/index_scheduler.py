@@ -55,7 +55,8 @@ class IndexScheduler:
     def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
         """Keep the index that a finished job has built. Log a failure, or damage that the job has found.
 
-        An index that was built but could not be written to its file stays in memory.
+        An index that was built but could not be written to its file stays in memory. The log positions that the queues
+        keep for copies in the segment are forgotten, because the index has them.
 
         :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
         """
