@@ -39,7 +39,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
 
 class NoConsumer(PublishError):
-    """No consumer could take the message at once: there is none, or all have reached their prefetch."""
+    """Error: no consumer could take the message at once. There is none, or all have reached their prefetch."""
 
     retryable: bool = True
     outcome: Outcome = "refused"

@@ -79,7 +79,7 @@ class Address:
 
     @property
     def query(self) -> dict[str, str]:
-        """The URL's query parameters."""
+        """The URL's query parameters, by name."""
         return dict(parse_qsl(urlsplit(self.url).query))
 
     def open(self, product: str = "warren pipeline") -> BrokerConnection:
@@ -294,7 +294,9 @@ def pipeline_errors(action: str) -> Iterator[None]:
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether the error may disappear by itself, so that another attempt makes sense."""
+    """Return whether the error may disappear by itself, so that another attempt makes sense: an `OSError`, a close by
+    the broker with a reply code in `TRANSIENT_REPLIES`, or a `PipelineError` with `transient`.
+    """
     match error:
         case PipelineError():
             return error.transient
@@ -357,7 +359,11 @@ def describe_connect_error(error: OSError) -> str:
 
 
 def parse_heartbeat(query: Mapping[str, str]) -> int:
-    """Return the heartbeat interval in seconds from the query parameters of a broker's URL, or the default."""
+    """Return the heartbeat interval in seconds: the parameter `heartbeat` of a broker's URL, or the default.
+
+    :param query: query parameters of the URL, by name
+    :raises PipelineError: if the parameter is not a number from 0 to 65535
+    """
     text = query.get("heartbeat", str(DEFAULT_HEARTBEAT))
     if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
         raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
@@ -365,8 +371,10 @@ def parse_heartbeat(query: Mapping[str, str]) -> int:
 
 
 def tls_context(query: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS settings from the query parameters of a broker's URL.
+    """Return the TLS settings that the parameters `cafile`, `capath`, `certfile`, `keyfile` and `no_verify_ssl` of a
+    broker's URL ask for.
 
+    :param query: query parameters of the URL, by name
     :raises PipelineError: if a file cannot be used on this machine
     """
     try:

@@ -129,9 +129,10 @@ class TransactionalOnce:
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Run `handler` in a transaction with its claim unless its result is stored, and return the result (called by
-        the SDK).
+        """Return the stored result for the message's key. If there is none, run `handler` in the transaction that
+        inserts the claim, and store and return its result. Called by the SDK.
 
+        :param handler: runs the application's handler, and returns its result encoded as JSON.
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: the database did not answer within `patience`, or the connection was lost during the
             commit.

@@ -43,7 +43,7 @@ class OutboxStatistics:
 
 
 class _LeaseLost(Exception):
-    """The lease expired or could not be renewed, and another process holds it now."""
+    """Error that ends the relay's work: its lease expired or could not be renewed, and another process holds it now."""
 
 
 class Relay:
@@ -231,8 +231,11 @@ class Relay:
 
 
 async def _publish_and_confirm(app: App, rows: list[OutboxRow]) -> list[WarrenError | None]:
-    """Publish the messages of `rows` concurrently. Return for each of them, in the same order, the error, or None if
-    the broker has confirmed it."""
+    """Publish messages of the outbox concurrently. Return for each of them, in the same order, the error, or None if
+    the broker has confirmed it.
+
+    :param rows: rows of the messages in the outbox table.
+    """
     sent: list[asyncio.Future[None] | WarrenError] = []
     try:
         for row in rows:

@@ -97,15 +97,17 @@ class KeySequence:
     def reset(self, position: Position) -> None:
         """Mark the position as not loaded, so that it is read from the store before the next message is handled.
 
-        :param position: placeholder until then. It is ignored while one of the key's messages is being handled.
+        :param position: position in use until then. While one of the key's messages is being handled, it is ignored,
+            and the present position stays.
         """
         self.is_loaded = False
         if not self.is_handling:
             self.position, self.is_saved = position, True
 
     def move(self, position: Position, now: float, *, is_saved: bool) -> None:
-        """Set the position, that is the next number and the skipped ones.
+        """Set the position of the key.
 
+        :param position: next number to handle, and the latest skipped numbers.
         :param now: time of this progress, from which the wait for a missing number counts.
         :param is_saved: True if the store has this position.
         """

@@ -36,10 +36,12 @@ class Position:
 
 
 def advance(record: bytes | None, *, position: Position, keep_ms: int) -> RuleResult[bytes | None]:
-    """Compute the record with `position`, unless the present record has a higher next number, which another process has
-    stored. The result's `answer` is the encoded record after that.
+    """Compute the record that stores `position`. A present record with a higher next number, which another process has
+    stored, is left as it is.
 
-    :param keep_ms: how long the key is remembered after this change.
+    :param record: present record of the key; None if there is none.
+    :param keep_ms: how long the key is remembered after this change, in milliseconds.
+    :return: result with the record to store, which is also its `answer`.
     """
     held = read(record)
     if held is not None and held.next_number > position.next_number:

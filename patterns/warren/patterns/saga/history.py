@@ -55,7 +55,11 @@ class SagaHistory:
         return self.instance.history
 
     def as_json(self) -> dict[str, Any]:
-        """Return the history as a dictionary for JSON output."""
+        """Return the history as a dictionary for JSON output.
+
+        :return: `saga` (its name), `key`, `state`, `data`, `awaiting` (type of the awaited answer), `undo` (types of
+            the compensations), `owed` (types of the pending messages) and `history` (transitions).
+        """
         return {
             "saga": self.name,
             "key": self.key,

@@ -121,7 +121,7 @@ class SagaInstance:
 
 
 class MessageOutcome(Enum):
-    """Effect of a message on its saga."""
+    """Effect of a message on its saga: a transition, or the reason why there is none."""
 
     PASSED = "passed"
     """The message caused a transition."""
@@ -173,7 +173,9 @@ class SagaRules:
         """Compute the saga's record after a message. The result's `answer` is the message's effect, and the saga's
         state and data after it.
 
+        :param record: present record of the saga; None if there is none.
         :param kind: wire type of the message (property `type`).
+        :param message_id: id of the message; one whose transition is in the saga's history has no effect again.
         :param start: returns the first transition of a new saga; None if the message does not start one.
         :param apply: returns the transition for the message in the saga's present state, or None if there is none.
         :param now_ms: present time in milliseconds since the epoch.
@@ -208,8 +210,10 @@ class SagaRules:
 
         The timeout has no effect if the saga has left the state since, even if it has entered it again.
 
+        :param record: present record of the saga; None if there is none.
         :param entry: number of the state entry in which the timeout was created.
         :param started_by: id of the message that started the saga for which the timeout was created.
+        :param message_id: id of the timeout's message.
         :param apply: returns the transition for the timeout in the saga's present state, or None if there is none.
         :param now_ms: present time in milliseconds since the epoch.
         """
@@ -226,6 +230,7 @@ class SagaRules:
     def confirm(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
         """Compute the saga's record without the pending messages that the broker has confirmed.
 
+        :param record: present record of the saga; None if there is none.
         :param published: ids of the confirmed messages.
         :param now_ms: present time in milliseconds since the epoch.
         """

@@ -88,12 +88,13 @@ class Timer:
 
 
 def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
-    """Compute the record of a timer, in place of one with the same name. The result's `answer` is True if the
+    """Compute the record of a new timer, in place of one with the same name. The result's `answer` is True if the
     timer is stored.
 
     The answer is False if a timer with the same definition is waiting, which then continues, or has been
     fired recently.
 
+    :param record: present record under the timer's name; None if there is none.
     :param now_ms: present time; decides only how long the store keeps the record.
     """
     held = _read_any(record)
@@ -109,6 +110,7 @@ def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
 
     The answer is False if there is no timer, or if its only time has come and the message is being published.
 
+    :param record: present record of the timer; None if there is none.
     :param token: random token of this call, by which a repeated call recognises its own change.
     """
     held = _read_any(record)
@@ -124,6 +126,8 @@ def begin_firing(
 ) -> RuleResult[Timer | None]:
     """Compute the record of a timer whose message a process is about to publish (the timer is *firing*).
 
+    :param record: present record of the timer; None if there is none.
+    :param timer: the timer as the caller has read it, which is now due.
     :param late_ms: lateness in milliseconds above which a time counts as missed.
     :return: the result's `answer` is the timer whose message the caller must publish; None if there is nothing to
         publish, because the stored timer was changed or cancelled, or the time was missed and is skipped.
@@ -149,6 +153,8 @@ def begin_firing(
 def finish_firing(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
     """Compute the timer's record after its message was published: waiting for its next time, or fired if there is none.
 
+    :param record: present record of the timer; None if there is none.
+    :param timer: the timer whose message was published, as `begin_firing` returned it.
     :param now_ms: present time; times before it are skipped.
     :return: the result's `answer` is the stored timer, waiting for its next time, or None if it was cancelled or has no
         further time. If the record was changed meanwhile, for example by a new timer with the same name, it is left as
@@ -164,6 +170,7 @@ def _advance(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
     """Compute the timer's record with its first time after `now_ms`, or as fired if it has no further time. Earlier
     times are left out, because one message is enough for any number of missed times.
 
+    :param held: the stored timer.
     :param count: number of publishes of the timer so far, to be stored.
     :return: the result's `answer` is the timer with its next time, or None if it has none.
     """

@@ -93,7 +93,10 @@ Schedule = DateSchedule | IntervalSchedule | CronSchedule
 
 
 def spec_of(schedule: Schedule) -> dict[str, Any]:
-    """Return the schedule as a dictionary for the timer's record, without its name and message."""
+    """Return the times of a schedule as a dictionary for the timer's record.
+
+    :return: `{"at_ms": ...}` for a date, `{"every_ms": ...}` for an interval, or `{"cron": ..., "zone": ...}`.
+    """
     match schedule:
         case DateSchedule():
             return {"at_ms": int(schedule.when.timestamp() * 1000)}

@@ -57,7 +57,7 @@ because new consumers would come too late."""
 
 @dataclass(frozen=True)
 class Measure:
-    """Recommended measure against a backlog, as a sentence with its reason (`words`)."""
+    """Recommended measure against a backlog: its kind, and a text for the user with the reason (`words`)."""
 
     kind: Kind
     words: str

@@ -22,6 +22,7 @@ def run_once(
 ) -> Summary:
     """Run a job once: write `events/` and the job's tables, replacing those of an earlier run, and return the summary.
 
+    :param options: parsed arguments of the command line: what to read, output folder, and the job's own
     :param progress: called with a few words when a step begins
     :raises PySparkException: if the data source or Spark fails
     """
@@ -39,7 +40,10 @@ def run_once(
 
 
 def source_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the data source `amqp` that the command-line arguments ask for."""
+    """Return the options with which the data source `amqp` reads: `url`, `queue` or `stream`, and `timeout`.
+
+    :param options: parsed arguments of the command line: `source`, `queue`, `stream` and `read_timeout`
+    """
     named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue}
     return {"url": options.source, **named, "timeout": str(options.read_timeout)}
 
@@ -73,8 +77,8 @@ def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
 
 
 def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
-    """Return the summary and the description of the run as a JSON object, which the command prints and `summary.json`
-    holds.
+    """Return the object that the command prints as JSON and `summary.json` holds: the fields of the run (job, source,
+    streams or queue, `continuous`, elapsed seconds) and those of the summary.
     """
     return {
         "job": run.job,

@@ -65,6 +65,7 @@ def run_continuously(
 ) -> Summary:
     """Run a job until SIGINT or SIGTERM, or with `options.available_now` until all available messages are processed.
 
+    :param options: parsed arguments of the command line: what to read, output folder, intervals, and the job's own
     :param progress: called with a few words about each step
     :param report: called with every new summary
     :return: the last summary
@@ -116,7 +117,10 @@ def run_continuously(
 
 
 def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Return a streaming frame of the messages in the queue or streams that the options name."""
+    """Return a streaming frame of the messages in the queue or streams that the options name.
+
+    :param options: parsed arguments of the command line; a queue is read through a spool in their output folder
+    """
     given = source_options(options)
     if options.queue is not None:
         given["spoolDir"] = str(options.out.absolute() / SPOOL)
@@ -165,6 +169,8 @@ def changed_anything(batch: Any) -> bool:
 def input_rows(batch: Any) -> int:
     """Return the number of rows that a micro-batch read: the sum over its sources, because Spark Connect reports no
     total.
+
+    :param batch: progress of the micro-batch, as Spark reports it
     """
     return sum(each["numInputRows"] or 0 for each in batch["sources"])
 
@@ -176,9 +182,10 @@ def summarise_until_stopped(
     count: Callable[[], Summary],
     every: float,
 ) -> None:
-    """Write a new summary after micro-batches that wrote something, until the run is stopped.
+    """Compute and write a new summary after micro-batches that read rows or changed state, until the run is stopped.
 
     :param stopped: set when the run is to end
+    :param reporter: reports each micro-batch, and whether one of them read rows or changed state
     :param count: computes and writes the summary
     :param every: minimum number of seconds between two summaries
     """
@@ -201,7 +208,7 @@ class ProgressReporter:
         self._last: dict[str, tuple[int, str]] = {}
 
     def report_new_batches(self, queries: Mapping[str, StreamingQuery]) -> bool:
-        """Report the micro-batches since the last call; return whether one of them wrote something.
+        """Report the micro-batches since the last call; return whether one of them read rows or changed state.
 
         :param queries: queries by the name that the report gives them
         """
@@ -230,21 +237,27 @@ def batch_order(batch: Any) -> tuple[int, str]:
     """Return the sort key of a micro-batch's progress: batch number and time.
 
     The time is needed because Spark reports progress without data under the number of the next batch.
+
+    :param batch: progress of the micro-batch, as Spark reports it
     """
     return batch["batchId"], batch["timestamp"]
 
 
 def source_backlog(batch: Any) -> int:
-    """Return the number of messages that were still unread in the queue or streams after a micro-batch."""
+    """Return the number of messages that were still unread in the queue or streams after a micro-batch.
+
+    :param batch: progress of the micro-batch, as Spark reports it
+    """
     latest, end = (parse_offsets(batch["sources"][0][name]) for name in ("latestOffset", "endOffset"))
     return sum(max(latest[name] - end.get(name, 0), 0) for name in latest)
 
 
 def parse_offsets(value: Any) -> dict[str, int]:
-    """Return the integers in an offset of a query's progress, by name: an offset for each stream, or the `position` in
-    a spool.
+    """Return how far a streaming query has read, or can read: for streams, the offset in each, by the stream's name;
+    for a queue, `position`, the number of its messages since its spool was created.
 
-    :param value: offset as Spark reports it: JSON text, already parsed, or None
+    :param value: `endOffset` or `latestOffset` of a micro-batch's progress: a dict, its JSON text, or None
+    :return: the integers of the dict by name; empty for None
     """
     found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
@@ -277,7 +290,9 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def streaming_settings(spark: SparkSession) -> Iterator[None]:
-    """Apply the Spark settings that continuous runs need, and restore the previous ones at the end."""
+    """Use RocksDB as Spark's state store inside the block, and 16 shuffle partitions if Spark's default of 200 is set;
+    restore the previous settings at the end.
+    """
     before = {name: spark.conf.get(name) for name in (*STATE_STORE, SHUFFLE_PARTITIONS)}
     partitions = before[SHUFFLE_PARTITIONS] or ""
     try:
@@ -295,6 +310,7 @@ def streaming_settings(spark: SparkSession) -> Iterator[None]:
 def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
     """Check that this run may use the output folder, and record a continuous run in `RUN_FILE`.
 
+    :param options: parsed arguments of the command line, of which `out`, `queue`, `stream` and `continuous` are used
     :raises UsageError: if the folder holds a continuous run of another job, queue or stream, or if one of this run and
         the run in the folder is continuous and the other a batch run
     """

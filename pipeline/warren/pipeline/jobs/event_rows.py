@@ -54,6 +54,9 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
 def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
     """Return one row for each batch of events, without repetitions: its source, the number of its first event, and its
     events.
+
+    :param messages: messages with the columns of the data source `amqp`; each of the batches' type is one batch
+    :param remember: for a continuous run, how long a batch is remembered in order to recognise a repetition
     """
     from pyspark.sql import functions as F
 
@@ -79,7 +82,7 @@ def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
 
 
 def header(name: str) -> Column:
-    """Return a column with the value of a message header, under the header's name."""
+    """Return a column called `name` with the value of the message header of that name."""
     from pyspark.sql import functions as F
 
     return F.col("headers")[name].alias(name)

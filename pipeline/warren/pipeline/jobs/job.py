@@ -25,7 +25,7 @@ class Summary(Protocol):
     """Result of a job: the numbers that its page shows, as a frozen dataclass."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers as nested dicts, for summary.json."""
+        """Return the fields by name for summary.json, with a dict in place of each dataclass inside."""
 
 
 @dataclass(frozen=True)
@@ -89,23 +89,29 @@ class Job(Protocol):
         In a continuous run (`messages.isStreaming`) the result must support Spark's output mode `append`.
 
         :param messages: messages with the columns of the data source `amqp`
+        :param options: parsed arguments of the command line, as in the following methods
         """
 
     def tables(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
         """Derive the job's other tables, by name, from all rows of `events`. Each is written to a folder of Parquet
         files.
+
+        :param options: parsed arguments of the command line
         """
 
     def streams(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
         """Derive the same tables as `tables` as streaming frames in output mode `append`, for a continuous run.
 
         A later row may correct an earlier row with the same key.
+
+        :param options: parsed arguments of the command line
         """
 
     def summarise(self, tables: Mapping[str, DataFrame], options: argparse.Namespace, /) -> Summary:
         """Compute the job's summary.
 
-        :param tables: frames that read the written tables, `events` included, from their Parquet files
+        :param tables: frames that read the written tables, `events` included, from their Parquet files, by name
+        :param options: parsed arguments of the command line
         """
 
     def page(self, summary: Any, run: Run, /) -> str:

@@ -66,12 +66,16 @@ def at_least_two(text: str) -> int:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return one row for each dead letter, with queue, reason and times of its deaths (dead-letterings)."""
+    """Return one row for each dead letter, with queue, reason and times of its deaths (dead-letterings).
+
+    :param messages: messages with the columns of the data source `amqp`
+    :param options: not used
+    """
     return letters_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return no tables besides `events`: the summary is computed from the rows of the dead letters."""
+    """Return an empty mapping: the job has no tables besides `events`, from which the summary is computed."""
     return {}
 
 

@@ -97,8 +97,8 @@ def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
 
 
 def message_identity() -> Column:
-    """Return the column that identifies a message: its id or, without one, the position at which its dead letter was
-    read.
+    """Return the column that identifies a message: its id or, without one, the queue or stream from which its dead
+    letter was read, with the column `offset` (in a stream its offset, in a queue its number in the order of reading).
     """
     from pyspark.sql import functions as F
 
@@ -111,6 +111,10 @@ def message_identity() -> Column:
 def totals(deaths: DataFrame) -> dict[str, Any]:
     """Compute the numbers over all deaths (dead-letterings of a message) in one pass: counts, first and last time, and
     the delays from publishing with their quantiles.
+
+    :param deaths: one row for each death
+    :return: the numbers by name: `deaths`, `undated` (deaths without a time), `first` and `last` (times in microseconds
+        since 1970), and those from which `after_of` makes a `DeathDelay`
     """
     from pyspark.sql import functions as F
 
@@ -163,7 +167,11 @@ def after_of(total: dict[str, Any]) -> DeathDelay:
 
 
 def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
-    """Return the `PLACES` pairs of queue and reason with the most deaths, and the number of other pairs."""
+    """Return the `PLACES` pairs of queue and reason with the most deaths (dead-letterings), and the number of other
+    pairs.
+
+    :param deaths: one row for each death
+    """
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -223,7 +231,9 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
     """Return a histogram of deaths per message: how many messages were dead-lettered once, twice, three times, four to
     five times, and so on.
 
-    The number of deaths is the one that the latest dead letter of a message records.
+    The number of deaths is the highest one that a dead letter of the message records.
+
+    :param deaths: one row for each death, a dead-lettering of a message
     """
     from pyspark.sql import functions as F
 
@@ -240,6 +250,7 @@ def timeline_of(
     """Return the width of a time step in seconds, and the number of deaths by reason in each step; steps without deaths
     are left out.
 
+    :param deaths: one row for each death
     :param total: numbers over all deaths, from `totals`, of which the first and last time are used
     :param reasons: reasons that are counted separately; the others are combined
     """
@@ -277,6 +288,7 @@ def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple
     each queue and reason, at that time. A message without an id counts only if it died there once, because its deaths
     cannot be told apart from those of other messages.
 
+    :param deaths: one row for each death
     :param what: definition of a burst
     """
     from pyspark.sql import Window

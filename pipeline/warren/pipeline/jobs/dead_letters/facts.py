@@ -211,13 +211,18 @@ def with_age(letters: DataFrame) -> DataFrame:
 
 
 def parse_timestamp(text: Column) -> Column:
-    """Return the column of texts converted to timestamps; null where a text is malformed."""
+    """Return the column with the times that texts in ISO 8601 state; null where a text is malformed.
+
+    :param text: column of texts
+    """
     return text.try_cast("timestamp")
 
 
 def header_milliseconds(header: str) -> Column:
     """Return the column with the time that a header of the SDK states in Unix milliseconds; null without a
     valid one.
+
+    :param header: name of the header
     """
     from pyspark.sql import functions as F
 

@@ -77,7 +77,7 @@ def lead(summary: Summary, run: Run) -> str:
 
 
 def middle(summary: Summary) -> str:
-    """Return the median delay from publishing to dead-lettering as text."""
+    """Return the median delay from publishing to dead-lettering as text; `unknown` if no delay is known."""
     half = summary.after.quantiles.get("0.50")
     return "unknown" if half is None else brief(half)
 

@@ -66,6 +66,9 @@ def names(text: str) -> tuple[str, ...]:
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
     was published twice counts once.
+
+    :param messages: messages with the columns of the data source `amqp`
+    :param options: not used
     """
     return events_of(messages)
 
@@ -76,12 +79,15 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
     `facts` has a row for each message and queue, with counts and times of the message's events there. `capture` has a
     row for each thousand consecutive events of a source (an application or broker that captures events and numbers
     them), by which lost events are found.
+
+    :param events: one row for each captured message event (published, delivered, acknowledged, ...)
+    :param options: not used
     """
     return {"facts": facts_of(events), "capture": capture_of(events)}
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return no tables, so a continuous run writes only the events continuously and derives the tables for each
+    """Return an empty mapping, so a continuous run writes only the events continuously and derives the tables for each
     summary.
 
     A stateful streaming query would drop events behind its watermark, and there is no suitable watermark: events of two
@@ -94,6 +100,9 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
     """Write the tables `messages` and `findings` and return the summary computed from them.
 
     A continuous run has only the events, so `facts` and `capture` are written here as well.
+
+    :param tables: frames that read the written tables `events` and, in a batch run, `facts` and `capture`
+    :param options: parsed arguments of the command line: output folder, and the parameters of the audit
     """
     folder = spark_path(options.out)
     made = tables if "facts" in tables else made_of(tables, options, folder)
@@ -110,9 +119,12 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 def made_of(
     given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
 ) -> Mapping[str, DataFrame]:
-    """Derive the tables `facts` and `capture` from the events, write them to the output folder, and return them.
+    """Derive the tables `facts` and `capture` from the table `events`, write them as Parquet files, and return frames
+    that read these files, by the table's name.
 
-    :param given: tables that exist already, `events` among them
+    :param given: written tables by name, of which only `events` is used
+    :param options: parsed arguments of the command line; not used
+    :param folder: URL of the output folder, in which each table gets a folder of its own
     """
     return {
         name: write_and_reload(frame, f"{folder}/{name}")

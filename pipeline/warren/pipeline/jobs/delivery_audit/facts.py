@@ -92,14 +92,20 @@ def event_is(kind: str, side: str | None = None) -> Condition:
 
 
 def count(name: str, condition: Condition) -> Column:
-    """Return an aggregate column called `name`: the number of events that fulfil the condition."""
+    """Return an aggregate column called `name`: the number of events that fulfil the condition.
+
+    :param condition: returns the column that is true for these events, from `event_is`
+    """
     from pyspark.sql import functions as F
 
     return F.count_if(condition()).alias(name)
 
 
 def earliest(name: str, condition: Condition) -> Column:
-    """Return an aggregate column called `name`: the earliest time of the events that fulfil the condition."""
+    """Return an aggregate column called `name`: the earliest time of the events that fulfil the condition.
+
+    :param condition: returns the column that is true for these events, from `event_is`
+    """
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.col("at"))).alias(name)
@@ -108,6 +114,7 @@ def earliest(name: str, condition: Condition) -> Column:
 def first(name: str, condition: Condition, *known: str) -> Column:
     """Return an aggregate column called `name`: the earliest event that fulfils the condition, as a struct of columns.
 
+    :param condition: returns the column that is true for these events, from `event_is`
     :param known: columns of the struct, besides those of `PLACE` (time, source, number, connection)
     """
     from pyspark.sql import functions as F
@@ -128,8 +135,8 @@ def attempts() -> Column:
 
 
 def reason() -> Column:
-    """Return an aggregate column: one of the reasons given by events that end a message without an acknowledgement
-    (expired, dead-lettered, dropped, rejected, returned, nacked).
+    """Return an aggregate column with the reason of the events that end a message without an acknowledgement
+    (expired, dead-lettered, dropped, rejected, returned, nacked); of several reasons, the first by alphabet.
     """
     from pyspark.sql import functions as F
 

@@ -42,6 +42,7 @@ def findings_of(
 
     :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
     :param unobserved: periods (`queue`, `since`, `until`) in which captured events are missing; None if none are
+    :param rules: parameters of the audit
     :param horizon: end of the time that is judged; events about later messages may not have been captured yet
     :param fates: outcomes (keys of `outcomes.FATES`) that occur among the messages
     """
@@ -144,6 +145,9 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
     delivery is taken from the events of one source: the broker for a queue, or the application's process for a
     consumer. Left out are redeliveries, messages that were published again (after a lost connection, or for a retry),
     and dead letters.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param rules: parameters of the audit, of which `unordered` is used
     """
     from pyspark.sql import functions as F
 

@@ -91,6 +91,9 @@ def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
     These are the messages of which no event was captured after their publication, and the messages that arrived in a
     queue. The former have one row for each queue that had received messages of the same exchange and routing key
     before.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param horizon: end of the time that is judged; a message published later is not looked for
     """
     from pyspark.sql import functions as F
 
@@ -118,6 +121,9 @@ def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFram
 
     These are the messages that the broker reported as accepted by a queue and that were not delivered, and the
     delivered ones.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param horizon: end of the time that is judged; a message accepted later is not looked for
     """
     from pyspark.sql import functions as F
 
@@ -158,9 +164,10 @@ def steps_of(
     :param asked: messages that are missing (column `asks` true in the result)
     :param came: messages that arrived, with the time `came_at`
     :param place: place of the possible loss, a key of `PLACES`
-    :param way: key within which messages keep their order, such as connection, exchange, routing key and queue
-    :param number: column with a message's position in that order
-    :param since: column with the time from which the message is missing
+    :param way: array column; messages with the same values, such as connection, exchange, routing key and queue, keep
+        their order
+    :param number: name of the column with a message's position in that order
+    :param since: name of the column with the time from which the message is missing
     """
     from pyspark.sql import functions as F
 
@@ -200,6 +207,9 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
     """Return messages that were delivered with automatic acknowledgement and lost on the way to, or at, their consumer.
 
     Only consumers whose own process reports deliveries, or the end of handling, for other messages are judged.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param horizon: end of the time that is judged; a message delivered later is not looked for
     """
     from pyspark.sql import functions as F
 
@@ -223,7 +233,10 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
 
 
 def without_queue(messages: DataFrame) -> DataFrame:
-    """Return messages that no queue accepted and that the broker did not return to their publisher."""
+    """Return messages that no queue accepted and that the broker did not return to their publisher.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    """
     from pyspark.sql import functions as F
 
     at = F.col("published_at")

@@ -90,7 +90,7 @@ def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def purges_of(events: DataFrame) -> DataFrame:
-    """Return one row for each queue that was purged or deleted, with the last time (`purged_at`)."""
+    """Return one row for each queue that was purged or deleted, with the time at which it last was (`purged_at`)."""
     from pyspark.sql import functions as F
 
     purges = events.where((F.col("event") == event.PURGED) & F.col("queue").isNotNull())

@@ -52,7 +52,9 @@ def backlogs_of(
 
 
 def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
-    """Return the given queues that are streams. A stream keeps all messages, so what it holds is no backlog."""
+    """Return those of the given queues that are streams, according to the events' column `stream`. A stream keeps all
+    messages, so what it holds is no backlog.
+    """
     from pyspark.sql import functions as F
 
     streams = events.where(F.col("stream") & F.col("queue").isin(queues)).select("queue").distinct()

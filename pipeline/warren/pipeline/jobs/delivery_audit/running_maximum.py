@@ -23,9 +23,9 @@ def with_maximum_before(
     Each chunk of a sequence is sorted separately. The maximum of the chunks before it is then added, for which one row
     per chunk suffices.
 
-    :param group: columns without nulls; rows with the same values form a sequence
-    :param place: integer column with the position of a row in its sequence
-    :param value: column of any ordered type; nulls are ignored
+    :param group: names of columns without nulls; rows with the same values form a sequence
+    :param place: name of an integer column with the position of a row in its sequence
+    :param value: name of a column of any ordered type; nulls are ignored
     :param name: name of the new column
     """
     from pyspark.sql import Window

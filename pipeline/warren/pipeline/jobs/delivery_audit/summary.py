@@ -162,6 +162,8 @@ def summary_of(
 
     :param facts: one row for each message and queue with counts and times of its events, from `facts.facts_of`
     :param capture: counts and number ranges of each source's events, from `capture_gaps.capture_of`
+    :param rules: parameters of the audit
+    :param write_and_reload: writes a frame as a table of the given name, and returns it as read from disk
     """
     from pyspark.sql import functions as F
 
@@ -208,6 +210,9 @@ def last_of(rows: DataFrame) -> int:
 def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
     """Return the numbers of captured and missing events, and the periods (`queue`, `since`, `until`) in which events of
     a queue may be missing; None instead of the periods if no event is missing.
+
+    :param events: all captured message events (published, delivered, acknowledged, ...)
+    :param pieces: the table `capture`, with counts and number ranges of each source's events
     """
     from pyspark.sql import functions as F
 
@@ -319,7 +324,11 @@ def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[
 
 
 def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ...], int]:
-    """Return the `QUEUES` queues with the most messages, and the number of all queues."""
+    """Return the outcomes and latencies of the `QUEUES` queues with the most messages, and the number of all queues.
+
+    :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param findings: one row for each finding, from `findings.findings_of`
+    """
     from pyspark.sql import functions as F
 
     spans = {
@@ -357,7 +366,11 @@ def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ..
 
 
 def queue(row: dict[str, Any]) -> Queue:
-    """Convert a row with one queue's counts and quantiles to a `Queue`."""
+    """Convert a row with one queue's counts and quantiles to a `Queue`.
+
+    :param row: values by column name, as `queues_of` computes them: a count for each kind of finding, and for both
+        latencies the columns `..._count`, `..._quantiles` and `..._maximum`
+    """
 
     def latency(name: str) -> Latency:
         found: Sequence[float] = row[f"{name}_quantiles"] or ()
@@ -379,8 +392,8 @@ def queue(row: dict[str, Any]) -> Queue:
 def span(since: str, until: str) -> Column:
     """Return the column with the seconds between two times of a message; null for a message in a stream.
 
-    :param since: column with the earlier time
-    :param until: column with the later time
+    :param since: name of the column with the earlier time
+    :param until: name of the column with the later time
     """
     from pyspark.sql import functions as F
 

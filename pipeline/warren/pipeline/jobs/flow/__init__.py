@@ -74,6 +74,9 @@ def limit(text: str) -> Limit:
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
     was published twice counts once.
+
+    :param messages: messages with the columns of the data source `amqp`
+    :param options: not used
     """
     return events_of(messages)
 
@@ -84,6 +87,9 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
     `steps` has counts of events for each second, queue and consumer. `routes` has, for each exchange and routing key,
     the queues from which such messages were delivered. In a continuous run several rows may have the same key; their
     counts add up.
+
+    :param events: one row for each captured message event (published, delivered, acknowledged, ...)
+    :param options: not used
     """
     return {"steps": steps_of(events), "routes": routes_of(events)}
 

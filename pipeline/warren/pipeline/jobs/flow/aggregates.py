@@ -45,7 +45,10 @@ SUMS = (
 
 
 def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
-    """Compute the summary of the job from its tables `events`, `steps` and `routes`."""
+    """Compute the summary of the job.
+
+    :param tables: frames that read the written tables `events`, `steps` and `routes`, by these names
+    """
     from pyspark.sql import functions as F
 
     captured = captured_of(tables[EVENTS])
@@ -97,10 +100,11 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
 
 
 def captured_of(events: DataFrame) -> dict[str, int]:
-    """Return the numbers of sources and events, and how many events are missing, as fields of the summary.
+    """Return the fields `sources`, `events`, `missing` and `cut_off` of the summary: numbers of sources, of captured
+    events, of lost events, and of events that were not read.
 
     A source (an application or broker that captures events) numbers its events from 1 on. Missing numbers between its
-    events are lost events (`missing`), those before its first one were not read (`cut_off`).
+    events are lost events, those before its first one were not read.
     """
     from pyspark.sql import functions as F
 
@@ -140,11 +144,14 @@ def step_seconds(seconds: int, every: float) -> int:
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
-    """Return one row with the totals of the period for each of the `QUEUES` queues with the most ready messages.
+    """Return the totals of the period for each of the `QUEUES` queues with the most ready messages.
 
     Other queues are left out, because there may be thousands of them, such as reply queues.
 
     :param levels: counts of events, and ready and unacknowledged messages, by queue and second, from `queue_levels`
+    :return: a dict for each queue, by column: the sums of the counts in `SUMS`, the last numbers of ready and
+        unacknowledged messages (`ready`, `unacked`), the largest number of ready ones (`peak`), `queue`, `by`,
+        `stream` and `began_with`
     """
     from pyspark.sql import functions as F
 
@@ -164,7 +171,8 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
 def timelines_of(
     levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
 ) -> dict[str, list[TimelineStep]]:
-    """Return the timeline of each queue: one entry for every time step of the period, with or without events.
+    """Return the timeline of each queue, by its name: one entry for every time step of the period, with or without
+    events.
 
     A step without events has the same numbers of ready and unacknowledged messages as the one before it.
 
@@ -211,8 +219,11 @@ def timelines_of(
 
 
 def windows(times: DataFrame) -> DataFrame:
-    """Return one row for each queue with averages over its consumers: used share of the prefetch, share of time without
-    messages, and seconds of handling per message.
+    """Return one row for each queue with the number of consumers at the end, the largest prefetch, and averages.
+
+    The averages over all consumers of the queue are the used share of the prefetch (`window_used`), the share of time
+    with a used up prefetch (`full`) and without a message (`idle`), and the seconds of handling per message
+    (`handling`).
 
     :param times: one row for each consumer with its seconds by state and its counts, from `consumer_times`
     """

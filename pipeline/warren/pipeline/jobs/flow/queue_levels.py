@@ -89,12 +89,13 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
     def level(change: Column, emptied: str, since: str) -> Column:
-        """Return the column with a level (number of ready or of unacknowledged messages): the sum of its changes since
-        the queue was last emptied or, if it never was, since the first event.
+        """Return the column with the number of ready or of unacknowledged messages after a second: the sum of its
+        changes since the queue was last emptied (purged or deleted) or, if it never was, since the first event.
 
-        :param change: change of the level in a second
-        :param emptied: condition that the queue was emptied in the second
-        :param since: column with the number of times that the queue was emptied so far, this second included
+        :param change: column with the change of the number in a second
+        :param emptied: SQL condition that is true for a second in which the queue was emptied, as in `purged > 0`
+        :param since: name of the column with the number of times that the queue was emptied so far, this second
+            included; rows with the same value are added up
         """
         whole = Window.partitionBy("queue", since)
         after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
@@ -122,7 +123,7 @@ def queue_levels(rows: DataFrame) -> DataFrame:
 def initial_level(name: str, whole: WindowSpec) -> Column:
     """Return the column with the smallest initial number of messages with which the number never becomes negative.
 
-    :param name: column with the number of messages after each second, computed from an initial number of 0
+    :param name: name of the column with the number of messages after each second, computed from an initial number of 0
     :param whole: window over all rows that share the initial number, such as those of one queue between two purges
     """
     from pyspark.sql import functions as F

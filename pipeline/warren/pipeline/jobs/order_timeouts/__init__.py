@@ -70,12 +70,19 @@ def duration_list(text: str) -> tuple[timedelta, ...]:
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     """Return one row for each message, with the fact that it states about an order: placed, paid, cancelled or
     refunded.
+
+    :param messages: messages with the columns of the data source `amqp`
+    :param options: not used
     """
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return the table `orders`: one row for each order, with its times and outcome."""
+    """Return the table `orders`: one row for each order, with its times and outcome.
+
+    :param events: one row for each message, from the function `events`
+    :param options: parsed arguments of the command line, of which the payment timeout is used
+    """
     from pyspark.sql import functions as F
 
     orders = merged_facts(facts_of(events)).withColumns(
@@ -89,6 +96,9 @@ def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, Data
 
     It has a row for each order when no new message about the order has arrived for some time, and one more row whenever
     later messages change the order.
+
+    :param events: one row for each message, from the function `events`
+    :param options: parsed arguments of the command line, of which `timeout`, `settle` and `remember` are used
     """
     from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 

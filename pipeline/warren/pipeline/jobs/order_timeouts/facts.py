@@ -100,6 +100,9 @@ def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
 
     `outcome` follows from the messages about an order. `decided_otherwise` is true if it contradicts the order's times:
     paid in time although the delay exceeds the timeout, or paid late although it does not.
+
+    :param orders: one row for each order with its times and flags, from `merged_facts`
+    :param timeout: payment timeout that was in effect
     """
     from pyspark.sql import functions as F
 

@@ -83,7 +83,10 @@ class OrderState:
     due: int = 0
 
     def with_fact(self, row: Row) -> OrderState:
-        """Return the state merged with one more fact: that the order was placed, paid, cancelled or refunded."""
+        """Return the state merged with one more fact: that the order was placed, paid, cancelled or refunded.
+
+        :param row: row of a message with its times and flags, from `facts.facts_of`
+        """
         return replace(
             self,
             placed_at=earliest(self.placed_at, row.placed_at),
@@ -108,7 +111,7 @@ class OrderState:
         return Row(order_id=order_id, **emitted, settled_at=now)
 
     def as_state(self) -> tuple[Any, ...]:
-        """Return the fields as a tuple for Spark's state store."""
+        """Return the values of all fields, in the order in which they are declared, for Spark's state store."""
         return tuple(vars(self).values())
 
 

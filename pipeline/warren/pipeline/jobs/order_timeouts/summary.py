@@ -175,8 +175,11 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
     """Compute all numbers about the orders in one pass: outcomes, delays, and the outcomes that their times imply under
     each timeout.
 
+    :param orders: one row for each order with its delay and outcome, from `facts.with_outcome`
     :param timeout: payment timeout that was in effect
     :param timeouts: payment timeouts under which the orders are counted again
+    :return: the numbers by name: `orders`, one for each outcome and contradiction, those of the delay, `never_paid`,
+        `without_times`, and `in_time_...` and `late_...` for each timeout
     """
     from pyspark.sql import functions as F
 
@@ -211,7 +214,7 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
 
 
 def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
-    """Return the lower and upper edges of the histogram's buckets.
+    """Return the lower and upper edges, in seconds, of the buckets of the histogram of delays; None is unbounded.
 
     The timeout is one of the edges, so each bucket has only payments in time or only late ones.
     """
