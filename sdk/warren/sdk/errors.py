@@ -255,22 +255,26 @@ class HandlerOutcome(Exception):
 
 
 class Requeue(HandlerOutcome):
-    """Return the message to its queue, for any consumer; this counts against the delivery limit of the queue."""
+    """Exception by which a handler returns its message to the queue, for any consumer.
+
+    This counts against the delivery limit of the queue.
+    """
 
     counted_as = "requeued"
 
 
 class Ack(HandlerOutcome):
-    """Acknowledge the message at once; a Request gets no reply."""
+    """Exception by which a handler has its message acknowledged at once; a Request gets no reply."""
 
     counted_as = "acknowledged"
 
 
 class RetryLater(HandlerOutcome):
-    """Redeliver the message later: after the time `after`, or without it, after the next delay of the retry policy.
+    """Exception by which a handler has its message delivered again after a delay.
 
-    With `after` the number of redeliveries has no limit; `delivery.attempt` counts them. Without it, a
-    message for which the policy has no delay left is dead-lettered.
+    The delay is `after`, or without it the next one of the retry policy. With `after` the number of redeliveries
+    has no limit; `delivery.attempt` counts them. Without it, a message for which the policy has no delay left is
+    dead-lettered.
 
     :param after: a `timedelta`, seconds, or a text such as `5s`.
     """
@@ -283,7 +287,7 @@ class RetryLater(HandlerOutcome):
 
 
 class Undecodable(HandlerOutcome):
-    """The message does not fit the type of its handler; it is dead-lettered at once.
+    """Exception for a message that does not fit the type of its handler; the message is dead-lettered at once.
 
     :ivar error: the reason.
     """
@@ -300,7 +304,10 @@ class UnknownContentType(ValueError):
 
 
 class DeadLetter(HandlerOutcome):
-    """Dead-letter the message at once, with this reason."""
+    """Exception by which a handler dead-letters its message at once.
+
+    :param reason: text that the dead letter gets as the reason.
+    """
 
     counted_as = "dead_lettered"
 

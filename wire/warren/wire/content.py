@@ -150,6 +150,7 @@ class RoutingProperties:
 def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
     """Validate that `data[start:end]` is a field table, without decoding its values.
 
+    :param depth: number of tables and arrays around the table
     :raises MalformedProperties: if it is malformed
     :raises IndexError: or struct.error, if it ends early
     """
@@ -159,10 +160,12 @@ def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
 
 
 def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
-    """Validate the encoded field value at `data[start]`, and return the position after it.
+    """Validate the encoded field value at `data[start]`, and return the position of the first byte after it.
 
     :param end: end of the table or array that contains the value
     :param depth: number of tables and arrays around the value
+    :raises MalformedProperties: if the value is malformed
+    :raises IndexError: or struct.error, if it ends early
     """
     if start >= end:
         raise MalformedProperties("the header table is malformed")
@@ -236,13 +239,13 @@ def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
 
 
 def header_payload(content: bytes) -> bytes:
-    """Return the payload of the header frame of a message's content."""
+    """Return the payload of the header frame in `content`, a message's encoded frames."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     return content[7 : 7 + size]
 
 
 def body_payload(content: bytes) -> bytes:
-    """Return the whole body of a message's content."""
+    """Return the whole body in `content`, a message's encoded frames."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     if len(content) == size + 8:
         # There is no body frame. In compiled code a slice that ends before it starts is an error.
@@ -251,7 +254,10 @@ def body_payload(content: bytes) -> bytes:
 
 
 def body_size(content: bytes) -> i64:
-    """Return the size of the body in bytes, as the content header announces it."""
+    """Return the size of a message's body in bytes, as the content header announces it.
+
+    :param content: the message's encoded frames
+    """
     size: i64 = _U64.unpack_from(content, 11)[0]
     return size
 

@@ -206,7 +206,7 @@ class DeliveryScanner:
 
 
 class DeliverFields(NamedTuple):
-    """Fields of basic.deliver."""
+    """Fields of basic.deliver, without the consumer tag."""
 
     delivery_tag: int
     redelivered: bool

@@ -89,7 +89,7 @@ class TableError(ValueError):
 
 
 def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
-    """Decode a table (without its length prefix) into its fields, in order.
+    """Decode a table (without its length prefix) into its fields by name, in their order.
 
     :param opaque: name of a field that is left encoded if it is an array: its value is None, its `raw` holds the bytes
     :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH` (64)
@@ -101,7 +101,7 @@ def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
 
 
 def decode(table: bytes) -> dict[str, Value]:
-    """Decode a table (without its length prefix) into its values.
+    """Decode a table (without its length prefix) into its values, by name.
 
     :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH` (64)
     """
@@ -161,7 +161,7 @@ def name_bytes(name: str) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode a value: its type letter, and the value.
+    """Encode a value with its type letter in front.
 
     :raises ValueError: for a number that no type can hold
     """

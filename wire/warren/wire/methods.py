@@ -94,7 +94,10 @@ NACK: Final = 120
 
 
 class Method(NamedTuple):
-    """Method of AMQP: its name, its ids, and (type, name) of each argument, such as (`short`, `queue`)."""
+    """Description of an AMQP method: its name, its ids, and its arguments as pairs of type and name.
+
+    A pair is, for example, (`short`, `queue`).
+    """
 
     name: str
     class_id: int

@@ -125,7 +125,10 @@ def _joined(headers: Property) -> bytes:
 
 
 def present_properties(flags: int) -> tuple[tuple[str, str], ...]:
-    """Return (name, kind) of each property that the flags announce; kinds are `short`, `octet`, `u64` and `table`."""
+    """Return the properties that the flags of a content header announce, as pairs of name and type.
+
+    The types are `short`, `octet`, `u64` and `table`.
+    """
     found = _PRESENT.get(flags)
     if found is None:
         found = tuple((name, kind) for flag, name, kind in _ORDER if flags & flag)

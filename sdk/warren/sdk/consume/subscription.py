@@ -129,9 +129,9 @@ class Subscription:
         await self._set_mode_by_user(Mode.PAUSED)
 
     async def resume(self, timeout: float = RESUME_SECONDS) -> None:
-        """Consume again. Return when the broker has accepted the consumer (`basic.consume-ok`).
+        """Consume again after `pause`. Return when the broker has accepted the consumer (`basic.consume-ok`).
 
-        :param timeout: seconds.
+        :param timeout: seconds to wait until the broker has accepted it.
         :raises TransportUnavailable: after the timeout; the subscription keeps trying.
         :raises ConfigError: after `cancel`.
         """
@@ -151,7 +151,7 @@ class Subscription:
         await self._set_mode_by_user(Mode.CANCELLED)
 
     async def wait_for_mode(self, mode: Mode) -> None:
-        """Wait until the subscription is in this mode."""
+        """Wait until `mode` is the mode of the subscription: for example, until its circuit breaker has paused it."""
         while self._mode is not mode:
             self._changed.clear()
             await self._changed.wait()
@@ -178,7 +178,7 @@ class Subscription:
         self._set_mode_by_circuit(Mode.CONSUMING)
 
     def _set_mode_by_circuit(self, mode: Mode) -> bool:
-        """Change the mode for the circuit breaker.
+        """Change the mode for the circuit breaker; return True if it was changed.
 
         Returns False, without a change, if the user has paused or cancelled the subscription, or it is being stopped.
         """
@@ -247,8 +247,9 @@ class Subscription:
         self._notify()
 
     async def _supervise(self) -> None:
-        """Keep a consumer on the queue while the mode is one of `CONSUMING_MODES`,
-        with a growing wait after failures.
+        """Consume while the mode is one of `CONSUMING_MODES`: start the consumer, and start it again whenever it ends.
+
+        The waits between attempts grow after failures.
         """
         while True:
             await self._may_consume.wait()
@@ -282,7 +283,7 @@ class Subscription:
             raise
 
     def _retries_after(self, error: BaseException) -> bool:
-        """Return True for every exception but a cancellation, so that the queue gets its consumer back.
+        """Return whether `_supervise` starts the consumer again after this error: True for all but a cancellation.
 
         Exceptions other than `WarrenError` are bugs, and are logged as critical.
         """
@@ -341,7 +342,7 @@ class Subscription:
             self._settle(job, Settlement.RELEASE)
 
     def _consumer_lost(self, ended: asyncio.Future[None]) -> WarrenError:
-        """Record and log why the consumer ended; return it as an error."""
+        """Forget the consumer that ended and its channel; log the reason, and return it as an error."""
         channel, self._channel, self._tag = self._channel, None, ""
         reason = "cancelled by the broker"
         cause = None if channel is None else channel.close_error
@@ -358,7 +359,10 @@ class Subscription:
         return error
 
     def _is_shutting_down(self) -> bool:
-        """Return True after `stop`, or if all tasks of the event loop are being cancelled."""
+        """Return whether the subscription is stopped or the program ends.
+
+        True after `stop`, and if the task of `_supervise` is not running or is being cancelled.
+        """
         supervisor = self._supervisor
         return self._stopping or supervisor is None or supervisor.done() or supervisor.cancelling() > 0
 
@@ -386,9 +390,10 @@ class Subscription:
         """Settle a delivery whose handling has ended.
 
         While the subscription pauses or stops, a delivery to be requeued is kept until the consumer is cancelled:
-        otherwise the broker would deliver the message to it again.
+        otherwise the broker could deliver the message to the same consumer again.
 
         :param job: the delivery and its channel.
+        :param settlement: result of the handling: acknowledge, reject or requeue.
         """
         if (
             settlement is Settlement.RELEASE
@@ -400,7 +405,7 @@ class Subscription:
             self._settle(job, settlement)
 
     def _settle(self, job: Job, settlement: Settlement) -> None:
-        """Settle a delivery on the channel that it arrived on.
+        """Acknowledge, reject or requeue a delivery, as `settlement` says, on the channel that it arrived on.
 
         If that channel is closed, only count the delivery as stale: the broker has requeued the message already.
         """

@@ -59,7 +59,7 @@ def encode(
     expiration: timedelta | None = None,
     priority: int | None = None,
 ) -> Outgoing:
-    """Encode a message for its own address, or for another one.
+    """Return the encoded message with its address: that of its class, unless `exchange` and `key` name another one.
 
     A `Message` is encoded as its class says (JSON or MessagePack), with its type; bytes stay as they are, `str` becomes
     UTF-8, all other values become JSON.
@@ -68,6 +68,9 @@ def encode(
     :param exchange: exchange to publish to; None for that of the message's class.
     :param key: routing key; None for that of the message's class. Other content needs one of the two.
     :param message_id: by default a new UUID version 7.
+    :param headers: added to the header table.
+    :param expiration: longest time in a queue.
+    :param priority: 0 to 255.
     :raises ConfigError: if there is no address, a name is longer than 255 bytes, or the priority is out of its range.
     """
     message_type = None
@@ -130,7 +133,9 @@ def encode(
 
 @lru_cache(PROPERTY_TEMPLATES)
 def _property_template(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
-    """Return the encoded properties of a message without optional ones: the bytes before its id and those after it."""
+    """Return the encoded properties that every message has, in two parts: the bytes before the message id and those
+    after it.
+    """
     properties: dict[str, Property] = {"content_type": content_type.encode(), "delivery_mode": PERSISTENT}
     properties["message_id"] = mark = b"\x00" * UUID_CHARACTERS
     if message_type is not None:

@@ -21,10 +21,12 @@ def media_type(content_type: object) -> str:
 
 
 def is_json(media: str) -> bool:
-    """Return whether the content may be JSON.
+    """Return whether content of this media type may be JSON.
 
     True for JSON's own media types, for the suffix `+json` (RFC 6839 section 3.1), and for types that say nothing about
     the format: none, `application/octet-stream`, `text/plain`.
+
+    :param media: result of `media_type`.
     """
     return media in (JSON, "text/json") or media.endswith("+json") or media in _UNSPECIFIC
 

@@ -46,7 +46,10 @@ class Address(NamedTuple):
 
 
 def origin(delivery: Delivery) -> Address:
-    """Return the address of the first publish, from the message's headers, else the address of the delivery."""
+    """Return the exchange and routing key that a message was first published to.
+
+    They are read from the headers of a forwarded message; without these headers, they are those of the delivery.
+    """
     headers = delivery.headers
     exchange, key = headers.get(ORIGIN_EXCHANGE), headers.get(ORIGIN_KEY)
     if isinstance(exchange, str) and isinstance(key, str):
@@ -85,7 +88,7 @@ def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -
 
 
 def fields(delivery: Delivery) -> dict[str, Any]:
-    """Return the headers of the delivery as received, without
+    """Return the headers of the delivery by name, as received, without
     `CC` and `BCC`, which would route a copy to further queues.
 
     If the header table is malformed, return no headers, so that the message can still be forwarded.

@@ -9,7 +9,7 @@ from pydantic_core import core_schema
 
 
 def require_utc(schema: Any) -> None:
-    """Change every datetime of a pydantic core schema to require a time zone and to serialise in UTC."""
+    """Change a pydantic core schema in place: every datetime in it needs a time zone, and is written to JSON in UTC."""
     if isinstance(schema, dict):
         if schema.get("type") == "datetime" and "serialization" not in schema:
             schema["tz_constraint"] = "aware"

@@ -148,7 +148,10 @@ class RequestMessage(Message):
 
     @classmethod
     def reply_type(cls) -> Any:
-        """Return the type of the reply."""
+        """Return the type of the reply: `Quote` for `class GetQuote(Request[Quote], ...)`.
+
+        :raises ConfigError: if the class does not name it.
+        """
         for base in cls.__mro__:
             generic = getattr(base, "__pydantic_generic_metadata__", None)
             if generic and generic["origin"] in (Request, Scatter) and generic["args"]:

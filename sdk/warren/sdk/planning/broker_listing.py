@@ -26,7 +26,7 @@ SECONDS: Final = 30.0
 
 
 class ListingError(WarrenError):
-    """The listing cannot be read; the text is one line with the reason."""
+    """Error in reading the listing of a virtual host; its text is one line with the reason."""
 
     exit_status: ClassVar[int] = 74
 

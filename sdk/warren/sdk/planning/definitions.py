@@ -18,10 +18,13 @@ FORMAT_VERSION = "3.10.8"
 
 
 def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[str, Any]:
-    """Return the definitions of exchanges, queues and bindings in one virtual host, sorted by name.
+    """Return exchanges, queues and bindings of one virtual host as the content of a RabbitMQ definitions file.
 
-    Exclusive queues and the bindings to them are left out, because only their connection can declare them; so are the
-    exchanges that every broker has.
+    The lists `exchanges`, `queues` and `bindings` in it are sorted by name. Exclusive queues and the bindings to them
+    are left out, because only their connection can declare them; so are the exchanges that every broker has.
+
+    :param items: the declared exchanges, queues and bindings.
+    :param virtual_host: its name, which every entry contains.
     """
     items = list(items)
     own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}

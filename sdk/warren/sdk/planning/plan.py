@@ -48,7 +48,10 @@ declared with (https://www.rabbitmq.com/docs/parameters#policies)."""
 
 
 class Status(Enum):
-    """Result of comparing a declared exchange, queue or binding with the broker."""
+    """Result of comparing a declared exchange, queue or binding with the broker.
+
+    The item is present, missing or different, or the comparison is not possible.
+    """
 
     PRESENT = "present"
     MISSING = "missing"

@@ -21,7 +21,7 @@ Version = tuple[int, int]
 
 
 class Kind(Enum):
-    """Kind of a risk in a declared topology."""
+    """Kind of a risk in a declared topology: loss at a restart, silent loss, or no support in some RabbitMQ."""
 
     RESTART = "restart"
     """The item or its messages do not survive a restart of the broker, or the broker deletes them even earlier."""
@@ -33,9 +33,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """A risk and its remedy.
+    """A risk of one declared exchange, queue or binding, and the change that removes it.
 
-    :ivar subject: the item: `queue 'billing'`.
+    :ivar subject: kind and name of that item: `queue 'billing'`.
+    :ivar text: the risk.
     :ivar advice: the change that removes the risk, if it is not intended.
     """
 

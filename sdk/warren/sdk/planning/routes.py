@@ -11,8 +11,9 @@ from warren.sdk.topology.queue import Queue
 
 
 class Routes:
-    """Predicts the routing of a broker from the known exchanges, queues and bindings.
+    """Predicts for a declared topology whether the broker would route a message to a queue.
 
+    :param items: declared exchanges, queues and bindings.
     :param bindings: bindings that exist on the broker, in addition to the declared ones.
     """
 
@@ -27,7 +28,7 @@ class Routes:
             self._from.setdefault(each.source, []).append(each)
 
     def has_bindings(self, exchange: str) -> bool:
-        """Return whether anything is bound to the exchange."""
+        """Return whether any queue or exchange is bound to this exchange."""
         return bool(self._from.get(exchange))
 
     def routes_key(self, exchange: str, key: str) -> bool:

@@ -41,7 +41,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class BulkSender(Protocol):
-    """The part of `PublishOperations` that bulk publishing uses."""
+    """Interface by which bulk publishing encodes and writes messages; `PublishOperations` implements it."""
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
@@ -67,7 +67,11 @@ class _OrderBroken(WarrenError):
 
 
 class BulkEntry:
-    """One message of a bulk publish, and its result so far."""
+    """One message of a bulk publish, and its result so far.
+
+    :ivar outgoing: the encoded message; None until it is encoded, or if that failed.
+    :ivar result: future of the confirm, or the error that prevented the write; None before the write.
+    """
 
     __slots__ = ("index", "message", "outgoing", "result")
 
@@ -147,7 +151,7 @@ class BulkPublish:
     async def add(self, message: object) -> None:
         """Write a message as soon as there is a connection and room in the window of unconfirmed messages.
 
-        Its confirm is not awaited. A `WarrenError` is not raised, but becomes the message's outcome in the report.
+        The confirm is not awaited. A `WarrenError` is not raised, but becomes the message's outcome in the report.
         """
         entry = BulkEntry(self.total, message, None)
         self.total += 1
@@ -194,9 +198,9 @@ class BulkPublish:
         )
 
     async def again(self, attempts: int) -> None:
-        """Publish failed messages once more if their errors are retryable, up to `attempts` times, until none is left.
+        """Publish the messages with retryable errors again, in at most `attempts` rounds, until none of them is left.
 
-        The random waits between the attempts grow up to 3 s.
+        The random waits between the rounds grow up to 3 s.
         """
         retrying = AsyncRetrying(
             stop=stop_after_attempt(attempts),
@@ -228,7 +232,7 @@ class BulkPublish:
                 await asyncio.wait((entry.result,))
 
     def _retryable(self) -> list[BulkEntry]:
-        """Return the entries whose error is retryable."""
+        """Return the messages that failed with a retryable error and could be encoded."""
         return [
             entry
             for entry in self._entries
@@ -254,8 +258,10 @@ class BulkPublish:
             entry.result = problem
 
     async def _write_behind(self, entry: BulkEntry, outgoing: Outgoing) -> None:
-        """Write the next message of an ordered bulk publish; before it, publish earlier messages that failed again.
+        """Write the next message of an ordered bulk publish, after publishing earlier failed messages again.
 
+        :param entry: the message, which gets the future of its confirm as its result.
+        :param outgoing: the encoded message.
         :raises PublishError: if an earlier message failed in its last attempt; nothing is written.
         """
         while True:
@@ -414,7 +420,7 @@ class _Lookahead:
         self._loop = asyncio.get_running_loop()
 
     async def has_next(self, deadline: float | None) -> bool:
-        """Fetch the next message; return False if there is none, or none comes before the deadline.
+        """Fetch the next message, for `take`; return False if there is none, or none comes before the deadline.
 
         :param deadline: time of the event loop; None waits without limit.
         """
@@ -438,7 +444,7 @@ class _Lookahead:
         return bool(self._next)
 
     def take(self) -> object:
-        """Return the next message."""
+        """Return the message that `has_next` has fetched."""
         return self._next.pop()
 
     async def aclose(self) -> None:

@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 class PublishOperations:
     """Sends the messages and requests of an App; one object serves all runs of the App.
 
-    :param running: returns the runtime; raises `TransportUnavailable` if there is none.
+    :param running: returns the current run of the App; raises `TransportUnavailable` if it is not running.
     """
 
     def __init__(self, running: Callable[[], Runtime], clock: Clock, policy: DeclarePolicy) -> None:
@@ -44,8 +44,8 @@ class PublishOperations:
         """The message classes that were registered with `app.publishes`."""
 
     def declare_publish(self, kind: type[Message]) -> None:
-        """Register a message class of `app.publishes`: its topology is declared
-        at each start, not before its first message.
+        """Register a message class that was passed to `app.publishes`: its topology is
+        declared at each start of the App, instead of before the first message.
         """
         if kind not in self.declared_publishes:
             self.declared_publishes.append(kind)

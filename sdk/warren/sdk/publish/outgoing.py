@@ -104,7 +104,10 @@ class Outgoing:
 
 
 def encode_headers(headers: Iterable[tuple[str, Any]]) -> bytes:
-    """Return an encoded header table; a `Field` of a received message keeps its AMQP type and its bytes."""
+    """Return an encoded header table; a `Field` of a received message keeps its AMQP type and its bytes.
+
+    :param headers: pairs of name and value.
+    """
     return b"".join(field_tables.name_bytes(name) + _encoded(value) for name, value in headers)
 
 

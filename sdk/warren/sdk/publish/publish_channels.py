@@ -42,7 +42,7 @@ class PublishChannels:
         self._opened = await self._open(session, confirms=True), await self._open(session, confirms=False)
 
     def attach(self) -> None:
-        """Give the opened channels to the publisher."""
+        """Let the publisher publish on the channels that `open` has opened."""
         assert self._opened is not None
         confirmed, unconfirmed = self._opened
         self._publisher.attach_unconfirmed(unconfirmed)
@@ -66,9 +66,12 @@ class PublishChannels:
     def _ended(
         self, session: Session, channel: DataChannel, confirms: bool, ended: asyncio.Future[None]
     ) -> None:
-        """Replace a channel that the broker closed because of a message; do nothing if the connection was lost.
+        """Open a new channel in place of one that the broker closed because of a message.
 
-        :param confirms: True if it is the channel with publisher confirms.
+        Do nothing if the connection was lost.
+
+        :param session: connection on which `channel`, the one that ended, was opened.
+        :param confirms: True if it was the channel with publisher confirms.
         :param ended: future of the channel's end, with the cause.
         """
         cause = None if ended.cancelled() else ended.exception()

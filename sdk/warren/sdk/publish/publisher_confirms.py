@@ -51,7 +51,12 @@ class PublisherStatistics:
 
 
 class PendingConfirm:
-    """A message between its write and its confirm."""
+    """A written message that waits for its publisher confirm.
+
+    :ivar deadline: time of the event loop at which the publish times out.
+    :ivar future: completed with the outcome; the caller of the publish awaits it.
+    :ivar error: set if the broker returned the message; the confirm follows.
+    """
 
     __slots__ = ("deadline", "error", "future", "identity", "outgoing")
 

@@ -32,7 +32,10 @@ PREPARE_BYTES = 1024 * 1024
 
 
 class OnConnection(Protocol):
-    """Runs `work` on the publish connection; if that is lost meanwhile, runs it again on the next one."""
+    """Function that calls `work` with the publish connection and returns the channel from it.
+
+    If the connection is lost meanwhile, it calls `work` again with the next one.
+    """
 
     def __call__(self, work: Callable[[Session], Awaitable[DataChannel]]) -> Awaitable[DataChannel]: ...
 
@@ -51,7 +54,7 @@ class TransactionChannels:
         self._spare: list[DataChannel] = []
 
     async def take(self, timeout: float) -> DataChannel:
-        """Return an open channel that an earlier transaction gave back, or open a new one.
+        """Return a channel in transaction mode: one that an earlier transaction gave back, or a new one.
 
         :param timeout: seconds.
         :raises TransactionFailed: if there is none in time, or the broker blocks publishers.
@@ -81,7 +84,10 @@ class TransactionChannels:
 
 
 class Encoder(Protocol):
-    """The part of the publish operations that a transaction uses."""
+    """Interface by which a transaction encodes its messages and applies the publish middlewares.
+
+    `PublishOperations` implements it.
+    """
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
         """Declare the topology that the message requires, and return the encoded message."""

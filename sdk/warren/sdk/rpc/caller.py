@@ -95,7 +95,10 @@ class PendingCall:
             self.future.set_exception(error)
 
     def publish_ended(self, confirm: asyncio.Future[None]) -> None:
-        """End the wait if the request could not be published: no reply will come."""
+        """End the wait with the error of the publish, if it failed: no reply will come.
+
+        :param confirm: future of the request's publisher confirm, which is done.
+        """
         if not confirm.cancelled() and (error := confirm.exception()) is not None and not self.future.done():
             self.future.set_exception(error)
 
@@ -170,7 +173,11 @@ class Caller:
             )
 
     async def call(self, request: Outgoing, codec: ReplyCodec, timeout: float, submit: Submit) -> Any:
-        """Publish the request and wait for its reply, both within `timeout` seconds; return the reply's value."""
+        """Publish the request and wait for its reply, both within `timeout` seconds; return the reply's value.
+
+        :param codec: decodes the reply.
+        :param submit: writes the request, and returns the future of its confirm.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         statistics = self.statistics
@@ -264,6 +271,7 @@ class Caller:
     async def wait_until_active(self, deadline: float) -> float:
         """Wait until the channel that consumes replies is open; return the seconds that are left until the deadline.
 
+        :param deadline: time of the event loop.
         :raises TransportUnavailable: if it is not open at the deadline.
         """
         try:

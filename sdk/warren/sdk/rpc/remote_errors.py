@@ -16,7 +16,10 @@ ERROR_TYPE = "warren.error"
 
 
 def encode_error(error: Exception) -> bytes:
-    """Return the body of an error reply. The code is that of a `RemoteError` or `Fault`, else the exception's class name."""
+    """Return the body of an error reply: JSON with code, message, details, and whether a retry can help.
+
+    The code is that of a `RemoteError` or `Fault`; for other exceptions it is the name of the class.
+    """
     details: Any = None
     if isinstance(error, Fault):
         code, message = error.code, error.message

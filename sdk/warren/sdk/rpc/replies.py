@@ -15,7 +15,7 @@ DIRECT = ("amq.rabbitmq.reply-to.", "amq.direct.reply-to.")
 
 
 def wants_reply(delivery: Delivery) -> bool:
-    """Return whether the sender of the request waits for a reply."""
+    """Return whether the sender of the message waits for a reply: its property `reply_to` is set."""
     return bool(delivery.properties.get("reply_to"))
 
 

@@ -30,7 +30,8 @@ class ReplyCodec:
     """Codec for the replies of one request class.
 
     :param adapter: pydantic adapter of the reply type.
-    :param members: classes of a union by the name in the `type` property; empty if the reply type is not a union.
+    :param members: member classes of a union, each by its name in the `type` property of replies; empty if the reply
+        type is not a union.
     :param faults: fault classes by their code.
     """
 
@@ -47,8 +48,8 @@ class ReplyCodec:
     def write(self, result: object) -> bytes:
         """Return the handler's result as JSON.
 
-        If the reply type is a union, the JSON follows the name of the member
-        and a line feed, so that `once=` stores both.
+        If the reply type is a union, the name of the member and a line feed
+        come before the JSON, so that `once=` stores both.
 
         :raises ValueError: if the result is not of the reply type; the text contains none of the result.
         """
@@ -113,5 +114,5 @@ def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
 
 
 def name_of(member: type) -> str:
-    """Return the value of the `type` property of replies that are this member of a union."""
+    """Return the name of a member class of a union, which is the `type` property of replies of this class."""
     return member.wire_type if issubclass(member, Message) else snake_case(member.__name__)

@@ -29,7 +29,7 @@ class ProcessingSpan:
         self.error: str | None = None
 
     def failed(self, error: BaseException) -> None:
-        """Mark the span as failed."""
+        """Mark the span as failed by this error."""
         self.error = mark_failed(self._span, error)
 
 
@@ -53,6 +53,7 @@ def processing_scope(
 
     It records a processing span; without telemetry it only makes the publisher's trace context the current one.
 
+    :param consuming: recorder of the span; None without telemetry.
     :param delivery_tag: attribute of the span; 0 leaves it out.
     """
     if consuming is not None:

@@ -90,12 +90,12 @@ class Instruments:
         """True if a failure of the user's function `Telemetry.template` has been logged; further ones are not."""
 
     def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
-        """Add `messaging.destination.template`, if the user's function
-        `Telemetry.template` returns a value for this address.
+        """Add `messaging.destination.template` to `attributes`, if the user's
+        function `Telemetry.template` returns a value for this exchange and routing key.
 
         Exceptions of that function affect no message; the first one is logged.
 
-        :param exchange: address for which the function is called, with `routing_key`.
+        :param attributes: attributes of a span, which are changed in place.
         """
         template = self.options.template
         if template is None:
@@ -115,7 +115,10 @@ class Instruments:
             attributes[c.TEMPLATE] = found
 
     def metric_attributes(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
-        """Return the subset of span attributes that metrics have, with the error type if there is an error."""
+        """Return the subset of span attributes that metrics have, with the error type if there is an error.
+
+        :param error: value of `error.type`, or None.
+        """
         kept: c.Attributes = {name: attributes[name] for name in _IN_METRICS if name in attributes}
         if error is not None:
             kept[c.ERROR_TYPE] = error

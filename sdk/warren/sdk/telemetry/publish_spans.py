@@ -142,6 +142,8 @@ class BatchSpan:
         """Count a message that has no trace context, and write one into its headers.
 
         That is the context of a create span of its own if `Telemetry.create_spans` is set, otherwise of the batch span.
+
+        :param attributes: publish attributes of the message, for the create span.
         """
         span = self._span
         if self._instruments.options.create_spans:
@@ -154,10 +156,10 @@ class BatchSpan:
         self.add(None if span is self._span else span.get_span_context(), attributes)
 
     def add(self, creation: trace.SpanContext | None, attributes: c.Attributes) -> None:
-        """Count a message of the batch.
+        """Count a message of the batch, and link the batch span to the span that created the message.
 
-        :param creation: the span that created the message, which
-            the batch span links to; None if that is the batch span.
+        :param creation: the span that created the message; None, without a link, if that is the batch span.
+        :param attributes: publish attributes of the message, from which its destination is read.
         """
         self._count += 1
         self._destinations.add(str(attributes.get(c.TEMPLATE, attributes[c.DESTINATION])))
@@ -201,9 +203,9 @@ def batch_span(instruments: Instruments) -> Iterator[None]:
 
 
 def foreign_context(outgoing: Outgoing) -> Context | None:
-    """Return the trace context that the user or an earlier publisher put into the message's headers; None without one.
+    """Return the trace context that the user or an earlier publisher has put into the message's headers, or None.
 
-    A context equal to that of the current span is ignored: the publish then gets a span of its own as its child.
+    None also if it is the context of the current span. The message then gets a publish span, as a child of that span.
     """
     fields = propagate.get_global_textmap().fields
     if not any(name in outgoing.headers for name in fields):

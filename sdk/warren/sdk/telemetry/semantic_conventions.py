@@ -62,8 +62,9 @@ _CONDITIONS: Final = {int(reply): reply.name.lower().replace("_", "-") for reply
 
 
 def producer_destination(exchange: str, routing_key: str) -> str:
-    """Return `messaging.destination.name` for a publish: exchange
-    and routing key, joined by a colon; or `amq.default`.
+    """Return `messaging.destination.name` for a publish: exchange and routing key, joined by a colon.
+
+    An empty part is left out; without both the name is `amq.default`.
     """
     return ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
 
@@ -78,8 +79,10 @@ def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
 
 
 def span_name(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the span name from the attributes of a span: operation and destination; for a temporary
-    destination, the address of the server instead.
+    """Return the name of a span from its attributes: operation and destination, such as `publish orders`.
+
+    A destination template takes precedence over the destination. A temporary destination
+    is replaced by the address of the server.
     """
     hidden = attributes.get(ANONYMOUS) or attributes.get(TEMPORARY)
     target = attributes.get(TEMPLATE) or (None if hidden else attributes.get(DESTINATION))

@@ -19,7 +19,7 @@ Measurement = tuple[float, str | None]
 
 
 class StatisticsSource(Protocol):
-    """The part of `Runtime`, one run of an App, that the metrics read."""
+    """Interface of one run of an App (`Runtime`), from which the metrics read the statistics."""
 
     @property
     def name(self) -> str: ...
@@ -28,8 +28,9 @@ class StatisticsSource(Protocol):
 
 
 class Metric(NamedTuple):
-    """Name, unit and description of a metric, and the function that reads its value from the statistics.
+    """Name, unit and description of a metric of the App's statistics.
 
+    :param read: returns the values of the metric from the statistics, each with the queue that it belongs to, or None.
     :param now: true for a gauge that goes up and down, false for a count since the start of the App.
     """
 

@@ -16,7 +16,10 @@ Method = Callable[[TopologyMethods], Awaitable[Any]]
 
 
 class MethodRunner(Protocol):
-    """A runner of one synchronous method at a time; `ControlChannel` is one."""
+    """Interface that calls a function with the topology methods of a channel, one function at a time.
+
+    `ControlChannel` implements it.
+    """
 
     async def run(self, what: str, method: Method, /) -> Any: ...
 
@@ -35,7 +38,7 @@ class Declaration:
 
     @classmethod
     def of(cls, item: Exchange | Queue) -> Declaration:
-        """Return the fields that declare this exchange or queue."""
+        """Return the declaration of this exchange or queue."""
         if isinstance(item, Exchange):
             properties: dict[str, Any] = {
                 "type": item.type,

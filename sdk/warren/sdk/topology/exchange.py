@@ -47,6 +47,6 @@ class Exchange:
             check_name(f"the alternate of exchange {self.name!r}", self.alternate_exchange)
 
     def wire_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `exchange.declare`."""
+        """Return the arguments of `exchange.declare`, by their AMQP names."""
         alternate = {"alternate-exchange": self.alternate_exchange} if self.alternate_exchange else {}
         return {**alternate, **self.arguments}

@@ -45,11 +45,11 @@ class Difference:
 
 
 async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
-    """Return all differences between the declaration of an exchange or queue and the existing one.
+    """Return all differences between the declaration of an exchange or queue and the one that exists on the broker.
 
-    Call it only if the item exists; otherwise it would be declared.
+    Call it only if the exchange or queue exists; otherwise it would be declared.
 
-    :raises TopologyMismatch: if the broker refuses for another reason, or with a text that
+    :raises TopologyMismatch: if the broker refuses the declaration for another reason, or with a text that
         cannot be parsed (AMQP cuts texts off after 255 bytes).
     """
     own = Declaration.of(item)

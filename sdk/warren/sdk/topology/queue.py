@@ -248,7 +248,7 @@ class Queue:
         return self.dead_letter_exchange is not None and self.type == "quorum" and safe
 
     def wire_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `queue.declare`."""
+        """Return the arguments of `queue.declare`, by their AMQP names."""
         values = self._values()
         if self.dead_letter_exchange is not None:
             values["dead_letter_routing_key"] = self.dead_letter_key

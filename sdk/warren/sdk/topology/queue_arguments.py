@@ -30,10 +30,12 @@ ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
 
 @dataclass(frozen=True, slots=True)
 class QueueArgument:
-    """Description of one queue argument: its field in `Queue`, its AMQP name, and its allowed values.
+    """Description of one queue argument and its allowed values.
 
     Versions of RabbitMQ are pairs of (major, minor).
 
+    :param field: its field in `Queue`.
+    :param wire: its AMQP name, such as `x-message-ttl`.
     :param types: the types of queues that have it.
     :param form: Python type of its values.
     :param lowest: smallest number; of a duration, milliseconds.

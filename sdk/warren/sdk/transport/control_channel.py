@@ -29,10 +29,10 @@ class ControlChannel:
         self._lock = asyncio.Lock()
 
     async def run(self, what: str, method: Callable[[TopologyMethods], Awaitable[Result]]) -> Result:
-        """Call `method`, which awaits AMQP methods on the channel, after earlier calls have ended; return its result.
+        """Call `method` with the topology methods of the channel, once earlier calls have ended; return its result.
 
         :param what: the beginning of error texts, such as `cannot declare queue 'billing'`.
-        :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).
+        :raises TopologyMismatch: if the broker closed the channel because of the call (403, 404, 405, 406).
         :raises TransportUnavailable: if the connection is lost, or no reply comes within 30 s.
         """
         task = asyncio.ensure_future(self._run(what, method))

@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class Content(Protocol):
-    """The attributes of a message to be published that a data channel reads."""
+    """Interface of a message to be published, with the attributes that a data channel reads."""
 
     exchange: str
     routing_key: str
@@ -56,12 +56,13 @@ class Content(Protocol):
 
 
 class DataChannel:
-    """Publishes, deliveries, confirms and settlements of one channel; `methods` has the synchronous methods of aiormq.
+    """Sends publishes and settlements on one AMQP channel, and receives its deliveries and confirms.
 
     Set the callbacks before anything is consumed or published. They must not raise.
 
     :param expects_confirms: true if the broker acknowledges publishes: in confirm mode,
         or in transaction mode by its reply to the commit.
+    :ivar methods: the same channel in aiormq, for synchronous methods.
     :ivar on_delivery: called with the payloads of each delivery's frames: method, header, body.
     :ivar on_return: called with the payloads of each returned message's frames: method, header, body.
     :ivar on_confirm: called with delivery tag, `multiple`, and true for an ack or false for a nack.
@@ -178,7 +179,7 @@ class DataChannel:
         :param no_ack: True for automatic acknowledgement: the broker regards each message as acknowledged when it is
             sent.
         :param stream: true if the queue is a stream; only event capture uses this, to record it.
-        :param timeout: seconds for each reply.
+        :param timeout: seconds for each reply; None for no limit.
         """
         if prefetch is not None:
             await self.methods.basic_qos(prefetch_count=prefetch, timeout=timeout)
@@ -299,9 +300,10 @@ class DataChannel:
             self._frame_writer.flush()
 
     def acknowledge(self, delivery_tag: int) -> None:
-        """Acknowledge at the end of this turn of the event loop; adjacent tags are sent as one ack with `multiple`.
+        """Acknowledge a delivery at the end of this turn of the event loop.
 
-        Only for channels with one consumer, whose delivery tags count from 1 without a gap.
+        Adjacent delivery tags are sent as one ack with `multiple`. Only for channels with
+        one consumer, whose delivery tags count from 1 without a gap.
         """
         if not self._acks:
             self._frame_writer.buffer()
@@ -329,7 +331,8 @@ class DataChannel:
     def requeue(self, delivery_tag: int, *, failed: bool) -> None:
         """Return a delivery to its queue.
 
-        :param failed: a handler failed: `basic.reject`, which counts against a delivery limit; otherwise `basic.nack`.
+        :param failed: True if a handler failed: sends `basic.reject`, which counts against a
+            delivery limit. False sends `basic.nack`.
         """
         if failed:
             self._settle("basic.reject", delivery_tag, delivery_tag, True)
@@ -341,7 +344,10 @@ class DataChannel:
         self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 
     def _account(self, tags: Sequence[int]) -> None:
-        """Record delivery tags as settled; `tags` are in ascending order."""
+        """Record that deliveries are settled, so that an ack with `multiple` covers no unsettled one.
+
+        :param tags: their delivery tags in ascending order.
+        """
         highest = tags[-1]
         if highest > self._highest:
             self._outstanding.update(range(self._highest + 1, highest + 1))

@@ -20,7 +20,7 @@ FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFErro
 
 @contextlib.contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Raise the errors of aiormq and of the socket as errors of the SDK.
+    """Raise errors of aiormq and of the socket that occur within the block as errors of the SDK.
 
     :param what: the failed operation, as the beginning of the error text: `cannot open a channel`.
     """

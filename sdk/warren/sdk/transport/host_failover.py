@@ -48,7 +48,7 @@ class Hosts:
 
     @property
     def current(self) -> str:
-        """The URL to connect to."""
+        """The URL of the broker that connections use now, or try next."""
         return self._urls[self._at]
 
     def failed(self, url: str) -> None:

@@ -45,7 +45,7 @@ ChannelFactory = Callable[[AmqpChannel, FrameWriter, DeliveryScanner, int, bool]
 
 
 class Session:
-    """One live connection to the broker.
+    """One open connection to a broker, on which channels are opened; after a loss it cannot be used again.
 
     :ivar frame_max: largest size of a frame in bytes, as negotiated.
     """

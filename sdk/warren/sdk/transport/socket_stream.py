@@ -101,7 +101,10 @@ class FrameDispatcher(asyncio.Protocol):
 
 
 class SocketFactory(TransportFactory):
-    """Factory of the stream pair for aiormq; it puts a `FrameDispatcher` between the socket and aiormq."""
+    """Factory of the stream reader and writer that aiormq uses for a connection.
+
+    It puts a `FrameDispatcher` between the socket and the reader.
+    """
 
     def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
         self.blocked = on_blocked

@@ -68,7 +68,7 @@ class TopologyMethods:
     async def bind_exchange(
         self, destination: str, source: str, key: str, arguments: Mapping[str, Any]
     ) -> None:
-        """Bind an exchange to another exchange.
+        """Bind one exchange to another: `source` then routes messages to `destination`.
 
         :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
