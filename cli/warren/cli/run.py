@@ -174,7 +174,10 @@ async def _reload(supervisor: Supervisor, watched: Sequence[Path]) -> None:
 
 
 async def _report_state(app: App, pipe: int) -> None:
-    """Write `READY` or `NOT_READY` to the supervisor's pipe, each time that the App's readiness changes."""
+    """Write `READY` or `NOT_READY` to the supervisor's pipe, each time that the App's readiness changes.
+
+    :param pipe: file descriptor of the pipe's writing end
+    """
     reported = NOT_READY
     with contextlib.suppress(OSError):
         while True:

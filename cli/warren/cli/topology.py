@@ -208,7 +208,7 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
-    """Return the names of the affected exchanges and queues of all risks that have the same (text, advice).
+    """Group risks by (text, advice), and return the names of the affected exchanges and queues for each group.
 
     The same risk often concerns dozens of exchanges; it is then printed once, with the first few of them.
     """

@@ -78,7 +78,7 @@ def _sections(result: dict[str, Any]) -> Iterator[str]:
 
 
 def format_value(value: Any) -> str:
-    """Format a JSON value as text for one column of a table: lists and objects in Erlang's syntax, as in rabbitmqctl."""
+    """Format a JSON value as text for one column of a table: lists and objects as rabbitmqctl prints Erlang terms."""
     if isinstance(value, str):
         return CONTROL.sub(_escaped, value).encode("utf-8", "replace").decode()
     if isinstance(value, bool):

@@ -129,7 +129,7 @@ class Once:
         """Claim the key and return the claim; return `Done` if the key has a stored result. Wait while another worker
         holds the claim and, with `fail_closed`, while the store fails.
 
-        :param owner: random id of the delivery's run, written into the claim.
+        :param owner: random id, written into the claim. A repeated call with the same id gets the same claim.
         """
 
         def rule(record: bytes | None) -> RuleResult[Claimed | Busy | Done]:

@@ -22,7 +22,11 @@ _READ = 4 * 65536
 
 
 class Damage:
-    """A place in a segment that could not be read; `text` describes it in one line for the operator."""
+    """A place in a segment that could not be read.
+
+    :param offset: its file position.
+    :param text: description in one line, for the operator.
+    """
 
     def __init__(self, offset: int, text: str) -> None:
         self.offset = offset

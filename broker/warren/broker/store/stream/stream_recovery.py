@@ -81,7 +81,7 @@ def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRec
 
 
 class _StreamScan:
-    """Scan of the segments of one stream."""
+    """Recovery of one stream from its segments: reads them, reports damage, and cuts off a torn end."""
 
     def __init__(self, incarnation: int, files: Files, clean: bool, damage: list[str]) -> None:
         self._incarnation = incarnation
