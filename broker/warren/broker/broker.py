@@ -129,17 +129,17 @@ class Broker:
 
     @property
     def access(self) -> Access:
-        """Users and their permissions, once started. They may be changed on the broker's event loop."""
+        """Users and their permissions, once started. Only code on the broker's event loop may change them."""
         return self._running.access
 
     @property
     def virtual_hosts(self) -> VirtualHosts:
-        """Virtual hosts, once started. They may be changed on the broker's event loop."""
+        """Virtual hosts, once started. Only code on the broker's event loop may change them."""
         return self._running.virtual_hosts
 
     @property
     def resources(self) -> ResourceMonitor:
-        """Monitor of memory and disk, once started. Its limits may be changed on the broker's event loop."""
+        """Monitor of memory and disk, once started. Only code on the broker's event loop may change its limits."""
         assert self._running
         assert self._monitor is not None
         return self._monitor
@@ -203,7 +203,7 @@ class Broker:
     def _make_virtual_hosts(
         self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack
     ) -> VirtualHosts:
-        """Return the registry of virtual hosts.
+        """Create and return the registry of virtual hosts.
 
         Also create the memory budget that all their queues share, and a hook for each virtual host whose message
         life-cycle events are to be recorded in a stream.
@@ -229,7 +229,7 @@ class Broker:
     def _make_node(
         self, loop: asyncio.AbstractEventLoop, access: Access, virtual_hosts: VirtualHosts
     ) -> BrokerNode:
-        """Return the state that all connections share.
+        """Create and return the state that all connections share.
 
         Register callbacks that close the connections of a user or virtual host when it is deleted.
         """
@@ -297,7 +297,7 @@ class Broker:
         self._monitor.start()
 
     async def _listen(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> Listener:
-        """Accept connections at all configured addresses."""
+        """Accept connections at all configured addresses, and return the listener that does so."""
         config = self.config
         listener = Listener(node)
         undo.push_async_callback(listener.close)
@@ -340,7 +340,7 @@ class Broker:
         self._management = management
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
-        """Open the data folder, read definitions and messages from it, and open its log and its streams."""
+        """Open the data folder, its log and its streams; return the definitions and messages found in it."""
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
@@ -405,7 +405,11 @@ class Broker:
         return queues
 
     def _restore_messages(self, queues: dict[int, Queue], recovery: Recovery) -> None:
-        """Restore the messages of queues, and dead-letter those that expired while the broker was down."""
+        """Restore the messages of queues, and dead-letter those that expired while the broker was down.
+
+        :param queues: durable queues by their incarnation, the number under which the log stores their messages.
+        :param recovery: result of reading the log: the messages of each queue.
+        """
         count = 0
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
@@ -423,7 +427,7 @@ class Broker:
         )
 
     def _connect_store(self, node: BrokerNode) -> None:
-        """Register the callbacks of log and definitions for data that has reached the disk, and for disk failures.
+        """Register callbacks that log and definitions call when data is on disk, or the disk is full or fails.
 
         Confirms and replies to clients are sent when the data that they depend on is on disk.
         """

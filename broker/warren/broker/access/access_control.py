@@ -1,4 +1,4 @@
-"""Access control of one broker: users and permissions, with a counter of their changes that invalidates caches."""
+"""Access control of one broker: users and permissions, and a count of their changes to outdate caches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.broker.store.definitions.definitions_database import Definitions
 
 
 class Access:
-    """Users and permissions of one broker."""
+    """Users and permissions of one broker, and a count of their changes (`epoch`)."""
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None = None) -> None:
         self.epoch = 0

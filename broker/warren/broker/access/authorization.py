@@ -105,13 +105,13 @@ class Authorization:
     def check_forwarding(self, kind: str, name: bytes, raw: bytes, argument: str) -> None:
         """Check the permissions for declaring a queue or exchange with an alternate or dead letter exchange.
 
-        The user needs READ on the declared object and WRITE on the exchange that the argument names.
+        The user needs READ on the declared object and WRITE on the alternate or dead letter exchange.
 
         :param kind: type of the object being declared: `queue` or `exchange`.
         :param name: name of the object being declared.
         :param raw: its arguments, an encoded field table.
-        :param argument: the argument that names the alternate or dead letter exchange.
-        :raises AmqpError: 403 if the user lacks one of them.
+        :param argument: key of the argument that names that exchange, such as `alternate-exchange`.
+        :raises AmqpError: 403 if the user lacks one of the two permissions.
         """
         if not self.is_restricted:
             return

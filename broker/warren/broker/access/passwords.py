@@ -50,7 +50,8 @@ def to_definitions(stored: bytes) -> str:
 def from_definitions(password_hash: str, algorithm: str) -> bytes:
     """Decode the field `password_hash` of RabbitMQ's definitions to salt and hash; empty for a user without a password.
 
-    :raises OperationRefused: if the field is no valid hash of the algorithm.
+    :param algorithm: algorithm of the hash, one of `ALGORITHMS`.
+    :raises OperationRefused: if the algorithm is unknown, or the field is no valid hash of it.
     """
     if algorithm not in ALGORITHMS:
         raise OperationRefused(

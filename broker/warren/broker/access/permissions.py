@@ -98,7 +98,7 @@ class Permissions:
     # -- queries
 
     def of(self, user: str, vhost: str) -> Permission | None:
-        """Return a user's permission in a virtual host; without one (None), the user may not open the virtual host."""
+        """Return a user's permission in a virtual host; None if it has none, and thus may not open the virtual host."""
         return self._permissions.get((user, vhost))
 
     def topics_of(self, user: str, vhost: str) -> dict[str, TopicPermission]:
@@ -194,9 +194,12 @@ class Permissions:
         self._on_changed()
 
     def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """Remove the permissions of a deleted user or virtual host from memory.
+        """Remove the permissions of a deleted user, or those in a deleted virtual host, from memory.
 
         On disk, they were removed with the user or virtual host itself.
+
+        :param user: name of the deleted user; None if a virtual host was deleted.
+        :param vhost: name of the deleted virtual host; None if a user was deleted.
         """
         for table in (self._permissions, self._topics):
             for key in [key for key in table if user == key[0] or vhost == key[1]]:

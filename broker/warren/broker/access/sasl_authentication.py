@@ -98,6 +98,8 @@ def _parse_amqplain(response: bytes) -> tuple[bytes, bytes]:
     """Return user name and password of an AMQPLAIN response.
 
     The response is a field table without its length prefix; its fields are LOGIN and PASSWORD.
+
+    :raises AmqpError: 502 if the table is malformed, or one of the fields is missing or no string.
     """
     try:
         fields = field_tables.decode_fields(response)

@@ -211,7 +211,10 @@ def _stored(password: str | None, password_hash: str | None, algorithm: str) -> 
 
 
 def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return tags in the given order, without duplicates."""
+    """Return the tags of a user in the given order, without duplicates.
+
+    :raises OperationRefused: if a tag is empty or contains a comma.
+    """
     found = tuple(dict.fromkeys(tags))
     for tag in found:
         if not tag or "," in tag:

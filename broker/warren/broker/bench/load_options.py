@@ -12,7 +12,7 @@ MIN_TIMESTAMPED_SIZE = 16
 
 @dataclass(frozen=True)
 class Load:
-    """Options of one run of the load tool: the clients, messages and topology that it uses."""
+    """Options of one run of the load tool: numbers of clients, kind and rate of messages, queues and exchange."""
 
     url: str
     queue: str
@@ -68,7 +68,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Schedule of a run: its start and end and the span that is measured, as `time.monotonic_ns()`."""
+    """Schedule of a run: its start and end, and start and end of the span that is measured.
+
+    All times are values of `time.monotonic_ns()`.
+    """
 
     start: int
     measured_from: int

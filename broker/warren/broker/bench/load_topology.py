@@ -92,7 +92,9 @@ def _key(load: Load, group: int, key: int) -> bytes:
 class LoadTopology:
     """Context manager that declares exchange, queues and bindings of a run, and deletes them at its end.
 
-    With `keep`, existing queues are used as they are, and all queues remain; only the exchange is deleted.
+    :param url: AMQP URL of the broker.
+    :param keep: True to use existing queues as they are, and to keep all queues at the end; only the exchange is
+        deleted then.
     """
 
     def __init__(self, url: AmqpUrl, load: Load, keep: bool) -> None:
@@ -164,7 +166,7 @@ class LoadTopology:
         return _key(load, group, key), field_tables.encode({})
 
     def _idle_binding(self, number: int) -> tuple[bytes, bytes]:
-        """Return routing key and arguments of a binding that matches no message, but adds to the work of routing.
+        """Return (routing key, encoded arguments) of a binding that matches no message, but makes routing slower.
 
         For a topic exchange, some of the keys contain the wildcard `*` or `#`.
 

@@ -89,7 +89,7 @@ class _Worker:
         self.report: PublisherReport | ConsumerReport | None = None
 
     def receive(self) -> None:
-        """Receive one object from the worker's pipe (`Ready`, `Progress` or the report), and store its content.
+        """Receive one object (`Ready`, `Progress` or the report) from the worker's pipe, and store what it reports.
 
         :raises BenchError: if the worker reports a failure, or has died
         """

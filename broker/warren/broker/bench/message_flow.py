@@ -316,10 +316,12 @@ class DeliveryChecker:
             self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
 
     def flush_counters(self) -> None:
-        """Update the lists `counts`, `sums` and `highest` from the counters of the current publisher and queue.
+        """Add the counters of the current publisher and queue to the lists `counts`, `sums` and `highest`.
 
-        Consecutive messages of one publisher and queue are counted in plain attributes; the lists are updated when a
-        message of another one arrives, and at the end.
+        The lists hold, for each publisher, the count of its messages and the sum of their sequence numbers, and, for
+        each publisher and queue, the highest sequence number. Consecutive messages of one publisher and queue are
+        counted in plain attributes, which is faster; the lists are updated when a message of another publisher or
+        queue arrives, and at the end of the run.
         """
         if self.latest >= 0:
             publisher = self.latest % self.publishers
@@ -345,7 +347,7 @@ class DeliveryChecker:
 
 
 def bucket(value: i64) -> i64:
-    """Return the index of the bucket of the latency histogram into which a value falls.
+    """Return the index of the bucket of the latency histogram into which a value, in microseconds, falls.
 
     Each value below 128 has its own bucket; the others are at most 1/64 of their values wide.
     """
@@ -360,7 +362,7 @@ def bucket(value: i64) -> i64:
 
 
 def bucket_value(place: i64) -> i64:
-    """Return the smallest value that falls into the histogram bucket with the index `place`."""
+    """Return the smallest latency, in microseconds, in the histogram bucket with the index `place`."""
     if place < 128:
         return place
     exponent: i64 = place // 64 - 1

@@ -113,9 +113,11 @@ class _Publishing:
         self.confirming.sample(now, self.confirms.settled)
 
     def _room(self, now: int) -> tuple[int, float]:
-        """Return (messages that may be sent now, seconds to wait until the rate limit allows one, if there are none).
+        """Return (number of messages that may be sent now, seconds to wait if that is 0 due to the rate limit).
 
         (0, 0) means that too many publishes are unconfirmed (see `Load.window`): confirms have to be awaited first.
+
+        :param now: current `time.monotonic_ns()`
         """
         room = self.window - (self.result.sent - self.confirms.settled) if self.window else self.max_per_write
         if room < self.min_room:

@@ -33,9 +33,10 @@ class Latency:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Check of deliveries for loss, duplicates and order.
+    """Result of the check of deliveries for loss, duplicates and order, as numbers of messages.
 
-    `checked` is False if message bodies are too small to carry a sequence number.
+    :ivar checked: False if message bodies are too small to carry a sequence number.
+    :ivar foreign: deliveries of messages that another run has left in the queues.
     """
 
     checked: bool

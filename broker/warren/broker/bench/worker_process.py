@@ -122,9 +122,10 @@ def receive(connection: BlockingConnection) -> bytes:
 
 
 def raise_if_closed(connection: BlockingConnection, frames: list[bytes]) -> None:
-    """Raise an error if one of the unexpected frames closes channel or connection; otherwise clear the list.
+    """Raise an error if the broker has closed the channel or the connection; otherwise clear `frames`.
 
-    :raises ClosedByBroker: if one closes the channel or the connection
+    :param frames: received frames other than deliveries and confirms, such as channel.close.
+    :raises ClosedByBroker: if one of the frames closes the channel or the connection
     """
     for each in frames:
         connection.raise_if_closed(each)

@@ -29,6 +29,7 @@ def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: i
 
     The consumer's argument x-consumer-timeout overrides that of its queue, which overrides the broker's default.
 
+    :param arguments: arguments of the queue.
     :param consumer: the consumer's arguments, an encoded table.
     :param default: the broker's timeout in milliseconds.
     :param described: description of the queue for error texts.
@@ -123,7 +124,7 @@ class AckDeadlines:
         )
 
     def _oldest_unacknowledged(self) -> int | None:
-        """Return the oldest unacknowledged delivery tag of the channel's consumers that have this timeout, or None."""
+        """Return the tag of the oldest unacknowledged delivery to a consumer with this timeout; None without one."""
         for tag, message in self._channel.unacked.items():
             consumer = message.consumer
             if consumer is not None and consumer.timeout == self._timeout:

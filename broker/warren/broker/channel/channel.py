@@ -368,7 +368,7 @@ class Channel:
         return messages
 
     def release(self, consumer: Consumer) -> None:
-        """Decrease the counts of unacknowledged deliveries of a consumer and its channel by one, after a settlement."""
+        """Subtract an acked or rejected delivery from the unacknowledged counts of its consumer and the channel."""
         if isinstance(consumer, Subscription):
             consumer.unacked -= 1
             self.outstanding -= 1

@@ -35,7 +35,7 @@ def consume(context: MethodContext, tag: bytes) -> None:
     """Process basic.consume of the pseudo-queue.
 
     :param tag: consumer tag, given by the client or generated.
-    :raises AmqpError: 406 if it asks for acknowledgements, or if the channel consumes from the pseudo-queue already.
+    :raises AmqpError: 406 if the flag `no_ack` is missing, or if the channel consumes from the pseudo-queue already.
     """
     channel = context.channel
     if not context.arguments.flag("no_ack"):

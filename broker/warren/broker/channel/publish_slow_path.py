@@ -35,9 +35,13 @@ The list is compared by identity (`is`), to tell it from the empty list of an un
 def route_by_message(
     channel: Channel, target: PublishTarget, message: Message, properties: RoutingProperties
 ) -> list[Queue]:
-    """Return the queues of a message whose routing depends on more than its routing key.
+    """Return the queues of a message whose routing depends on more than its routing key, such as CC or `immediate`.
 
-    :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
+    Add a timestamp to the message, too, if the broker is configured to.
+
+    :return: queues to enqueue the message in; `NO_CONSUMERS` if it is immediate and none of its queues has a consumer.
+    :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table, 403 if the user lacks the topic
+        permission for a key in them.
     """
     exchange = target.resolved_exchange
     assert exchange is not None
@@ -61,10 +65,10 @@ def route_by_message(
 
 
 def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queue], message: Message) -> None:
-    """Handle a message that is enqueued nowhere: send basic.return, or drop it; count it either way.
+    """Handle a message that is enqueued nowhere: send basic.return, or drop it.
 
-    It is returned if it is mandatory, or if it is immediate and its queues have no consumers. The confirm comes later,
-    because basic.return must precede basic.ack.
+    It is returned if it is mandatory, or if it is immediate and its queues have no consumers. Either way, a counter of
+    its exchange is increased. The confirm comes later, because basic.return must precede basic.ack.
 
     :param queues: the list `NO_CONSUMERS` itself if the queues have no consumers; any other list means unroutable.
     """
@@ -91,9 +95,10 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
 
 
 def drop_reason(queues: list[Queue]) -> str:
-    """Return the reason, for the life-cycle event, why a message is not enqueued; empty if it is.
+    """Return the reason why a message is not enqueued, for its life-cycle event; empty if it is enqueued.
 
-    :param queues: the queues to enqueue it in. If there are none, the identity of the list tells the reason.
+    :param queues: queues to enqueue the message in. `DUPLICATE` and `NO_CONSUMERS` are empty lists that stand for these
+        reasons, and are compared by identity; any other empty list means unroutable.
     """
     if queues:
         return ""

@@ -24,6 +24,10 @@ class ConfirmRange:
     """Consecutive publishes of a channel that may be confirmed together, when the same batch of the log is on disk.
 
     A publish that a queue refused forms a range of its own, because it gets basic.nack.
+
+    :param batch: number of the log batch that must be on disk before the publishes are confirmed.
+    :param last: number of the last publish of the range; the first follows the range before it.
+    :param refused: True for a publish that gets basic.nack.
     """
 
     def __init__(self, batch: i64, last: i64, refused: bool) -> None:
@@ -70,7 +74,7 @@ class PublisherConfirms:
             self.channel.connection.schedule_confirms(self)
 
     def enqueue(self, outcome: i64) -> None:
-        """Add the last publish to `ranges`, the publishes that cannot be confirmed yet.
+        """Add the last publish to those that cannot be confirmed yet (`ranges`).
 
         Only a STORED publish waits for the disk; any other waits for earlier publishes, to keep confirms in order.
 

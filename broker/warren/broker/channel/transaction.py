@@ -31,7 +31,7 @@ MAX_ACTIONS: Final = 500_000
 
 
 class PendingPublish:
-    """Publish that waits for the commit, with the queues that the message was routed to."""
+    """Publish of a transaction that waits for tx.commit, with the queues that its message was routed to."""
 
     def __init__(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         self.target = target

@@ -90,7 +90,7 @@ def _setting_keys() -> dict[str, SettingKey]:
 
 
 def _parameters(documentation: str) -> dict[str, str]:
-    """Return the description of each `:param name:` in a docstring."""
+    """Return the descriptions of the `:param name:` lines in a docstring, by name."""
     found = re.findall(r":param (\w+):\s*(.*?)(?=\n\s*:param |\Z)", documentation, re.DOTALL)
     return {name: " ".join(text.split()) for name, text in found}
 
@@ -173,7 +173,10 @@ def _number_or_text(value: object) -> object:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the items of a list, or of a text whose items are separated by commas."""
+    """Return the items of a list, or of a text whose items are separated by commas, as a tuple of texts.
+
+    :raises ValueError: if the value is neither list nor text.
+    """
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")] if value.strip() else []
     if not isinstance(value, list):
@@ -182,7 +185,10 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _pairs(value: object) -> dict[str, str]:
-    """Parse a TOML table, or a text `name:value,name:value`. Error texts omit the values, which may be passwords."""
+    """Return the values by name of a TOML table, or of a text `name:value,name:value`.
+
+    :raises ValueError: if it is neither. The error text omits the values, which may be passwords.
+    """
     if isinstance(value, str):
         value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
     if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):

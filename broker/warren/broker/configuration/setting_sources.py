@@ -61,7 +61,7 @@ def parse_setting(name: str, value: object, origin: str) -> SettingValue:
 
 
 def unknown_setting_text(name: str) -> str:
-    """Return an error text for an unknown setting, with the most similar name."""
+    """Return an error text for an unknown setting, which proposes the most similar name of a setting, if any."""
     near = get_close_matches(name, SETTINGS, 1)
     return f"no setting {name!r}" + (
         f"; did you mean {near[0]!r}?" if near else "; see docs/configuration.md"

@@ -20,7 +20,7 @@ https://www.rabbitmq.com/docs/memory#configuring-threshold
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a size such as `400MB` stands for.
+    """Return the number of bytes in a size such as `400MB` (powers of 1000) or `400MiB` or `400M` (powers of 1024).
 
     :raises ValueError: if the text is not a size
     """

@@ -12,7 +12,7 @@ from warren.core.errors import UsageError
 
 
 def read_toml(path: Path) -> Settings:
-    """Read the settings of a TOML file.
+    """Return the settings in a TOML file, by name.
 
     :raises UsageError: if the file cannot be read or is not TOML, or with the line of an unknown or invalid setting
     """

@@ -191,7 +191,8 @@ class Connection:
     def process_frames(self) -> None:
         """Process complete frames, and raise the error of the first one that is wrong.
 
-        `position` is advanced past each frame before the frame is acted on, so that an error does not process it again.
+        `position`, the index in the buffer where the next frame starts, is moved past each frame before that frame is
+        processed, so that a frame that causes an error is not processed again.
         """
         buffer = self.buffer
         size: i64 = len(buffer)

@@ -1,4 +1,4 @@
-"""Event loop of `warren broker`: asyncio's own, except that sockets without TLS are read directly after the poll.
+"""Event loop of `warren broker`: asyncio's own, except that it reads plain (non-TLS) sockets directly after the poll.
 
 This avoids one asyncio callback for each socket that is readable.
 """
@@ -16,7 +16,7 @@ from warren.broker.connection.socket_reader import SocketReader
 if sys.platform == "linux":
 
     class DirectReadSelector(selectors.EpollSelector):
-        """Selector that lets a `SocketReader` read sockets without TLS, and passes other events to the event loop."""
+        """Selector that lets a `SocketReader` read plain (non-TLS) sockets, and returns other events to the loop."""
 
         def __init__(self, reader: SocketReader) -> None:
             super().__init__()
@@ -47,9 +47,9 @@ if sys.platform == "linux":
             super().close()
 
     class DirectReadEventLoop(asyncio.SelectorEventLoop):
-        """Event loop whose selector reads sockets without TLS itself, with a `SocketReader`.
+        """Event loop that reads plain (non-TLS) sockets right after the poll, without an asyncio callback for each.
 
-        :ivar socket_reader: reads the sockets that a listener registers there.
+        :ivar socket_reader: reads those sockets; a listener registers them there.
         """
 
         def __init__(self) -> None:
@@ -58,5 +58,5 @@ if sys.platform == "linux":
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop that reads sockets without TLS in its selector; without epoll, one of asyncio's own."""
+    """Return a new event loop: a `DirectReadEventLoop` on Linux; elsewhere, without epoll, asyncio's default loop."""
     return DirectReadEventLoop() if sys.platform == "linux" else asyncio.new_event_loop()

@@ -56,7 +56,8 @@ class FlowControl:
     """Flow control of a broker: pauses publishers during resource alarms and while log or paging is behind.
 
     :ivar alarm: reason text of connection.blocked, such as `low on memory`; empty without an alarm.
-    :ivar alarms: alarms in effect: the resource (memory or disk) by the component that raised the alarm.
+    :ivar alarms: alarms in effect: the key is the component that raised the alarm, the value the resource, memory or
+        disk.
     :ivar paging_behind: True while messages cannot be paged out as fast as they are published.
     """
 

@@ -31,7 +31,7 @@ FRAME_MIN: Final = 4096
 class Handshake:
     """Handshake of one connection, with the limits and client properties that it negotiated.
 
-    :ivar channel_max: the negotiated number of channels.
+    :ivar channel_max: the negotiated largest number of channels.
     :ivar heartbeat: the negotiated heartbeat timeout in seconds; 0 is none.
     :ivar mechanism: name of the SASL mechanism that the client logged in with.
     :ivar client_properties: the client's description of itself, an encoded field table.
@@ -47,7 +47,7 @@ class Handshake:
         self.client_properties = b""
 
     def receive_header(self, header: bytes) -> None:
-        """Answer the protocol header; after a wrong one, send the right one and close (section 2.2.4)."""
+        """Answer the client's protocol header with connection.start; if it is wrong, send the right one and close."""
         connection, node = self._connection, self._connection.node
         if header not in PROTOCOL_HEADERS:
             connection.write(PROTOCOL_HEADERS[0])

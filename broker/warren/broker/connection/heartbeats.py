@@ -19,7 +19,10 @@ MISSED_LIMIT: Final = 2
 
 
 class Heartbeats:
-    """Heartbeats of one connection: sent after half a timeout of silence; a client silent for two is disconnected."""
+    """Heartbeats of one connection.
+
+    One is sent after each half timeout without other output. A client silent for two timeouts is disconnected.
+    """
 
     def __init__(self, connection: Connection, lifecycle: ConnectionLifecycle) -> None:
         self._connection = connection

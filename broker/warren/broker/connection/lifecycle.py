@@ -51,7 +51,7 @@ class ConnectionLifecycle:
 
     @property
     def phase_name(self) -> str:
-        """RabbitMQ's name of the connection's phase."""
+        """Name of the connection's phase as RabbitMQ lists it in the item `state`, such as `running`."""
         return PHASE_NAMES[self.connection.phase]
 
     def enter(self, phase: int) -> None:
@@ -282,7 +282,8 @@ class ConnectionLifecycle:
     def shut_down(self, reason: AmqpError) -> None:
         """Send connection.close; close the socket when the client has answered, or sent nothing for SILENCE seconds.
 
-        The system resets a socket that is closed with unread input, and then the client cannot read connection.close.
+        The operating system resets a socket that is closed with unread input; the client could then not read
+        connection.close.
         A connection that has not logged in is dropped at once, without connection.close.
         """
         if self.connection.phase <= STARTING or self.connection.phase == CLOSED:

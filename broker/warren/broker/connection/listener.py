@@ -28,13 +28,14 @@ DRAIN_SECONDS: Final = 2.0
 class AmqpProtocol(asyncio.BufferedProtocol):
     """asyncio protocol of one client socket.
 
-    It creates the socket's `Connection`. It also receives the input of TLS sockets; other sockets are read by the
-    `SocketReader` of `warren broker`'s event loop, and by this protocol only on other event loops.
+    It creates the socket's `Connection`. It also receives the input of TLS sockets. Plain sockets are read by the
+    `SocketReader` of `warren broker`'s event loop; on any other event loop, this protocol receives their input, too.
     """
 
     def __init__(self, listener: Listener, tls: TlsContext | None, client: str = "") -> None:
         """Create the protocol of a socket that is about to be accepted.
 
+        :param tls: TLS context of the address at which it was accepted; None for a plain socket.
         :param client: the client's address as a proxy has given it; empty to use the socket's.
         """
         self._listener = listener
@@ -93,7 +94,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
 
 class BoundAddress(NamedTuple):
-    """Address at which connections are accepted."""
+    """Address at which connections are accepted, with the scheme of its URL."""
 
     scheme: str
     """URL scheme: `amqp`, or `amqps` with TLS."""

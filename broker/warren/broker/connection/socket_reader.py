@@ -1,4 +1,4 @@
-"""Reading of sockets without TLS directly after the poll, bypassing asyncio's handles and transports.
+"""Reading of plain (non-TLS) sockets directly after the poll, bypassing asyncio's handles and transports.
 
 The reason is latency. A message that arrives after a pause finds cold CPU caches: each step then takes ten times as
 long as under load, and asyncio's own steps (a list of keys, a handle, a context, two calls of a transport) took half
@@ -40,9 +40,10 @@ LARGE_FRAME_BYTES: Final = 4096
 
 
 class SocketReader:
-    """Reader of sockets without TLS, which are registered by file descriptor in `connections`.
+    """Reader of plain (non-TLS) sockets, bypassing asyncio.
 
-    All sockets share one read buffer: the input of each is copied out of it before the next socket is read.
+    A listener registers each socket in `connections`, which maps file descriptors to connections. All sockets share one
+    read buffer: the input of each is copied out of it before the next socket is read.
     """
 
     def __init__(self) -> None:

@@ -39,8 +39,7 @@ PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
 class ControlSocket:
     """Server of the control socket, a Unix socket for requests of operators.
 
-    It passes verb and arguments of each request to the function `perform` (see the constructor), and replies with its
-    result.
+    :param perform: performs the verb of a request with its arguments; its result is the reply.
     """
 
     def __init__(self, perform: PerformVerb) -> None:
@@ -97,7 +96,10 @@ class ControlSocket:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read and answer one request. Return False at the end of the connection."""
+        """Read and answer one request; return whether another may follow on the connection.
+
+        False means that the operator closed the connection, or that the request was too large.
+        """
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 line = await reader.readuntil(b"\n")

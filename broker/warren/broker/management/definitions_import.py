@@ -42,6 +42,7 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     """Import definitions, one for each step of the generator, so that the caller can let the event loop run.
 
     :param definitions: content of a definitions file, as parsed JSON
+    :param metadata: objects of the broker, to which the definitions are added
     :raises RequestRefused: with the definition that is wrong; nothing is imported then
     """
     portability = PortabilityChecks.silent()
@@ -112,7 +113,10 @@ class Definition:
         return value
 
     def tags(self, fields: dict[str, Json]) -> list[str]:
-        """Return the field `tags` as a list; a file contains a list of texts, or one text with commas between tags."""
+        """Return the field `tags` as a list; a file contains a list of texts, or one text with commas between tags.
+
+        :param fields: JSON object with the field: the definition itself, or an object inside of it.
+        """
         value = fields.get("tags") or []
         found = value.split(",") if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
@@ -159,7 +163,10 @@ def _apply_definitions(definitions: Json, metadata: BrokerMetadata) -> Iterator[
 
 
 def as_object(value: Json) -> Json:
-    """Convert a list of [name, value] pairs to an object, because RabbitMQ 3.10 exports some objects in this form."""
+    """Convert a list of [name, value] pairs to a JSON object; return any other value unchanged.
+
+    RabbitMQ 3.10 exports some objects as such lists.
+    """
     if isinstance(value, list) and value and all(_is_pair(item) for item in value):
         return {item[0]: as_object(item[1]) for item in value}
     return value

@@ -41,7 +41,7 @@ def _typed(field: field_tables.Field) -> list[Json]:
 
 
 def plain_value(value: field_tables.Value) -> Json:
-    """Convert a field value to JSON, without its type."""
+    """Convert an AMQP field value to JSON: bytes to text, decimals to numbers, tables to objects."""
     if isinstance(value, bytes):
         return name_text(value)
     if isinstance(value, Decimal):

@@ -36,7 +36,10 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
 
 
 def present_limits(**found: int | None) -> dict[str, int]:
-    """Return the limits that are set (not None), under RabbitMQ's names."""
+    """Return the limits that are set (not None), under RabbitMQ's names.
+
+    :param found: limits by name, with `_` for the `-` of RabbitMQ's names: `max_connections` for `max-connections`
+    """
     return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
 
 

@@ -61,7 +61,10 @@ class Management:
         config: BrokerConfig,
         listeners: Callable[[], list[str]],
     ) -> None:
-        """:param listeners: function that returns the addresses that accept connections, as text for people"""
+        """Create the management interface of a started broker.
+
+        :param listeners: function that returns the addresses that accept connections, as text for people
+        """
         self.node = node
         self.parameters = parameters
         self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)

@@ -29,7 +29,7 @@ class Overflow(Enum):
 
 
 class InvalidValue(Exception):
-    """The value of an argument is invalid. The text is the reason in RabbitMQ's words."""
+    """Invalid value of an argument. The text is the reason in RabbitMQ's words."""
 
 
 def argument_fields(raw: bytes) -> dict[str, Field]:

@@ -167,13 +167,16 @@ def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
 
 
 def basic_reject(context: MethodContext) -> None:
-    """Process basic.reject: requeue or dead-letter one message."""
+    """Process basic.reject: requeue one message, or without the flag `requeue` dead-letter or drop it."""
     arguments = context.arguments
     context.channel.reject(arguments.number("delivery_tag"), False, arguments.flag("requeue"), REJECT)
 
 
 def basic_nack(context: MethodContext) -> None:
-    """Process basic.nack: requeue or dead-letter one message, or with `multiple` all up to its delivery tag."""
+    """Process basic.nack: requeue one message, or without the flag `requeue` dead-letter or drop it.
+
+    With `multiple`, this applies to all messages up to the delivery tag.
+    """
     arguments = context.arguments
     context.channel.reject(
         arguments.number("delivery_tag"), arguments.flag("multiple"), arguments.flag("requeue"), NACK

@@ -33,9 +33,12 @@ class MethodContext:
         self._change_before = definitions.submitted if definitions is not None else 0
 
     def reply(self, name: str, *values: Argument, after: bytes = b"") -> None:
-        """Send the reply when the definitions that the method has changed are on disk; with `nowait`, send none.
+        """Send the reply when the definitions that the method has changed are on disk.
+
+        If the client set `nowait`, send no reply.
 
         :param name: AMQP method of the reply, such as `queue.declare-ok`.
+        :param values: arguments of that method.
         :param after: encoded frames to send right after the reply; with `nowait`, they are sent at once, alone.
         """
         if self.arguments.get("nowait") is True:

@@ -61,11 +61,12 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
 
 
 def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
-    """Return (offset, Unix time in milliseconds) from which a stream consumer reads.
+    """Return (offset of the first message, Unix time in milliseconds) from which a stream consumer reads.
 
     The time is -1 unless the consumer asked to start at a time; then the offset is the first of the stream.
 
-    :param tag: the consumer tag, under which the consumer's own offset may have been stored earlier.
+    :param start: the consumer's argument x-stream-offset, parsed.
+    :param tag: consumer tag. If `start.tracked`, and an offset is stored under this tag, the consumer starts there.
     """
     messages = stream.messages
     stored = messages.offsets.get(tag) if start.tracked else None

@@ -19,7 +19,11 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 
 def exchange_declare(context: MethodContext) -> None:
-    """Declare an exchange; with `passive`, check that it exists."""
+    """Declare an exchange; with `passive`, check that it exists.
+
+    :raises AmqpError: 404 if a passively declared exchange does not exist, 403 without the permission or for a reserved
+        name, 406 for an unknown type, invalid arguments, or an existing exchange with other properties.
+    """
     arguments = context.arguments
     name = context.exchange_name()
     if arguments.flag("passive"):
@@ -44,7 +48,11 @@ def exchange_declare(context: MethodContext) -> None:
 
 
 def exchange_delete(context: MethodContext) -> None:
-    """Delete an exchange; with `if_unused`, only if nothing is bound to it."""
+    """Delete an exchange; a missing one is no error.
+
+    :raises AmqpError: 406 if `if_unused` is set and something is bound to the exchange, 403 for a predeclared exchange
+        or without the permission.
+    """
     name = context.exchange_name()
     if name and not name.startswith(b"amq."):
         context.authorization.check(CONFIGURE, "exchange", name)
@@ -53,7 +61,10 @@ def exchange_delete(context: MethodContext) -> None:
 
 
 def exchange_bind(context: MethodContext) -> None:
-    """Bind an exchange (destination) to another (source)."""
+    """Bind an exchange (destination) to another (source).
+
+    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions.
+    """
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
     context.declarations.bind(
@@ -82,7 +93,10 @@ def exchange_unbind(context: MethodContext) -> None:
 
 
 def queue_declare(context: MethodContext) -> None:
-    """Declare a queue, and reply with its message and consumer counts; with `passive`, check that it exists."""
+    """Declare a queue, and reply with its counts of ready messages and consumers.
+
+    With `passive`, declare none, but reply with the counts of the existing queue.
+    """
     arguments, connection = context.arguments, context.connection
     name = arguments.data("queue").translate(None, LINE_ENDS)
     if name.startswith(direct_reply_to.PSEUDO_QUEUE):
@@ -113,7 +127,10 @@ def queue_declare(context: MethodContext) -> None:
 
 
 def queue_bind(context: MethodContext) -> None:
-    """Bind a queue to an exchange."""
+    """Bind a queue to an exchange.
+
+    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions.
+    """
     arguments = context.arguments
     name, source = context.stripped_queue_name(), context.exchange_name()
     direct_reply_to.refuse_binding(context, name)
@@ -144,14 +161,18 @@ def queue_unbind(context: MethodContext) -> None:
 
 
 def queue_purge(context: MethodContext) -> None:
-    """Delete the ready messages of a queue."""
+    """Delete the ready messages of a queue, and reply with their number; unacknowledged messages stay."""
     queue = context.queue(READ)
     refuse_stream(context, queue, "queue.purge")
     context.reply("queue.purge-ok", int(queue.purge()))
 
 
 def queue_delete(context: MethodContext) -> None:
-    """Delete a queue, and reply with the number of its messages; a missing queue is no error."""
+    """Delete a queue, and reply with the number of its ready messages; a missing queue is no error.
+
+    :raises AmqpError: 406 if `if_unused` is set and the queue has consumers, or `if_empty` and it has ready messages,
+        403 without the permission, 405 if the queue is exclusive to another connection.
+    """
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
     count, cancelled = 0, list[bytes]()

@@ -1,1 +1,1 @@
-"""Items (columns) of the list verbs, under RabbitMQ's names."""
+"""Columns of listings such as `list_queues`, which RabbitMQ calls items, under RabbitMQ's names."""

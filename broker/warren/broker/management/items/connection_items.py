@@ -1,4 +1,4 @@
-"""Items of list_connections and list_channels, under RabbitMQ's names."""
+"""Items (columns) of list_connections and list_channels, under RabbitMQ's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items of list_queues, under RabbitMQ's names (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
+"""Items (columns) of list_queues, under RabbitMQ's names (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
 
 from __future__ import annotations
 

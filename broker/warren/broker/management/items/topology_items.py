@@ -1,4 +1,4 @@
-"""Items of list_exchanges, list_bindings and list_consumers, under RabbitMQ's names."""
+"""Items (columns) of list_exchanges, list_bindings and list_consumers, under RabbitMQ's names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXCHANGE_ITEMS: Final[Mapping[str, Callable[[Exchange, VirtualHost], Json]]] = {
 
 
 class ListedBinding(NamedTuple):
-    """Binding in a listing; includes the implicit bindings of the default exchange."""
+    """Binding as list_bindings shows it: a declared one, or an implicit one of the default exchange to a queue."""
 
     source: bytes
     destination: Queue | Exchange
@@ -68,7 +68,7 @@ def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
 
 
 def _is_active(consumer: Subscription) -> bool:
-    """Return False for a consumer that waits because another one is the single active consumer of its queue."""
+    """Return whether a consumer may get messages: False if another is the single active consumer of its queue."""
     return (
         not consumer.queue.scheduler.single_active
         or consumer.queue.scheduler.single_active_consumer is consumer

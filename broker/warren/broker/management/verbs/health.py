@@ -30,7 +30,7 @@ def ping(_: Management, __: Request) -> Json:
 
 
 def check_running(_: Management, __: Request) -> Json:
-    """Return success, because a broker that replies is running."""
+    """Return a text that the broker is running; a broker that replies always is."""
     return f"{NODE} is up and running"
 
 
@@ -59,7 +59,10 @@ def listeners(management: Management, _: Request) -> Json:
 
 
 async def check_port_connectivity(management: Management, _: Request) -> Json:
-    """Check that each listener accepts a connection."""
+    """Connect to each listener, and return a text with the number of listeners.
+
+    :raises RequestRefused: with the first listener that accepts no connection
+    """
     loop = management.node.loop
     for where in management.listeners():
         host, _colon, port = where.split(" at ", 1)[1].rpartition(":")
@@ -78,7 +81,7 @@ def _reach(host: str, port: int) -> None:
 
 
 def list_unresponsive_queues(_: Management, __: Request) -> Json:
-    """Return no queue: all queues share the event loop that sends this reply, so all respond."""
+    """Return a listing without rows: all queues share the event loop that sends this reply, so all respond."""
     return table(["name"], [])
 
 
@@ -90,7 +93,7 @@ def set_log_level(_: Management, request: Request) -> None:
 
 
 def environment(management: Management, _: Request) -> Json:
-    """Return the configuration without secrets."""
+    """Return the settings of the broker as a JSON object of texts by name, without secrets."""
     config = management.config
     return {
         "Configuration": {

@@ -59,7 +59,10 @@ def close_connection(management: Management, request: Request) -> None:
 
 
 def close_all_connections(management: Management, request: Request) -> Json:
-    """Close the connections of one virtual host, or all of them."""
+    """Close the connections of one virtual host, or of all; return a text with the number of closed ones.
+
+    The argument `limit` of the request is the most connections to close; 0 is no limit.
+    """
     limit = request.number("limit", 0)
     found = list(management.node.connections)
     if not request.flag("global"):
@@ -111,7 +114,10 @@ def set_disk_free_limit(management: Management, request: Request) -> None:
 
 
 def shutdown(management: Management, _: Request) -> Json:
-    """Stop the broker gracefully, as SIGTERM does, after the reply to this request."""
+    """Stop the broker gracefully, as SIGTERM does, after the reply to this request: the returned text.
+
+    :raises RequestRefused: if the broker is embedded in another program
+    """
     if management.on_shutdown is None:
         raise RequestRefused("this broker is embedded in another program; stop that program")
     management.node.loop.call_soon(management.on_shutdown)

@@ -56,7 +56,7 @@ def list_users(management: Management, request: Request) -> Json:
 
 
 def user_limits(user: User) -> dict[str, int]:
-    """Return those limits of a user that are set, under RabbitMQ's names."""
+    """Return those limits of a user that are set, by RabbitMQ's names, such as `max-connections`."""
     return present_limits(max_connections=user.max_connections, max_channels=user.max_channels)
 
 

@@ -24,6 +24,9 @@ CHANNEL_CLOSED: Final = "channel closed"
 class ConsumerEvents:
     """Encoded beginnings of the events of one consumer, or of one connection that fetches from one queue by basic.get.
 
+    An event is encoded as a JSON object.
+
+    :param queue: the queue that the messages are delivered from.
     :param consumer: the consumer tag; None for basic.get.
     :param origin: the name of the connection.
     :param no_ack: True if the deliveries need no acknowledgement.

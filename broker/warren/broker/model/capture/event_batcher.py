@@ -52,10 +52,10 @@ class EventBatcher:
         self.add_event(event_prefix(e.STARTED), "", -1)
 
     def add_event(self, prefix: str, identity: str, size: i64) -> None:
-        """Add an event, with the current time.
+        """Add an event, with the current time, to the batch.
 
-        :param prefix: the beginning of the event's JSON object, as `event_prefix` returns it: all fields but the
-            message's id and size, and the time.
+        :param prefix: the beginning of the event's JSON object, as `event_prefix` returns it. It has all fields except
+            three: the time, and the id and size of the message.
         :param identity: the message's id; empty if there is none.
         :param size: bytes of the message's body; -1 if the event has no size.
         """

@@ -39,19 +39,24 @@ MEMORY_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
 
 
 class CaptureError(Exception):
-    """Life-cycle events cannot be recorded: the configured event stream is no stream, or it cannot be declared."""
+    """Failure to record life-cycle events: the configured event stream is no stream, or it cannot be declared."""
 
 
 class EventStream:
     """Writer of captured life-cycle events to the event stream of one virtual host.
 
-    The constructor registers it with `batcher`, which collects the events: it sets `batcher.write` to `self.write`.
+    The constructor makes it the writer of the batcher: it sets `batcher.write` to `self.write`.
     """
 
     def __init__(
         self, declarations: Declarations, batcher: EventBatcher, is_blocked: Callable[[], bool]
     ) -> None:
-        """:param is_blocked: returns True while publishers are blocked; then no batch is written either."""
+        """Create the writer, and register it with the batcher.
+
+        :param declarations: topology of the virtual host, to look up and declare the event stream in.
+        :param batcher: collects the events, and calls the writer for each batch.
+        :param is_blocked: returns True while publishers are blocked; then no batch is written either.
+        """
         self._declarations = declarations
         self._batcher = batcher
         self._dropping = False
