@@ -1,1 +1,1 @@
-"""Management of a broker: control socket, the operations that it offers (verbs), and definitions in RabbitMQ's format."""
+"""Management of a broker: control socket, the operations (verbs) that it offers, definitions in RabbitMQ's format."""

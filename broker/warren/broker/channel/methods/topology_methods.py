@@ -63,7 +63,7 @@ def exchange_delete(context: MethodContext) -> None:
 def exchange_bind(context: MethodContext) -> None:
     """Bind an exchange (destination) to another (source).
 
-    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions.
+    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions, 502 or 406 for wrong arguments.
     """
     source, destination = context.exchange_name("source"), context.exchange_name("destination")
     context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
@@ -129,7 +129,8 @@ def queue_declare(context: MethodContext) -> None:
 def queue_bind(context: MethodContext) -> None:
     """Bind a queue to an exchange.
 
-    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions.
+    :raises AmqpError: 404 if one of them does not exist, 403 without the permissions, 405 if the queue is exclusive to
+        another connection, 502 or 406 for wrong arguments.
     """
     arguments = context.arguments
     name, source = context.stripped_queue_name(), context.exchange_name()
@@ -170,8 +171,8 @@ def queue_purge(context: MethodContext) -> None:
 def queue_delete(context: MethodContext) -> None:
     """Delete a queue, and reply with the number of its ready messages; a missing queue is no error.
 
-    :raises AmqpError: 406 if `if_unused` is set and the queue has consumers, or `if_empty` and it has ready messages,
-        403 without the permission, 405 if the queue is exclusive to another connection.
+    :raises AmqpError: 406 if `if_unused` is set and the queue, unless it is a stream, has consumers, or `if_empty` is set and
+        it has ready messages; 403 without the permission; 405 if the queue is exclusive to another connection.
     """
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
