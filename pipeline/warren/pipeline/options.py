@@ -17,9 +17,11 @@ NAME_BYTES = 255
 
 
 def parse_time(name: str, text: str) -> datetime:
-    """Return the time that an ISO 8601 text names; without a zone it is in UTC.
+    """Parse a time in ISO 8601; without a zone it is in UTC.
 
     :param name: name of the option, for the error
+    :param text: value of the option
+    :raises PipelineError: if the text is no such time, or the time is before 1970
     """
     try:
         time = datetime.fromisoformat(text)
@@ -34,9 +36,11 @@ def parse_time(name: str, text: str) -> datetime:
 
 
 def parse_seconds(name: str, text: str) -> float:
-    """Return the finite number of seconds that a text names.
+    """Parse a finite number of seconds.
 
     :param name: name of the option, for the error
+    :param text: value of the option
+    :raises PipelineError: if the text is no such number
     """
     try:
         number = float(text)
@@ -48,11 +52,11 @@ def parse_seconds(name: str, text: str) -> float:
 
 
 def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
-    """Return the positive number of the option `name`, or the default if the option is not set.
+    """Return the value of the option `name` as a positive number, or the default if the option is not set.
 
     :param given: options with lower-case names, as Spark passes them
     :param of: the counted unit, for the error
-    :raises PipelineError: if the option is not a positive number
+    :raises PipelineError: if the value is not a positive number
     """
     text = given.get(name.lower())
     if text is None:
@@ -83,9 +87,10 @@ def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def queue_name(kind: str, name: str) -> str:
-    """Check that a name is not too long for AMQP, and return it.
+    """Return the name unchanged, after a check that AMQP can carry it.
 
     :param kind: kind of the named thing, such as `queue`, for the error
+    :raises PipelineError: if the name is longer than 255 bytes
     """
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES:
@@ -96,5 +101,5 @@ def queue_name(kind: str, name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a value that the user gave in quotes, shortened to 60 characters, for a one-line error."""
+    """Return a user's text between quotation marks, shortened to 60 characters, for use in a one-line error."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"

@@ -32,11 +32,11 @@ def own_version() -> str:
 
 
 def explain_executor_error(error: str) -> str | None:
-    """Explain in one line why the Python of an executor cannot run the data source: a package is missing, or the Python
-    versions differ.
+    """Explain in one sentence why the Python of an executor cannot run the data source, and what to install: a package
+    is missing, or the Python versions differ.
 
     :param error: text of an error of Spark
-    :return: None if the error has another cause
+    :return: the sentence; None if the error has another cause
     """
     wheel = "==".join(filter(None, ("warren[spark]", own_version())))
     remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"

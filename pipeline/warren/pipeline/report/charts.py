@@ -19,8 +19,8 @@ TONES = ("plain", "late", "warn", "good", "off")
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one line, or of one colour of the columns: one for each step of time, None where the value is
-    unknown.
+    """Values that a chart shows as one line, or as one colour in stacked columns: one value for each step of time, None
+    where it is unknown. `tone` names the colour, a class of the style sheet: good, late, off, warn or plain.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LimitLine:
-    """Horizontal line with a label that marks a limit in a chart."""
+    """Horizontal line in a chart that marks a limit: its height on the value axis, and its label."""
 
     value: float
     words: str
@@ -152,8 +152,8 @@ def time_chart_svg(data: Chart, width: int, name: str) -> str:
 
 
 def heights(data: Chart) -> list[float]:
-    """Return the values by whose maximum the value axis is scaled: those of all lines, or the sums of stacked
-    columns.
+    """Return the values of which the highest decides the scale of the value axis: the values of all lines or, for
+    stacked columns, the sum of each column.
     """
     if data.lines:
         return [value for series in data.series for value in series.values if value is not None]
@@ -270,8 +270,8 @@ def shorten_middle(name: str, room: int) -> str:
 def svg(title: str, description: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
     """Return an SVG element with its content, and a title and description for screen readers.
 
-    :param width: width in SVG units, as `height`; the style sheet shows the SVG with `NARROW` on phones, others on
-        desktops
+    :param width: width in SVG units, like `height`; the page shows an SVG of the width `NARROW` on phones only, and one
+        of another width on desktops only
     :param name: prefix for element ids, unique on the page
     :param drawn: SVG elements that make up the content
     """
@@ -283,7 +283,9 @@ def svg(title: str, description: str, width: int, height: float, name: str, draw
 
 
 def scale(highest: float) -> list[float]:
-    """Return the marks of a value axis: 0 and at most five round numbers, of which the last is not below `highest`."""
+    """Return the values to mark on a value axis: 0 and at most four multiples of a round number, the last not below
+    `highest`.
+    """
     if highest <= 0:
         return [0, 1]
     rough = highest / 4

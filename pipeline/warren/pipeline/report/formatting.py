@@ -10,7 +10,7 @@ from warren.pipeline.durations import format_duration
 
 
 class Bucket(Protocol):
-    """Bucket of a histogram: the number of values over `above` and at most `up_to`; None is unbounded."""
+    """Bucket of a histogram: `count` values are above `above` and at most `up_to`; None is no bound."""
 
     @property
     def above(self) -> float | None: ...
@@ -32,7 +32,7 @@ def percent(count: int, total: int) -> str:
 
 
 def trimmed(histogram: Sequence[AnyBucket]) -> list[AnyBucket]:
-    """Remove the empty buckets at both ends of a histogram."""
+    """Return a histogram without the empty buckets at both of its ends."""
     filled = [at for at, bucket in enumerate(histogram) if bucket.count]
     return list(histogram[filled[0] : filled[-1] + 1]) if filled else []
 
@@ -57,7 +57,9 @@ def clock(instant: str) -> str:
 
 
 def label(seconds: float, step: float) -> str:
-    """Format a Unix time for the time axis of a chart whose steps are `step` seconds wide."""
+    """Format a Unix time for the time axis of a chart, in UTC: as `11:04:05`, `11:04`, `21 Nov 11:04` or `21 Nov`,
+    depending on the seconds between two labels, `step`.
+    """
     form = (
         "%H:%M:%S" if step < 60 else "%H:%M" if step < 3600 else "%-d %b %H:%M" if step < 86_400 else "%-d %b"
     )

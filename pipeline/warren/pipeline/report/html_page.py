@@ -20,7 +20,9 @@ LETTER = 8.2
 
 @dataclass(frozen=True)
 class BarPart:
-    """Segment of a bar. `tone` names its colour, a class of the style sheet: good, late, off, warn or plain."""
+    """Coloured part of a bar: its length (`value`), its colour, and its name. `tone` is the colour, a class of the
+    style sheet: good, late, off, warn or plain.
+    """
 
     value: float
     tone: str
@@ -86,9 +88,11 @@ class Tile:
 def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], foot: Sequence[str]) -> str:
     """Return the whole HTML page of a report.
 
-    :param title: text, as `lead` (introduction) and `foot` (lines of the footer)
+    :param title: heading, as plain text
+    :param lead: introduction, as plain text
     :param tiles: important numbers, shown below the introduction
     :param sections: HTML made by the functions of this module and of `charts`
+    :param foot: lines of the footer, as plain text
     """
     cards = "".join(
         f'<li class="tile {tile.tone}"><strong>{escape(tile.number)}</strong><span>{escape(tile.words)}</span></li>'
@@ -130,9 +134,10 @@ def figure(figure_data: Figure, name: str) -> str:
 
 
 def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
-    """Return an HTML section with a title and a list of sentences, such as problems, or that there are none.
+    """Return an HTML section with a title and a list of sentences, such as the problems that a job found.
 
-    :param title: text, as each of the `lines`
+    :param title: heading, as plain text
+    :param lines: sentences, as plain text
     :param tone: colour of the section: good, late, off, warn or plain
     """
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
@@ -140,7 +145,7 @@ def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
 
 
 def table(figure_data: Table) -> str:
-    """Return a table as an HTML element."""
+    """Return a table as an HTML `<table>` element."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in figure_data.head)
     body = "".join(
         f"<tr{' class=strong' if at == figure_data.emphasised else ''}>"
@@ -196,12 +201,12 @@ def bars_svg(figure_data: Figure, width: int, name: str) -> str:
 
 
 def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -> str:
-    """Return the SVG of one bar with its label and note.
+    """Return the SVG of one bar, with its label on the left and its note at its end.
 
     :param left: x coordinate at which the bar begins
     :param top: y coordinate of the row
-    :param scale: SVG units for each unit of a bar's value
     :param height: height of the row, of which the bar leaves 14 units free
+    :param scale: SVG units for each unit of a bar's value
     """
     middle = top + height / 2 + 5
     emphasised = " strong" if row.emphasised else ""

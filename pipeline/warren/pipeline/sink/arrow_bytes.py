@@ -13,7 +13,7 @@ Cells: TypeAlias = "list[bytes | None]"
 
 
 def cells(column: Any) -> Cells:
-    """Return the values of a column of strings or binaries as bytes; strings are encoded in UTF-8."""
+    """Return the values of an Arrow column of strings or binaries as bytes objects, strings in UTF-8; None for null."""
     column = column.cast(pa.large_binary())
     if not len(column):
         return []

@@ -81,9 +81,7 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
 
 
 def is_text_map(kind: DataType) -> bool:
-    """Return whether a type is a map<string,string> or no map at all. Only other types of maps give False; types that
-    are no maps are checked elsewhere.
-    """
+    """Return False for a map type other than map<string,string>; True for every other type, also one that is no map."""
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)

@@ -41,7 +41,7 @@ class ConfirmWindow:
     def add(self, frames: Sequence[bytes]) -> None:
         """Add messages that are about to be published; they get the next sequence numbers.
 
-        :param frames: the frames of each message
+        :param frames: for each message one bytes object with all its frames
         """
         self._unconfirmed.update(enumerate(frames, self._next))
         self._next += len(frames)
@@ -56,8 +56,8 @@ class ConfirmWindow:
         return frames
 
     def take_unconfirmed(self) -> list[bytes]:
-        """Remove all messages that are not confirmed, and return their frames in order, for publishing them on a new
-        channel.
+        """Remove all messages that are not confirmed, and return their frames for publishing them on a new channel:
+        first the refused messages, then the others in the order in which they were published.
 
         Sequence numbers begin at 1 again.
         """
@@ -90,8 +90,8 @@ class ConfirmWindow:
                 self.nacked.append(frames)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Store a returned message (`basic.return`); no other messages arrive on this channel, because it consumes
-        nothing.
+        """Store the fields of a `basic.return`: the broker returned a message that reached no queue. Other messages do
+        not arrive on this channel, because it consumes nothing.
 
         :param method: payload of the method frame, which has the reason of the return
         :param header: not used, nor is `body`

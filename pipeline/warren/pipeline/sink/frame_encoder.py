@@ -50,8 +50,8 @@ Columns = Mapping[str, Any]
 
 
 class PropertyColumn(NamedTuple):
-    """Encoded properties of the rows: for each row the property flags, and the bytes of the properties in the
-    header.
+    """Properties of all rows in AMQP encoding: `flags` has the property flags of each row, and `data` the bytes of its
+    properties, as they stand in the content header.
     """
 
     flags: list[int]
@@ -59,7 +59,7 @@ class PropertyColumn(NamedTuple):
 
 
 class FrameEncoder:
-    """Encoder of a partition's rows as frames that publish them.
+    """Encoder that turns the rows of a Spark partition into the AMQP frames that publish them as messages.
 
     :param target: destination; its exchange and routing key have precedence over the columns
     :param frame_max: largest frame in bytes
@@ -73,7 +73,7 @@ class FrameEncoder:
         self._methods: dict[tuple[bytes | None, bytes | None], bytes] = {}
 
     def frames(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return for each row the concatenated frames that publish it.
+        """Return for each row one bytes object with the frames that publish it: method, content header and body.
 
         :raises PipelineError: if a value does not fit into a message
         """
@@ -107,8 +107,9 @@ class FrameEncoder:
         return encoded
 
     def _publish_methods(self, columns: Columns, count: int) -> list[bytes]:
-        """Return the encoded `basic.publish` method of each row.
+        """Return for each row the encoded frame of its `basic.publish` method.
 
+        :param columns: Arrow columns of the batch, by name
         :param count: number of rows
         :raises PipelineError: if a row has no exchange, or a name is too long
         """
@@ -174,8 +175,11 @@ class FrameEncoder:
 
 
 def constant_or_column(value: str | None, columns: Columns, name: str, count: int) -> Cells:
-    """Return a value for each row: the constant `value` if it is set, else the row's value in the column `name`.
+    """Return a value for each row, as bytes: the constant `value` if it is set, else the row's value in a column; None
+    for a null, or if there is no such column.
 
+    :param columns: Arrow columns of the batch, by name
+    :param name: name of the column
     :param count: number of rows
     """
     if value is not None:
@@ -184,9 +188,10 @@ def constant_or_column(value: str | None, columns: Columns, name: str, count: in
 
 
 def encode_properties(names: Mapping[str, int], columns: Columns, count: int) -> PropertyColumn:
-    """Encode several properties of each row.
+    """Encode several properties of each row for its content header.
 
-    :param names: the properties with their flags, in the order of the header
+    :param names: property flags by the names of the properties, in their order in the header
+    :param columns: Arrow columns of the batch, by name
     :param count: number of rows
     """
     always = 0
@@ -216,10 +221,12 @@ def encode_properties(names: Mapping[str, int], columns: Columns, count: int) ->
 
 
 def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
-    """Encode one property of each row as it appears in the content header; return None if no row has it.
+    """Encode one property of each row as it appears in the content header.
 
     :param name: name of the property, and of its column
+    :param columns: Arrow columns of the batch, by name
     :param count: number of rows
+    :return: bytes for each row, None for a row without the property; None instead of a list if no row has it
     """
     if name == "headers":
         texts, raws = columns.get("headers"), columns.get("headers_raw")
@@ -247,7 +254,7 @@ def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
 
 
 def as_text_column(column: Any) -> Any:
-    """Convert a column of integers to text; return other columns unchanged."""
+    """Convert an Arrow column of integers to strings; return other columns unchanged."""
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
@@ -272,7 +279,7 @@ def check_short(name: str, value: bytes) -> None:
 
 
 def encode_octets(name: str, column: Any) -> Cells:
-    """Encode a column of integers, `delivery_mode` or `priority`, as one byte each.
+    """Encode an Arrow column of integers, `delivery_mode` or `priority`, as one byte each; None for null.
 
     :param name: name of the column, which decides the range
     :raises PipelineError: if a value is out of range
@@ -288,7 +295,7 @@ def encode_octets(name: str, column: Any) -> Cells:
 
 
 def encode_timestamps(column: Any) -> Cells:
-    """Encode a column of times as AMQP timestamps: whole seconds since 1970.
+    """Encode an Arrow column of times as AMQP timestamps: whole seconds since 1970; None for null.
 
     :raises PipelineError: if a time is before 1970
     """
@@ -299,7 +306,9 @@ def encode_timestamps(column: Any) -> Cells:
 
 
 def body_frames(body: bytes, room: int) -> list[bytes]:
-    """Encode a message body as body frames with a payload of at most `room` bytes each."""
+    """Encode a message body as body frames with a payload of at most `room` bytes each; return the pieces of these
+    frames in order, for `bytes.join`.
+    """
     frames = []
     for begin in range(0, len(body), room):
         part = body[begin : begin + room]

@@ -19,14 +19,14 @@ _LONGEST_NAME = 255
 
 
 def header_tables(texts: Any, raws: Any) -> Cells:
-    """Return the encoded header table of each row.
+    """Return the encoded header table of each row; None if the row is null in both columns.
 
     If a row has values in both columns, `texts` decides which headers there are and their values. A header whose text
     equals that of the same header in `raws` keeps the type that it has there. If one of the two values is null, the
     other one is used.
 
-    :param texts: column of map<string,string>, or None
-    :param raws: column of encoded tables, or None
+    :param texts: Arrow column of map<string,string>, or None if there is no such column
+    :param raws: Arrow column of encoded tables, or None if there is no such column
     """
     if texts is None:
         return checked_tables(cells(raws))
@@ -63,8 +63,9 @@ def encode_pairs(texts: Any) -> list[list[bytes] | None]:
 
 
 def checked_tables(raws: Cells) -> Cells:
-    """Check that all values are valid field tables, and return them.
+    """Return the encoded tables unchanged, after a check that each is a valid field table.
 
+    :param raws: encoded table of each row; None for null
     :raises PipelineError: if one of them is not valid; the broker would close the connection because of it
     """
     last = b""
@@ -82,8 +83,11 @@ def checked_tables(raws: Cells) -> Cells:
 
 
 def merge_pairs(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
-    """Merge the headers of one row from both columns. If both have a value, `pairs` decides which headers there are and
-    their values; a header whose text is the same in `raw` keeps the type that it has there.
+    """Return the encoded header table of one row, merged from its two columns; None if both are null, and the other one
+    if one is null.
+
+    If both have a value, `pairs` decides which headers there are and their values; a header whose text is the same in
+    `raw` keeps the type that it has there.
 
     :param pairs: encoded headers from the text map; None if it is null
     :param raw: encoded table; None if it is null

@@ -56,7 +56,7 @@ class Publisher:
     def publish(self, frames: Sequence[bytes]) -> None:
         """Publish messages; wait while the maximum number of messages is unconfirmed.
 
-        :param frames: the frames of each message
+        :param frames: for each message one bytes object with all its frames
         :raises PipelineError: if the broker refuses messages for too long, or returns one that no queue accepts
         """
         window, chunk, size = self._target.window, [], 0
@@ -165,8 +165,9 @@ class Publisher:
         )
 
     def _with_reconnect(self, operation: Callable[[], object]) -> None:
-        """Run an operation on the connection; if the connection is lost, reconnect and publish the unconfirmed messages
-        again."""
+        """Run an operation on the connection. If that loses the connection, reconnect and publish the unconfirmed
+        messages again; the operation is not repeated.
+        """
         try:
             operation()
         except (OSError, ClosedByBroker) as error:

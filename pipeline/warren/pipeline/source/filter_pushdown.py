@@ -43,7 +43,8 @@ class PushedBounds:
     streams: frozenset[str] | None = None
 
     def with_filter(self, filter: Filter, tolerance: float | None) -> PushedBounds:
-        """Return the limits narrowed by one more filter; unchanged for a filter that sets no limit.
+        """Return the limits narrowed by one more filter. Only comparisons of the columns `queue`, `offset` and
+        `timestamp` with a constant narrow them; for other filters they are returned unchanged.
 
         :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None ignores
             filters on times
@@ -131,7 +132,8 @@ def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: floa
 def apply_bounds(
     bounds: PushedBounds, options: StreamOptions, starts: Offsets, stops: Offsets
 ) -> tuple[Offsets, Offsets]:
-    """Return the first and the exclusive last offset of each stream after applying the limits.
+    """Narrow each stream's range of offsets to the limits; return the new `starts` and `stops`. The range of a stream
+    that the limits exclude becomes empty.
 
     :param starts: first offset of each stream according to the options
     :param stops: exclusive last offset of each stream according to the options
@@ -143,7 +145,7 @@ def apply_bounds(
 
 
 def shifted(time: datetime, by: timedelta) -> datetime:
-    """Return the time moved by a difference, limited to the range from 1970 to 9999."""
+    """Return `time` plus `by`, limited to the range from 1970 to 9999; a time without a zone is in UTC."""
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     since = min(max(time - EPOCH, timedelta()), LATEST_TIME - EPOCH)
     return EPOCH + min(max(since + by, timedelta()), LATEST_TIME - EPOCH)

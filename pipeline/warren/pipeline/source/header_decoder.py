@@ -80,9 +80,10 @@ class HeaderDecoder:
         self._tables: dict[bytes, HeaderPairs] = {}
 
     def row(self, header: bytes) -> tuple[Row, int]:
-        """Decode the payload of a content header; return the values of the row, and the message's offset in its stream
-        (-1 without one).
+        """Decode the payload of a content header.
 
+        :return: the values of the properties in the order of `COLUMNS` (None for one that is not set), and the
+            message's offset in its stream (-1 without one)
         :raises TableError: if the header is malformed
         """
         at = self._at
@@ -159,7 +160,8 @@ def offset_place(table: bytes) -> int:
 
 
 def table_as_text(table: Mapping[str, Value]) -> HeaderPairs:
-    """Convert a header table to Spark's map<string,string>: text unchanged, everything else as JSON.
+    """Convert a header table to a tuple of its names and a tuple of its values, for Spark's map<string,string>: text
+    unchanged, everything else as JSON.
 
     Times are ISO 8601 in UTC, bytes that are not UTF-8 are base64, a decimal keeps its digits, void is null.
     """
@@ -168,7 +170,7 @@ def table_as_text(table: Mapping[str, Value]) -> HeaderPairs:
 
 
 def value_as_text(value: Value) -> str | None:
-    """Convert a header value to text; void becomes None."""
+    """Convert a header value to text: text unchanged, void to None, everything else to JSON."""
     if type(value) is int:
         # Fast path for the most frequent type besides text; a Timestamp and a bool are of other types.
         return str(value)

@@ -82,7 +82,7 @@ class QueueBrowser:
     def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
         """Count the messages of the queue and start an exclusive consumer; wait while the queue has another consumer.
 
-        :return: the number of messages, and the consumer; None if the queue is empty
+        :return: the number of messages and the consumer; 0 and None if the queue is empty
         """
         deadline = time.monotonic() + self.address.timeout
         queue, empty = self.queue.encode(), 0

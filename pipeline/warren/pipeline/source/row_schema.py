@@ -61,7 +61,7 @@ def record_batch(
     """Convert messages to an Arrow batch with the columns of `SCHEMA`.
 
     :param queue: name of the queue or stream, for the column `queue`
-    :param offsets: offset of each message; None for the offsets that the stream wrote
+    :param offsets: values of the column `offset`; None for the offsets in `messages`, which the stream assigned
     """
     count = len(messages.bodies)
     redelivered, exchanges, keys = zip(*messages.routings, strict=True) if count else ((), (), ())
@@ -85,7 +85,8 @@ def record_batch(
 def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
     """Return one column of a batch as an Arrow array; all null if no message has the property.
 
-    :param columns: values of the properties that occur, by name
+    :param field: name and type of the column
+    :param columns: values of each message by column, without the properties that no message has
     :param count: number of messages
     """
     column = columns.get(field.name)
@@ -97,7 +98,10 @@ def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Arr
 
 
 def map_array(tables: Sequence[HeaderPairs | None], kind: pa.DataType) -> pa.Array:
-    """Return decoded header tables as an Arrow array of map<string,string>."""
+    """Return decoded header tables as an Arrow array of map<string,string>; None becomes null.
+
+    :param kind: the map type, of Arrow
+    """
     names: list[str] = []
     values: list[str | None] = []
     for table in tables:

@@ -179,7 +179,11 @@ def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> li
 
 
 def read(options: StreamOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition of a stream as Arrow batches."""
+    """Yield the messages of one Spark partition as Arrow batches.
+
+    :param partition: a `StreamPartition`: a stream and a range of its offsets
+    :raises PipelineError: if the stream cannot be read, or messages of the range are gone
+    """
     assert isinstance(partition, StreamPartition)
     for messages in options.client(partition.stream).read_batches(
         partition.start, partition.stop, options.fail_on_data_loss

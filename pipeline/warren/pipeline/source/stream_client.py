@@ -1,4 +1,5 @@
-"""Stream operations over AMQP 0-9-1: finding the first and last offset or that of a time, and reading a range.
+"""Stream operations over AMQP 0-9-1: find the first offset, the end offset or the offset at a time; read a range of
+offsets.
 
 A range is read by consuming from its first offset, acknowledging to grant credit, and stopping at its end; it can be
 read again. Nothing is removed. The batch bounds memory: the socket is read only while a batch is being filled, and no

@@ -57,8 +57,8 @@ class StreamOptions:
 
     :param starting: start of each stream's range: `first`, `next`, an offset, or a time
     :param ending: end of each stream's range: `last`, an exclusive offset, or a time
-    :param per_task: messages of a task; a longer range is divided into several tasks
-    :param per_trigger: messages of a micro-batch over all streams (admission control); 0 is no limit
+    :param per_task: maximum number of messages of a task; a longer range is divided among several tasks
+    :param per_trigger: maximum number of messages of a micro-batch over all streams (admission control); 0 is no limit
     :param fail_on_data_loss: fail if retention has removed messages of the range
     :param push_filters: let the filters of a query narrow the ranges
     :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None if unknown
@@ -140,9 +140,9 @@ class StreamOptions:
                 return end if found is None else found
 
     def for_each_stream(self, lookup: Callable[[str], int]) -> Offsets:
-        """Call a function that looks up an offset for each stream, several of them at the same time.
+        """Look up one offset of each stream, for several streams at the same time; return the offsets by stream.
 
-        :param lookup: returns an offset of the named stream
+        :param lookup: takes a stream's name and returns the offset
         """
         if len(self.streams) == 1:
             return {stream: lookup(stream) for stream in self.streams}
@@ -162,10 +162,11 @@ class StreamOptions:
 
 
 def split_limit(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
-    """Divide the message limit of a micro-batch among streams in proportion to their numbers of unread messages.
+    """Divide the message limit of a micro-batch among streams in proportion to their numbers of unread messages; return
+    the number of messages to read from each stream.
 
     The remainder of the rounding goes to the streams with the most unread messages, so that every micro-batch reads
-    something if any stream has messages.
+    something if any stream has messages. All unread messages are read if they are not more than the limit.
 
     :param waiting: number of unread messages of each stream
     """

@@ -39,7 +39,11 @@ class SpooledMessage(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Consecutive messages of a spool's file that were written and synced at once."""
+    """Consecutive messages of a spool's file that were written and synced at once.
+
+    For each message, `possible_duplicate` has one byte (1 if it may be a duplicate), `keys` its deduplication key of 16
+    bytes, and `frames` its AMQP frames as delivered.
+    """
 
     first: int
     """Position of the first message: its number since the spool was created."""
@@ -73,9 +77,10 @@ def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
-    """Yield the chunks of a spool's file from the byte offset `begin`, at which one begins, to `end`, at which one
-    ends.
+    """Yield the chunks that lie between two byte offsets of a spool's file.
 
+    :param begin: byte offset at which a chunk begins
+    :param end: byte offset at which a chunk ends
     :raises TornChunk: if the last chunk is incomplete
     :raises PipelineError: if a chunk is damaged
     """

@@ -41,10 +41,10 @@ class KeySet:
         }
 
     def _at(self, place: int, asked: _Halves) -> bool:
-        """Return whether a key is in the set, given the index of the first key whose first eight bytes are equal.
+        """Return whether the set contains a key of 16 bytes.
 
-        :param place: that index in the sorted keys
-        :param asked: the two halves of the key
+        :param place: index, in the sorted keys, of the first one that begins with the same eight bytes
+        :param asked: the key, as two 64-bit numbers
         """
         while place < len(self._first) and self._first[place] == asked[0]:
             if self._second[place] == asked[1]:

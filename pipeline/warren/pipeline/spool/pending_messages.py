@@ -57,8 +57,8 @@ class PendingMessages:
         """Do nothing: a broker sends `connection.blocked` because of publishers, and this connection only consumes."""
 
     def take(self, known: Callable[[Sequence[bytes]], set[bytes]]) -> list[SpooledMessage]:
-        """Remove the pending messages, and return them without those whose deduplication keys were written to the spool
-        before or occur twice.
+        """Remove the pending messages, and return them without duplicates: those whose deduplication keys were written
+        to the spool before, and all but the first of those with the same key.
 
         :param known: returns which of the given keys were written to the spool before
         """

@@ -39,8 +39,8 @@ message on begins at the nearest of these chunks before it."""
 
 
 class FileRange(NamedTuple):
-    """Byte range of a segment file that contains the messages with positions (numbers since the spool was created) from
-    `start` to before `stop`.
+    """Part of a segment file, from the byte offset `begin` to `end`, that contains the messages with positions (numbers
+    since the spool was created) from `start` to before `stop`.
     """
 
     path: str
@@ -52,7 +52,10 @@ class FileRange(NamedTuple):
 
 @dataclass
 class Segment:
-    """Segment file, which holds consecutive messages of a spool, and the deduplication keys of these messages."""
+    """Segment file, which holds consecutive messages of a spool, and the deduplication keys of these messages.
+
+    :param first: position (number since the spool was created) of the file's first message
+    """
 
     first: int
     path: Path
@@ -120,8 +123,8 @@ class Segments:
             return next((each.first for each in self._segments if each.size), self.end)
 
     def bytes_from(self, position: int) -> int:
-        """Return the approximate bytes of the messages from a position (a message's number since the spool was created)
-        on; exactly 0 if there are none.
+        """Return the approximate size in bytes of all messages from a position (a message's number since the spool was
+        created) to the end of the spool; exactly 0 if there are none.
         """
         with self._lock:
             if position >= self.end:
@@ -322,9 +325,11 @@ class Segments:
 
 
 def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
-    """Return the place in a segment file at which to begin reading to reach a message: of the chunks whose byte offsets
-    are kept in memory, the last one at or before the message's position (its number since the spool was created). The
-    result is the position of the chunk's first message, and the chunk's byte offset.
+    """Find the chunk of a segment file at which to begin reading to reach a message. Of the chunks whose byte offsets
+    are kept in memory, it is the last one that begins at or before the message.
+
+    :param position: position of the message: its number since the spool was created
+    :return: position of the chunk's first message, and byte offset of the chunk
     """
     if not segment.marks:
         return segment.first, 0

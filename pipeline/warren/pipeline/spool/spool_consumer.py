@@ -269,9 +269,8 @@ class SpoolConsumer:
         return False
 
     def _connect(self) -> None:
-        """Open a connection and start consuming. Until the spool has once caught up with the queue (received all
-        messages that were there at a connection), also compute from the queue's message count how many it must
-        receive for that.
+        """Open a connection and start consuming. Unless the spool has caught up with the queue before, also compute how
+        many messages it must receive until then: those received so far, and the queue's message count.
         """
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")
@@ -292,9 +291,11 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _consume(self, connection: BrokerConnection) -> methods.Arguments:
-        """Start an exclusive consumer, and wait while the queue has another consumer. Return the `queue.declare-ok`.
+        """Start an exclusive consumer, and wait while the queue has another consumer.
 
         It is exclusive because another consumer would receive a part of the messages.
+
+        :return: fields of the `queue.declare-ok`, which has the queue's message count
         """
         queue, deadline = self._options.queue.encode(), time.monotonic() + connection.timeout
         while True:

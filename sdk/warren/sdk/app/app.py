@@ -407,7 +407,7 @@ class App:
         :param timeout: seconds.
         :param message_id: id of the request; by default a new UUID version 7.
         :raises RemoteError: the server replied with an error.
-        :raises NoServer: its queue does not exist.
+        :raises NoServer: the queue of the request does not exist.
         :raises CallTimeout: no reply in time.
         :raises TransportUnavailable: the connection was lost meanwhile.
         :raises Nacked, PublishError, TopologyMismatch, ConfigError: the request could not be published.
@@ -481,8 +481,8 @@ class App:
         return self._lifecycle.state
 
     def on_state(self, callback: StateCallback) -> StateCallback:
-        """Register a callback for each new state: `connecting`, `ready`, `blocked`,
-        `closing`, `closed`. The callback must not block.
+        """Register a callback for each new state (`connecting`, `ready`, `blocked`, `closing`, `closed`), and return
+        it, so that this can be used as a decorator. The callback must not block.
         """
         self._lifecycle.listeners.add(callback)
         return callback

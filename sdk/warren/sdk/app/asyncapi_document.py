@@ -27,7 +27,8 @@ BINDINGS: Final = "0.3.0"
 
 
 def asyncapi_document(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
-    """Return the document of one App: the messages that it handles, and those that `app.publishes` lists.
+    """Return the AsyncAPI document of one App as a dict for JSON: the messages that the App handles, and those that
+    `app.publishes` lists.
 
     :param title: title of the application.
     :param version: version of the application, not of AsyncAPI.
@@ -217,9 +218,9 @@ class _Document:
         """Return the document key of an item (a channel, operation or message); the same item gets the same key again.
 
         :param space: the kind of item, within which keys are unique: `channel`, `operation` or `message`.
-        :param meant: identity of the item.
+        :param meant: identity of the item, by which calls for the same item are recognised.
         :param wanted: the preferred key. Characters that AsyncAPI forbids are
-            replaced; a number is added if it is taken.
+            replaced; a number is added if another item has the key.
         """
         key = (space, meant)
         if key not in self._names:

@@ -116,7 +116,9 @@ class Sync:
         return self._run(self._app.call(request, timeout=timeout, message_id=message_id))
 
     def get(self, queue: str, *, timeout: float = 0.0) -> SyncFetchedMessage | None:
-        """Return one message of a queue, or None; parameters and errors are those of `App.get`."""
+        """Return one message of a queue, or None if none arrives within `timeout` seconds; parameters and errors are
+        those of `App.get`.
+        """
         message = self._run(self._app.get(queue, timeout=timeout))
         return None if message is None else SyncFetchedMessage(self, message)
 

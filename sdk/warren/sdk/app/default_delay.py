@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class DefaultDelay:
-    """The delay backend of an App: the one that it was given, otherwise `WaitQueues`."""
+    """Source of an App's delay backend: the backend that the App was given, otherwise `WaitQueues`, created on first
+    use.
+    """
 
     def __init__(self, app: App, backend: DelayBackend | None) -> None:
         self._app = app

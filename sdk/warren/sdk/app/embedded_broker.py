@@ -10,7 +10,7 @@ from warren.sdk.errors import ConfigError
 
 
 class EmbeddedBroker(Protocol):
-    """The part of `warren.broker.Broker` that the App uses."""
+    """Protocol of the attributes and methods of `warren.broker.Broker` that the App uses."""
 
     @property
     def url(self) -> str: ...

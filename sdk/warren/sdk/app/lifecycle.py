@@ -68,7 +68,7 @@ class Lifecycle:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the runtime, if there is one."""
+        """The event loop on which the App runs; None while it does not run."""
         return None if self._runtime is None else self._runtime.loop
 
     @property

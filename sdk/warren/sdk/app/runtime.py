@@ -207,8 +207,9 @@ class Runtime:
             raise
 
     async def _start_capture(self, capture: Capture) -> ChannelFactory:
-        """Connect the writer of life-cycle events to its stream; return the
-        factory of channels that record such events.
+        """Start the capture of life-cycle events: connect the writer that publishes them to their stream.
+
+        :return: factory of data channels, which record these events, for the App's connections.
         """
         assert self.hosts is not None
         writer = self._capture_writer = CaptureStreamWriter(
@@ -300,7 +301,8 @@ class Runtime:
         await self._registry.add_and_declare(connection, items)
 
     def submit_for(self, queue: str) -> Submit:
-        """Return the function that submits a request of `app.call` to a queue.
+        """Return the function with which `app.call` publishes a request to a queue; it takes the request and a timeout
+        in seconds.
 
         A handler that calls its own queue could wait forever, because its request waits in the queue behind the message
         that it is handling. Such a request is passed directly to the endpoint, not through the broker.

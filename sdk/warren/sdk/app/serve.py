@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Startable(Protocol):
-    """The part of `App` that `serve` uses."""
+    """Protocol of the methods of `App` that `serve` uses."""
 
     async def start(self) -> object: ...
 
@@ -17,8 +17,8 @@ class Startable(Protocol):
 
 
 class StopRequest:
-    """A request to stop an App that `serve` runs, with the effect of a
-    signal. Create it in the task that calls `serve`.
+    """Way to stop an App that `serve` runs: `request` has the effect of a SIGTERM. Create the object in the task that
+    calls `serve`.
     """
 
     def __init__(self) -> None:

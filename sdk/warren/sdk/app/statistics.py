@@ -73,10 +73,10 @@ def copy_of(value: Value) -> Value:
 
 
 def statistics_of(parts: Iterable[object]) -> dict[str, Any]:
-    """Return the statistics of all `parts` (components, and `once=` of handlers) that have any, by a key of
-    kind and name, such as `deadline order-unpaid`.
+    """Return the statistics of all `parts` (components, and `once=` of handlers) that have any; the keys are kind and
+    name, such as `deadline order-unpaid`.
 
-    Further components with the same kind and name get a number: `deadline order-unpaid #2`.
+    Further parts with the same kind and name get a number: `deadline order-unpaid #2`.
     """
     found: dict[str, Any] = {}
     for part in parts:

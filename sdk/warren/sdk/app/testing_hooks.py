@@ -65,7 +65,8 @@ def override_for_test(
 
 
 def _recording(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
-    """Return a copy of the handler that also calls `handled` after each success.
+    """Return a copy of the handler that also calls `handled` after each success: the handler returned no outcome, or
+    `Ack()`.
 
     :param handled: called with the message class that the handler was declared for, and the message.
     """

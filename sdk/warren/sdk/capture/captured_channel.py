@@ -257,7 +257,10 @@ def _text(value: bytes) -> str:
 
 
 def _attempts(header: bytes) -> int | None:
-    """Return the value of the header `warren-attempt`; None if it is missing or not an integer."""
+    """Return the value of the message header `warren-attempt`; None if it is missing or not an integer.
+
+    :param header: payload of the message's content header frame.
+    """
     try:
         field = field_tables.decode_fields(decode_content_header(header).table).get(ATTEMPT)
     except (StreamError, field_tables.TableError):

@@ -1,4 +1,4 @@
-"""Event recorder: collects the life-cycle events of messages in a list, and passes them on in batches."""
+"""Recorder of the life-cycle events of messages, which it passes on in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk.capture.options import Capture, CaptureStatistics
 
 
 class Recorder:
-    """Collects the life-cycle events of one run of an App, and passes them on in batches.
+    """Collector of the life-cycle events of one run of an App, which it passes on in batches.
 
     The events are numbered from 1, under a source name that is unique to the run. A batch that does not fit into the
     buffer is dropped whole; its numbers are skipped, so that readers of the stream notice the gap.

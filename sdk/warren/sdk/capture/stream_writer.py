@@ -29,7 +29,8 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class CaptureStreamWriter:
-    """Records the life-cycle events of one run of an App and publishes them to the stream, on a connection of its own.
+    """Writer that records the life-cycle events of one run of an App and publishes them to the stream, on a connection
+    of its own.
 
     :param declare: true to declare the stream if it does not exist; otherwise a missing stream is an error.
     """
@@ -134,8 +135,8 @@ class CaptureStreamWriter:
                 self.recorder.lost(batch)
 
     async def _publish(self, batch: EventBatch) -> bool:
-        """Publish a batch; return True if the broker confirmed it, or False,
-        after `AGAIN_SECONDS`, if it has to be repeated.
+        """Make one attempt to publish a batch; return whether the broker confirmed it. After a failure that may pass,
+        wait `AGAIN_SECONDS` and return False: the caller has to try again.
 
         :raises WarrenError: if a further attempt could not succeed either; the batch is then dropped.
         """

@@ -13,7 +13,8 @@ from warren.sdk.protocols import Clock, RetryPolicy
 
 
 class Attempts:
-    """Runs the handler of a delivery, and repeats it after errors as often as the retry policy allows in this process.
+    """Runner of handlers: it calls the handler of a delivery, and repeats the call after errors as often as the retry
+    policy allows in this process.
 
     :param retry: policy for handlers that have none of their own.
     """
@@ -63,6 +64,7 @@ class Attempts:
 
     async def _attempt_in_middlewares(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
         """Make one attempt: pass the delivery through the handle middlewares, the innermost of which calls the handler.
+        Return the handler's result as JSON.
 
         :raises Ack: if a middleware did not call the next one; the message is then acknowledged without its handler.
         """
@@ -78,8 +80,12 @@ class Attempts:
         return results[-1]
 
     async def _attempt(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
-        """Decode the message, call the handler, and return its result as JSON;
-        with `once=`, only if it has no stored result.
+        """Decode the message, call the handler, and return its result as JSON; empty bytes if neither a reply nor
+        `once=` needs it.
+
+        With `once=`, a duplicate of a handled message gets the stored result, and the handler is not called.
+
+        :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
         """
         try:
             message = decode(handler.kind, delivery)

@@ -1,4 +1,4 @@
-"""Batch handling: collects messages by count or time, calls one handler for all, and settles each by itself."""
+"""Batch handling: collect messages by count or time, call one handler for all of them, settle each by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ BATCH_WITHIN = timedelta(milliseconds=50)
 
 
 class BatchEntry(NamedTuple):
-    """A message in a batch, and the future of its outcome."""
+    """A message in a batch, and the future of its outcome: None or the outcome that the handler chose, or the exception
+    with which handling the message failed.
+    """
 
     message: Any
     delivery: Delivery
@@ -46,7 +48,8 @@ class Batch:
 
 
 class BatchCollector:
-    """Collects the messages of one batch handler.
+    """Collector of messages for one batch handler: it calls the handler with the list of messages of
+    each batch.
 
     The endpoint calls `handle` for each message, as it calls a handler of single messages, so that retries, outcomes,
     `once=` and middlewares apply to each message. A message that is retried comes in a later batch.
@@ -82,14 +85,21 @@ class BatchCollector:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Any) -> Any:
-        """Call `function` with one message and its delivery; dependencies are injected later, once for the whole batch.
+        """Call `function`, which adds one message to the current batch, and return its result. Dependencies of the
+        batch handler are not injected here but once for the whole batch.
 
         :param function: `handle`, or the wrapper that a test puts around it.
+        :param delivery: the message's `Delivery`.
         """
         return await function(message, delivery)
 
     async def handle(self, message: Any, delivery: Delivery) -> HandlerOutcome | None:
-        """Add the message to the current batch, wait until the batch is handled, and return the message's outcome."""
+        """Add the message to the current batch, and wait until the handler has handled the batch.
+
+        :return: the outcome that the handler chose for this message; None if it chose none, so the message is
+            acknowledged.
+        :raises Exception: the error with which the handler failed, or which it returned for this message.
+        """
         entry = BatchEntry(message, delivery, asyncio.get_running_loop().create_future())
         batch = self._batch
         batch.entries.append(entry)
@@ -148,8 +158,9 @@ class BatchCollector:
 
 
 def _outcome_of_each(returned: object, count: int) -> Sequence[Exception | None]:
-    """Return one outcome for each message of a batch, from the value that the batch handler returned.
+    """Return one result for each message of a batch: an outcome, an error, or None to acknowledge the message.
 
+    :param returned: return value of the batch handler; None, an outcome or an error applies to all messages.
     :param count: number of messages of the batch.
     :raises TypeError: if the handler returned anything but `Outcomes`.
     """

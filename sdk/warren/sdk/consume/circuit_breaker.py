@@ -1,4 +1,4 @@
-"""Circuit breaker: pauses a subscription whose handlers keep failing, then tries it with a single message."""
+"""Circuit breaker: pause a subscription whose handlers keep failing, then try it with a single message."""
 
 from __future__ import annotations
 
@@ -82,11 +82,13 @@ class Circuit:
         return self._timer is not None
 
     def failed(self, error: Exception) -> bool:
-        """Count a failed message, and open the circuit at the limit; return
-        True if the message has to return to its queue.
+        """Count a failed message, and open the circuit after `CircuitBreaker.failures` of them in a row or a failed
+        trial; return True if the message has to return to its queue.
 
         The message returns to its queue if the circuit is open, opens now, or would open now
         but the subscription is paused, cancelled or stopping.
+
+        :param error: the error of the message's last attempt; counted only if it is of a class in `CircuitBreaker.on`.
         """
         if not isinstance(error, self._breaker.on):
             return self.is_open

@@ -29,6 +29,7 @@ def dead_letter_copy(
     `warren-exchange` and `warren-key`, the address of the first publish. `warren-deaths` goes on counting, and the
     first time stays, if a message is replayed from the dead letter queue and dead-lettered again.
 
+    :param queue: the queue from which the message was consumed.
     :param reason: word for the cause, such as `failed`.
     :param error: the handler's error, or None.
     :param now: Unix time in seconds.

@@ -128,7 +128,7 @@ class ResolvedDependencies(NamedTuple):
 
 
 class DependencyInjector:
-    """Calls one handler with its dependencies. They are resolved once, when the handler is registered.
+    """Caller of one handler with its dependencies. They are resolved once, when the handler is registered.
 
     :param function: the handler; its first parameter takes the message.
     :param kind: type of the message that the handler takes.
@@ -306,7 +306,8 @@ def _run(function: Function, arguments: dict[str, Getter], scope: MessageScope) 
 
 
 def _accepts(hint: Any, kind: Any) -> bool:
-    """Return whether a parameter of a dependency receives the message itself.
+    """Return whether a parameter of a dependency receives the message itself: its type hint is the type of the message
+    or, for pydantic models, a base class of it.
 
     :param hint: type hint of the parameter.
     :param kind: type of the message.

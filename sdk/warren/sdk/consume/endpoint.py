@@ -21,7 +21,7 @@ from warren.sdk.topology.queue import Queue
 
 
 class Endpoint:
-    """Passes the deliveries of one queue to its handlers.
+    """Dispatcher of one queue's deliveries to the handlers of that queue.
 
     A delivery takes three steps: `Attempts` runs its handler, `Settler` turns the result or error into a settlement,
     and `HandlerReport` counts, logs, and records capture events. One processing span covers them all.

@@ -39,7 +39,7 @@ class HandlerStatistics:
 
 
 class HandlerReport:
-    """Reports the outcome of each delivery of one queue as counts, log records, span status and capture events.
+    """Reporter of the outcome of each delivery of one queue: as counts, log records, span status and capture events.
 
     No method of it changes a delivery or a settlement.
 
@@ -52,10 +52,11 @@ class HandlerReport:
         self._key_error_logged = False
 
     def handler_failed(self, delivery: Delivery, error: Exception, *, expected: bool) -> None:
-        """Report the error that a handler raised in its last attempt.
+        """Mark the processing span as failed with the error that a handler raised in its last attempt, and log the
+        error.
 
-        :param expected: true for an error that is not logged: a `RemoteError`, the
-            answer to a request; or any error while the circuit breaker is open.
+        :param expected: true for an error that is not logged: a `RemoteError`, the answer to a request; or any error
+            while the circuit breaker is open.
         """
         record_failure(error)
         if not expected:
@@ -69,9 +70,10 @@ class HandlerReport:
         log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
 
     def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:
-        """Report that the message is about to be dead-lettered.
+        """Mark the processing span as failed, and log that the message is about to be dead-lettered.
 
         :param reason: word for the cause, such as `failed`.
+        :param error: the error because of which the message is dead-lettered.
         """
         record_failure(error)
         log.error(
@@ -92,11 +94,11 @@ class HandlerReport:
             self.capture.add(kind, delivery.message_id or "")
 
     def dead_letter_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
-        """Report that the broker did not confirm the dead letter copy; the message is rejected instead."""
+        """Log that the broker did not confirm the dead letter copy; the message is rejected instead."""
         log.warning("event=dead_letter.unconfirmed queue=%s error=%s", delivery.queue, error)
 
     def dropped(self, delivery: Delivery, reason: str) -> None:
-        """Report a message that no dead letter exchange or queue accepts.
+        """Count and log a message that is lost, because no dead letter exchange or queue accepts it.
 
         :param reason: text for the log: why it could not be dead-lettered.
         """
@@ -107,11 +109,11 @@ class HandlerReport:
         )  # fmt: skip
 
     def reply_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
-        """Report that the broker did not confirm a reply; the request is requeued."""
+        """Log that the broker did not confirm a reply; the request is requeued."""
         log.warning("event=reply.unconfirmed queue=%s error=%s", delivery.queue, error)
 
     def reply_refused(self, delivery: Delivery, error: Exception) -> None:
-        """Report a reply that can never be published; the caller gets an error reply instead."""
+        """Count and log a reply that can never be published; the caller gets an error reply instead."""
         log.error("event=reply.refused queue=%s error=%s", delivery.queue, error)
         self.statistics.error_replies += 1
 

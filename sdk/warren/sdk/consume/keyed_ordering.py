@@ -10,7 +10,8 @@ Job = TypeVar("Job")
 
 
 class KeyedOrdering(Generic[Job]):
-    """Holds jobs back while another job with the same key runs; waiting jobs of a key keep their order.
+    """Queue of jobs (deliveries to handle) that wait while another job with the same key runs. Jobs of a key keep their
+    order.
 
     :param key: returns the key of a job.
     """
@@ -36,7 +37,9 @@ class KeyedOrdering(Generic[Job]):
         return True
 
     def release(self, job: Job) -> Job | None:
-        """Mark a running job as ended; return the next waiting job of its key, which may start now, or None."""
+        """Mark a running job as ended; return the next waiting job of its key, which may start now, or None if none
+        waits.
+        """
         key = self._keys.pop(id(job))
         waiting = self._waiting[key]
         if not waiting:

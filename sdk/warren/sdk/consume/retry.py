@@ -48,6 +48,7 @@ class Retry:
 
         :param jitter: largest random addition to a delay, as a fraction of it (0.1 for up to 10 %), so that messages
             that failed together do not come back together.
+        :raises ConfigError: if `jitter` is negative, or a delay is not a duration.
         """
         if jitter < 0:
             raise ConfigError("jitter must not be negative")
@@ -75,7 +76,11 @@ class Retry:
         return frozenset(self._with_jitter(delay, step) for delay in self._delays for step in steps)
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
-        """Return a tenacity object that makes the attempts in this process and waits between them with the clock."""
+        """Return tenacity's object that repeats a call: as often as the policy allows in this process, after errors
+        that it covers, with random waits between the attempts.
+
+        :param clock: clock that measures the waits.
+        """
         return AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(
@@ -87,8 +92,10 @@ class Retry:
         )
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
-        """Return the delay of the redelivery after the last attempt in this
-        process, or None to dead-letter the message.
+        """Return the delay after which the broker redelivers a message whose attempts in this process have failed.
+
+        :param error: the error of the last attempt.
+        :return: None if the policy does not retry the error, or all its delays have been used: dead-letter the message.
         """
         is_covered = isinstance(error, RetryLater) or self._is_retried(error)
         if not is_covered or delivery.attempt > len(self._delays):

@@ -56,9 +56,9 @@ OPERATIONS: Final = {
 
 
 class Settler:
-    """Chooses the settlement of one queue's deliveries, after their handler returned or raised.
+    """Settler of one queue's deliveries: it decides on the settlement after their handler returned or raised.
 
-    It publishes what has to be confirmed first: replies, delayed copies and dead letter copies.
+    The reply, delayed copy or dead letter copy that must be confirmed before the settlement is published here.
 
     :param queue: returns the queue as it is declared now.
     :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
@@ -106,9 +106,10 @@ class Settler:
         return await self._publish_reply(delivery, reply(delivery, kind, body, self._clock.now()))
 
     async def after_error(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
-        """Return the settlement of a delivery, after its handler raised an outcome or failed in its last attempt.
+        """Publish whatever the error requires (a delayed copy, a dead letter copy or an error reply), and return the
+        settlement of the delivery.
 
-        :param error: the outcome, or the error of the last attempt.
+        :param error: the outcome that the handler raised, or the error of its last attempt.
         """
         match error:
             case Ack():
@@ -176,9 +177,9 @@ class Settler:
     async def _after_failure(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
         """Settle a message whose handler failed, and return the settlement.
 
-        If the circuit breaker is open, the message returns to its queue. Otherwise it is
-        published again with the delay that the retry policy returns. If that is None, a request
-        gets an error reply, and other messages are dead-lettered.
+        If the circuit breaker is open, the message returns to its queue. Otherwise, if the retry policy returns a
+        delay, a copy of the message is published with that delay. If it returns None, a request gets an error reply,
+        and another message is dead-lettered.
         """
         is_answer = isinstance(error, RemoteError)
         circuit_open = self.circuit is not None and self.circuit.failed(error)

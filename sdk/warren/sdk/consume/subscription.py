@@ -1,4 +1,6 @@
-"""Subscription: consumes one queue on its own channel, settles after handling, and recovers from any loss."""
+"""Subscription: the consumer of one queue on its own channel, which settles deliveries after handling, and consumes
+again after a loss of its channel or connection.
+"""
 
 from __future__ import annotations
 

@@ -223,7 +223,11 @@ def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
 
 
 def messages_of(events: DataFrame) -> Messages:
-    """Count the messages that were read, by type and readability."""
+    """Count the messages that were read: all, duplicates (by message id), unreadable ones, those of types that are not
+    about orders, those without a type, and those of each of the most frequent types.
+
+    :param events: one row for each message, as `facts.events_of` returns them
+    """
     from pyspark.sql import functions as F
 
     ids, types = F.col("message_id"), F.col("type")
@@ -245,16 +249,21 @@ def messages_of(events: DataFrame) -> Messages:
 
 
 def has_oddities(counted: dict[str, Any]) -> bool:
-    """Return whether any order is contradictory, or has an outcome that differs from its times.
+    """Return whether any order is in a contradictory state, or has an outcome (paid in time or late) that contradicts
+    its times.
 
-    :param counted: number of orders by outcome and contradiction
+    :param counted: number of orders in each contradictory state (key of `CONTRADICTIONS`), and under
+        `decided_otherwise` of orders with such an outcome
     """
     return any(counted[name] for name in (*CONTRADICTIONS, "decided_otherwise"))
 
 
 def examples_of(orders: DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the alphabetically first order ids of each contradiction, and of the orders whose outcome (paid in time or
-    late) contradicts their times.
+    """Return up to `EXAMPLES` order ids, the alphabetically first, for each contradictory state and for outcomes that
+    contradict the order's times.
+
+    :param orders: one row for each order, with its `outcome` and `decided_otherwise`
+    :return: order ids by state (key of `CONTRADICTIONS`); those of the outcomes are under `decided_otherwise`
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -189,10 +189,11 @@ class HandlerRegistry:
         await self._forward(copy)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
-        """Replace a function that handlers depend on until the returned context ends; used by `app.override`.
+        """Replace a function on which handlers depend; used by `app.override`.
 
         :param dependency: the function to replace.
         :param other: the replacement, which may have dependencies of its own.
+        :return: context whose end restores the function that was in effect before.
         :raises ConfigError: if nothing supplies one of the parameters of the replacement.
         """
         before = self._overrides.get(dependency)

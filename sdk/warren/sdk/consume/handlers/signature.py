@@ -58,7 +58,9 @@ def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> 
 
 
 def caller_names() -> dict[str, Any]:
-    """Return the local names of the function that called into the SDK, for annotations that refer to them."""
+    """Return the local variables, by name, of the function that called into the SDK, to evaluate annotations that refer
+    to them; empty if the call came from module level.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("warren.sdk"):
         frame = frame.f_back
