@@ -171,8 +171,8 @@ def queue_purge(context: MethodContext) -> None:
 def queue_delete(context: MethodContext) -> None:
     """Delete a queue, and reply with the number of its ready messages; a missing queue is no error.
 
-    :raises AmqpError: 406 if `if_unused` is set and the queue, unless it is a stream, has consumers, or `if_empty` is set and
-        it has ready messages; 403 without the permission; 405 if the queue is exclusive to another connection.
+    :raises AmqpError: 406 if `if_unused` is set and the queue has consumers and is no stream, or if `if_empty` is set
+        and it has ready messages; 403 without the permission; 405 if the queue is exclusive to another connection.
     """
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
