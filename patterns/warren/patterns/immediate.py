@@ -126,6 +126,7 @@ class Immediate:
     async def publish(self, message: object, *, message_id: str | None = None) -> None:
         """Publish a message, and return when a consumer has received it.
 
+        :param message_id: id of the message; a new one by default.
         :raises NoConsumer: no consumer could take the message at once.
         :raises PublishTimeout: it is unknown whether a consumer took it.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
@@ -163,8 +164,15 @@ class Immediate:
             )
 
     async def _handle_return(self, body: bytes, delivery: Delivery) -> None:
-        """Handle a message in the publisher's own queue: a receipt (the report of a consumer that it has received a
-        message), or a message that expired because no consumer took it. The `body` is not read."""
+        """Handle a message in the publisher's own queue.
+
+        A receipt, by which a consumer reports that it has received a message, ends the wait of `publish`. A message
+        that expired because no consumer took it ends the wait with `NoConsumer`. A message whose consumer lost or
+        rejected it is forwarded to `<queue>.dead`.
+
+        :param body: not read.
+        :param delivery: id and headers of the message.
+        """
         pending = self._pending.get(delivery.message_id or "")
         if "x-death" not in delivery.headers and DEAD_REASON not in delivery.headers:
             if pending is not None and not pending.done():

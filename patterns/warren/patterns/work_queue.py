@@ -92,6 +92,8 @@ class WorkQueue:
     async def put(self, message: object, *, priority: int = 0, message_id: str | None = None) -> None:
         """Publish a message with a priority; return when the broker has confirmed it.
 
+        :param priority: 0 is the lowest.
+        :param message_id: id of the message; a new one by default.
         :raises ConfigError: there is no such priority.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """

@@ -46,6 +46,7 @@ class OutboxTables:
     ) -> None:
         """Insert a message in the caller's transaction.
 
+        :param outgoing: the encoded message, with its address.
         :param ordered_by: ordering key, for which the relay publishes messages in the order of `add`; None for no
             order.
         :param now_ms: present time in milliseconds since the epoch, stored with the message.
@@ -136,7 +137,11 @@ class OutboxTables:
 
     async def take_lease(self, holder: str, lease_ms: int) -> bool:
         """Take or renew the relay's lease for `holder`, and return whether the holder has it now. The database's clock
-        is used, so that the machines' clocks need not agree."""
+        is used, so that the machines' clocks need not agree.
+
+        :param holder: id of the process.
+        :param lease_ms: time in milliseconds after which the lease ends unless it is renewed.
+        """
         columns = self.lease.c
         async with self.sessions.begin() as session:
             now = _database_time_ms(session)

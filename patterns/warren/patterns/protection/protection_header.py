@@ -70,6 +70,7 @@ def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> Non
     """Raise `ConfigError` if a key id cannot be part of the protection header, or the current id has no key.
 
     :param what: name of the caller (`Encryption` or `Signing`) for the error's text.
+    :param key_ids: ids of the keys that the caller has.
     :param current: id of the key that encrypts or signs; None if this process only checks signatures.
     """
     for key_id in key_ids:

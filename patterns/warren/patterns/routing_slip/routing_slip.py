@@ -148,6 +148,7 @@ class RoutingSlips:
         """Decorate the function that executes a step. Its result is stored in the slip, for the function that
         compensates the step and for the message that reports the end; it must be JSON-compatible.
 
+        :param kind: the step's Command class.
         :raises ConfigError: the step is not named in `steps`, or has a function already.
         """
         if self._steps.get(kind.wire_type) is not kind or kind.wire_type in self._handlers:
@@ -169,6 +170,8 @@ class RoutingSlips:
     ) -> str:
         """Publish the first step of a new slip, and return the slip's id when the broker has confirmed the message.
 
+        :param steps: Commands of the steps, in the order in which they are executed.
+        :param end: class of the message that reports the end.
         :param slip_id: id of the slip, by default a new one. Slips with the same id have the same message ids, by which
             `Once` recognises duplicates.
         :raises ConfigError: there is no step, one is not named in `steps`, or the slip is too large.

@@ -68,8 +68,9 @@ def spark_path(out: Path) -> str:
 
 
 def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
-    """Write `summary.json` and `report.html`, each atomically.
+    """Write the summary as `summary.json` and the job's page as `report.html`, each atomically.
 
+    :param run: description of the run, which both files contain
     :param out: folder of the files
     """
     replace_file(out / "summary.json", json.dumps(summary_as_json(summary, run), indent=2) + "\n")

@@ -134,7 +134,9 @@ def wait_until_drained(
 ) -> None:
     """Wait until each query has processed all available input, or until the run is stopped.
 
+    :param queries: running queries of the job
     :param stopped: set when the run is to end
+    :param reporter: reports each micro-batch to the user
     """
     while not stopped.wait(POLL_INTERVAL):
         queries.check()

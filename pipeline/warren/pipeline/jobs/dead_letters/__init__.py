@@ -75,7 +75,10 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """Return an empty mapping: the job has no tables besides `events`, from which the summary is computed."""
+    """Return an empty mapping: the job has no tables besides `events`, from which the summary is computed.
+
+    :param events: not used, nor are `options`
+    """
     return {}
 
 

@@ -92,6 +92,8 @@ def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, Data
 
     A stateful streaming query would drop events behind its watermark, and there is no suitable watermark: events of two
     applications or brokers may arrive any time apart.
+
+    :param events: not used, nor are `options`
     """
     return {}
 

@@ -68,6 +68,7 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
     times `since` and `until` between which it happened.
 
     :param messages: one row for each message and queue, with times, counts and outcome, from `outcomes.outcomes_of`
+    :param rules: parameters of the audit
     :param horizon: end of the time that is judged; events about later messages may not have been captured yet
     :param fates: outcomes that occur among the messages; a check for an outcome that does not occur is skipped, which
         saves most of the work when all is well

@@ -242,7 +242,7 @@ def format_time(instant: str | None) -> str:
 
 
 def format_latency(seconds: float) -> str:
-    """Format a latency in one unit with two or three digits, short enough for a table with four such columns."""
+    """Format a latency in one unit, such as `4.2 ms`, short enough for a table with four such columns."""
     for unit, each in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if 0 < abs(seconds) < 999.5 * each:
             number = seconds / each

@@ -27,6 +27,7 @@ def with_maximum_before(
     :param place: name of an integer column with the position of a row in its sequence
     :param value: name of a column of any ordered type; nulls are ignored
     :param name: name of the new column
+    :param chunk_size: number of consecutive positions whose rows are sorted together, in one task
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -297,13 +297,15 @@ def messages_of(messages: DataFrame, horizon: Column) -> Messages:
 
 
 def stays_of(messages: DataFrame) -> dict[str, int]:
-    """Count the rows of the table `messages` (one for each message and queue) by outcome, a key of `FATES`."""
+    """Return, for each outcome (a key of `FATES`), its number of rows in the table `messages`, which has one row for
+    each message and queue.
+    """
     counted = {row["fate"]: row["count"] for row in messages.groupBy("fate").count().collect()}
     return {fate: counted.get(fate, 0) for fate in FATES}
 
 
 def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the `EXAMPLES` earliest messages of each kind of finding.
+    """Return the ids of the `EXAMPLES` earliest messages of each kind of finding, by kind.
 
     :param there: kinds of findings that occur; the others get no ids
     """

@@ -168,7 +168,9 @@ def forecasts(summary: Summary) -> Iterable[str]:
 
 
 def forecast_words(ahead: Forecast) -> str:
-    """Format the forecast of a full queue as a clause of a sentence."""
+    """Format the forecast of a full queue as the end of a sentence, such as `full in 21 min; it holds 900 of 1,000
+    messages.`
+    """
     limit = f"{ahead.limit:,.0f} {ahead.unit}"
     if ahead.level >= ahead.limit:
         return f"it is full: {ahead.level:,.0f} of {limit}."

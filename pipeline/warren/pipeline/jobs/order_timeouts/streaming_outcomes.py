@@ -103,7 +103,7 @@ class OrderState:
         return self.paid or self.cancelled or self.refunded
 
     def row(self, order_id: str, now: int) -> Row:
-        """Return the row of the order to emit.
+        """Return the row to emit for the order: its id, times, facts (flags), and number of rows so far (`revision`).
 
         :param now: time of the row, in milliseconds since 1970
         """
