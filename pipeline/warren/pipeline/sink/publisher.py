@@ -174,7 +174,12 @@ class Publisher:
             self._reconnect(error)
 
     def _reconnect(self, error: Exception) -> None:
-        """Open a new connection and publish the unconfirmed messages on it, with retries until the timeout."""
+        """Open a new connection and publish the unconfirmed messages on it, with retries until the timeout.
+
+        :param error: error by which the connection was lost
+        :raises PipelineError: if the timeout ends first
+        :raises ClosedByBroker: if the broker closed the connection for a reason that does not pass
+        """
         if not self._retrying:
             self._retrying, self._last_progress_at = True, time.monotonic()
         pause = PAUSE

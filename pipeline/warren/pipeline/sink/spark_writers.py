@@ -40,7 +40,9 @@ class Published(WriterCommitMessage):
 
 
 class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
-    """Writer of a batch write. Spark pickles it to the executors, so it has only plain values."""
+    """Writer of a batch query: each task publishes the rows of one partition. Spark pickles the writer to the
+    executors, so it has only plain values.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -52,7 +54,7 @@ class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
 
 
 class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=VersionChecked):
-    """Writer of the micro-batches of a streaming query."""
+    """Writer of a streaming query: for each micro-batch, each task publishes the rows of one partition."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 def body_as(model: type[BaseModel], column: str = "body") -> Column:
-    """Parse a JSON body into a struct with the model's fields, or into an array or map for a `RootModel` of one.
+    """Return a column expression that parses a JSON body into a struct with the model's fields, or into an array or map
+    for a `RootModel` of one.
 
     Spark parses the body itself, without Python, by `from_json` with the schema of `json_type`. A body that is not such
     JSON, or a field that does not fit, becomes null; nothing is validated.
 
-    :param column: column of type binary or string
+    :param column: name of the column with the body, of type binary or string
     :raises PipelineError: if the model contains itself, which no Spark type can represent
     """
     from pyspark.sql.functions import col, from_json
@@ -113,7 +114,7 @@ def scalar_type(kind: type) -> DataType | None:
 
 
 def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type, ...]) -> DataType | None:
-    """Return the Spark type for a Python collection; None for other types.
+    """Return the Spark type for a Python collection class (list, set, tuple, dict, ...); None for other classes.
 
     :param arguments: type arguments, such as the type of a list's elements
     :param enclosing: models that contain this annotation, to detect a model that contains itself

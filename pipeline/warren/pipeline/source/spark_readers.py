@@ -24,8 +24,8 @@ from warren.pipeline.source.stream_options import Offsets, StreamOptions, split_
 
 
 class QueueReader(DataSourceReader):
-    """Batch reader that browses one queue in one task. Spark pickles it to the executor, so it has only plain
-    values.
+    """Batch reader that returns all messages of one queue, and leaves them in the queue; one task reads them. Spark
+    pickles the reader to the executor, so it has only plain values.
     """
 
     def __init__(self, browser: QueueBrowser) -> None:

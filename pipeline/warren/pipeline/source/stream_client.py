@@ -129,10 +129,12 @@ class StreamClient:
                     yield messages.slice(first, last)
 
     def _fill(self, consumer: BlockingConsumer, following: int, stop: int) -> MessageColumns:
-        """Receive until the next batch is full or the range ends; return at least one message.
+        """Receive messages until a batch is full, the range ends, or nothing arrives for a while; return the batch,
+        which has at least one message.
 
         :param following: offset of the next message to read
         :param stop: offset after the range
+        :raises PipelineError: if no message arrives within the address's timeout, or the connection is lost
         """
         deliveries, timeout = consumer.deliveries, self.address.timeout
         try:
@@ -187,8 +189,9 @@ class StreamClient:
             raise
 
     def _has_message(self, consumer: BlockingConsumer, start: Start) -> bool:
-        """Return whether the consumer receives a message. The wait depends on the position and on the message count
-        that the broker reports: it is short if there may be no message at all.
+        """Wait for a message at the position at which the consumer started, and return whether one arrived. The wait
+        depends on the position and on the message count that the broker reports: it is short if there may be no message
+        at all.
 
         :param start: position at which the consumer started
         :raises PipelineError: if nothing arrives although the stream must have a message at that position
@@ -220,10 +223,12 @@ class StreamClient:
 
 
 def first_gap(offsets: list[int], following: int, stop: int) -> int | None:
-    """Return the first missing offset before `stop` in a batch of a stream's messages; None if there is none.
+    """Return the first offset before `stop` that is missing between the messages of a batch, or before the first of
+    them; None if none is missing.
 
     :param offsets: ascending offsets of the batch, of which the first may be before `following`
     :param following: offset that should come next
+    :param stop: offset after the range to read
     """
     if offsets[0] <= following and offsets[-1] - offsets[0] == len(offsets) - 1:
         return None

@@ -21,8 +21,8 @@ HEADER = "header:"
 
 
 def key_extractor(name: str) -> KeyExtractor:
-    """Return the function that computes a message's deduplication key from its content header. The key is all zero for
-    a message without the property or header.
+    """Return a function that takes a content header's payload and returns the message's deduplication key: the digest
+    of a property or header, or `NO_KEY` for a message without it.
 
     :param name: property or header that identifies a message: `message_id`, `correlation_id`, or `header:NAME`
     :raises PipelineError: if the name is none of these

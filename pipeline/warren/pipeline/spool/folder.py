@@ -62,6 +62,9 @@ class SpoolFolder:
     def _acquire_lock(self, wait: float) -> None:
         """Lock the folder, and write this process's id and host to the lock file, so that another process that waits in
         vain can name them in its error.
+
+        :param wait: seconds to wait for the lock
+        :raises PipelineError: if another process still has the lock then
         """
         deadline = time.monotonic() + wait
         while True:

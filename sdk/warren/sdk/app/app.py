@@ -217,6 +217,8 @@ class App:
 
         Those added first are nearest to the user's code: a publish passes them first to last, a delivery last to first.
 
+        :param publish: takes an outgoing message, and the function to which it passes the message on.
+        :param handle: takes a delivery, and the function to which it passes the delivery on.
         :raises ConfigError: if both are None, or the App runs.
         """
         self._lifecycle.not_running("add a middleware")

@@ -38,7 +38,10 @@ class SyncFetchedMessage:
         self.delivery: FetchedMessage = delivery
 
     def read(self, kind: type[Content]) -> Content:
-        """Decode the body as `kind`, as a handler would get it, and return the content."""
+        """Decode the body as `kind`, as a handler would get it, and return the content.
+
+        :raises Undecodable: if the content is of another type.
+        """
         return self.delivery.read(kind)
 
     def ack(self) -> None:
@@ -50,7 +53,7 @@ class SyncFetchedMessage:
         self._sync._run(self.delivery.requeue())
 
     def dead_letter(self, reason: str) -> None:
-        """Dead-letter the message with a reason."""
+        """Publish a dead letter copy with the reason, block until it is confirmed, and acknowledge the message."""
         self._sync._run(self.delivery.dead_letter(reason))
 
     def __enter__(self) -> SyncFetchedMessage:

@@ -103,7 +103,10 @@ class CaptureStreamWriter:
         await self._publish_channels.open(session)
 
     async def _declare_stream(self, control: ControlChannel) -> None:
-        """Declare the stream if it does not exist."""
+        """Check that the stream exists; if it does not, declare it.
+
+        :raises TopologyMismatch: if it does not exist and the writer was created with `declare=False`.
+        """
         form = Declaration.of(self._options.queue())
         what = f"cannot capture events to stream {self._options.stream!r}"
         try:

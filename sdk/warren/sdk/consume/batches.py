@@ -42,7 +42,7 @@ class Batch:
         self.task: asyncio.Task[None] | None = None
 
     def cancel_if_abandoned(self) -> None:
-        """Cancel the handler if nobody awaits an outcome of this batch any more."""
+        """Cancel the task of the batch handler if nobody awaits an outcome of this batch any more."""
         if self.task is not None and all(entry.outcome.cancelled() for entry in self.entries):
             self.task.cancel()
 

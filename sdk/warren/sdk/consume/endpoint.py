@@ -80,7 +80,8 @@ class Endpoint:
         return [handler.once for handler in self._specs.values() if handler.once is not None]
 
     async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
-        """Handle one delivery and return its settlement.
+        """Pass one delivery to its handler, with retries; publish the reply or dead letter copy if there is one; return
+        how to settle the delivery.
 
         :raises asyncio.CancelledError: if the task was cancelled from outside. No other exception leaves this method.
         """

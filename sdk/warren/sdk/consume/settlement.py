@@ -58,7 +58,7 @@ OPERATIONS: Final = {
 class Settler:
     """Settler of one queue's deliveries: it decides on the settlement after their handler returned or raised.
 
-    The reply, delayed copy or dead letter copy that must be confirmed before the settlement is published here.
+    It also publishes the reply, delayed copy or dead letter copy that must be confirmed before the settlement is sent.
 
     :param queue: returns the queue as it is declared now.
     :param send: publishes replies as mandatory, with confirm, through the publish middlewares.
@@ -90,7 +90,7 @@ class Settler:
         self._delay = delay
 
     def succeeded(self) -> None:
-        """Count a success, for the statistics and the circuit breaker."""
+        """Count a handled message in the statistics, and report the success to the circuit breaker."""
         self._report.statistics.handled += 1
         if self.circuit is not None:
             self.circuit.succeeded()

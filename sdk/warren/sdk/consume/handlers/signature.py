@@ -36,7 +36,7 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
 
 
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters; those that are strings are evaluated.
+    """Return the annotations of a function by parameter name (and `return`); those that are strings are evaluated.
 
     In contrast to `typing.get_type_hints`, a string that cannot be evaluated
     stays a string: its names may exist under `TYPE_CHECKING` only.
