@@ -1,5 +1,4 @@
-"""The stores that every pattern is tested on, each with a way to open it anew, as after a restart of its
-user."""
+"""Fixtures of the pattern tests: stores that can be opened again, as after a restart, and Apps on the broker under test."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from warren.sdk import App
 
 OpenStore = Callable[[], ListingStore]
 PATIENCE = 60.0
-"""Seconds for an answer of a store that is there: a busy machine stands still for longer than the 5 s of a service."""
+"""Timeout, in seconds, for an answer of an available store: a busy machine may pause for longer than the default of 5 s."""
 
 
 class NewApp(Protocol):
@@ -26,7 +25,7 @@ class NewApp(Protocol):
 
 
 @pytest.fixture(autouse=True)
-def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient_browsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the parking lot enough time for the broker's answers, and for requeueing what was read, on a slow machine."""
     monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", PATIENCE)
     monkeypatch.setattr(parking_lot, "REQUEUE_SECONDS", PATIENCE)
@@ -63,7 +62,7 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 @pytest.fixture
 async def one_store(redis_url: str) -> AsyncIterator[ListingStore]:
-    """For what does not depend on which store it is; the rules above each are the same."""
+    """Return a store for tests that do not depend on its type; patterns use all stores through the same rules."""
     async with RedisStore(redis_url, prefix=f"{uuid4().hex}:", timeout=PATIENCE) as store:
         yield store
 
@@ -75,7 +74,7 @@ def store(open_store: OpenStore) -> ListingStore:
 
 @pytest.fixture
 def name() -> str:
-    """Return a prefix for all that the test declares, so that tests may share a broker."""
+    """Return a prefix for all names that the test declares, so that tests may share a broker."""
     return f"t{uuid4().hex[:12]}"
 
 

@@ -9,7 +9,7 @@ from warren.patterns import CatchAll, ParkingLot, replay
 from warren.sdk import Delivery, Event
 
 
-async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
+async def test_an_unroutable_message_is_kept_raises_an_alert_and_can_be_replayed(
     new_app: NewApp, amqp_url: str, name: str
 ) -> None:
     alerted_keys: list[str] = []
@@ -36,9 +36,9 @@ async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
         await app.publish(Paid(number=1))
         await app.publish(Placed(number=2), message_id="m2")
         await eventually(lambda: alerted_keys == ["order.placed"], "the alert was called")
-        await eventually(lambda: paid == [1], "what is routed is handled")
+        await eventually(lambda: paid == [1], "the routed message is handled")
         assert orders.unrouted == 1
-        # Somebody binds a queue at last, and what was kept goes where it should have gone.
+        # A queue is bound later, and a replay routes the kept message to it.
         later = new_app()
 
         @later.handle(Placed, queue=f"{name}.shipping")
@@ -50,7 +50,9 @@ async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
             await eventually(lambda: paid == [1, 2], "it is handled")
 
 
-async def test_without_an_alert_it_is_counted_and_kept(new_app: NewApp, amqp_url: str, name: str) -> None:
+async def test_an_unroutable_message_is_counted_and_kept_without_an_alert(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
     app, orders = new_app(), CatchAll(f"{name}.orders")
     app.include(orders)
     async with app:
@@ -59,9 +61,11 @@ async def test_without_an_alert_it_is_counted_and_kept(new_app: NewApp, amqp_url
         assert (await take_one(amqp_url, orders.queue.name)).routing_key == "nobody"
 
 
-async def test_an_alert_that_fails_takes_nothing_away(new_app: NewApp, amqp_url: str, name: str) -> None:
+async def test_an_unroutable_message_is_kept_if_its_alert_fails(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
     def alert(delivery: Delivery) -> None:
-        raise OSError("no line to the pager")
+        raise OSError("the pager does not answer")
 
     app, orders = new_app(), CatchAll(f"{name}.orders", alert=alert)
     app.include(orders)

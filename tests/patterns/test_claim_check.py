@@ -1,4 +1,4 @@
-"""Large bodies beside the broker: in a folder, and over HTTP in an object store that speaks S3's protocol."""
+"""Claim check: large bodies are stored outside the broker, in a folder or in an object store with S3's protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from warren.sdk import Command, ConfigError, DeadLetter
 
 LARGE = "x" * 20_000
 
-Open = Callable[[], BlobStore]
+OpenBlobs = Callable[[], BlobStore]
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def s3_url() -> Iterator[str]:
 
 
 @pytest.fixture(params=["folder", "s3"])
-async def open_blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
+async def open_blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenBlobs]:
     """Return a function that opens the test's own blob store; each call opens the same one, as another process would."""
     opened: list[BlobStore] = []
     prefix = f"{uuid4().hex}/"
@@ -71,7 +71,7 @@ def s3_blobs(url: str, prefix: str = "warren/", **settings: Any) -> S3BlobStore:
 
 
 @pytest.fixture
-def blobs(open_blobs: Open) -> BlobStore:
+def blobs(open_blobs: OpenBlobs) -> BlobStore:
     return open_blobs()
 
 
@@ -79,8 +79,8 @@ def claim_check(blobs: BlobStore, **settings: Any) -> ClaimCheck:
     return ClaimCheck(blobs, **{"threshold_bytes": 1000, "clean_every": None, **settings})
 
 
-class Post:
-    """An App that sends and takes letters, with claim checks."""
+class LetterService:
+    """An App with claim checks that handles letters and records their texts."""
 
     def __init__(self, new_app: NewApp, name: str, *components: Any) -> None:
         class Letter(Command, queue=f"{name}.letters", type="letter"):
@@ -89,31 +89,33 @@ class Post:
         self.letter = Letter
         self.queue = f"{name}.letters"
         self.app = new_app()
-        self.taken: list[str] = []
+        self.texts: list[str] = []
         for component in components:
             self.app.include(component)
 
         @self.app.handle(Letter)
-        async def take(letter: Letter) -> None:
-            self.taken.append(letter.text)
+        async def handle(letter: Letter) -> None:
+            self.texts.append(letter.text)
 
-    async def has_taken(self, *texts: str) -> None:
-        await eventually(lambda: self.taken == list(texts), "it is taken")
+    async def wait_for_letters(self, *texts: str) -> None:
+        await eventually(lambda: self.texts == list(texts), "the letters are handled")
 
 
-async def test_what_is_large_travels_beside_the_broker(new_app: NewApp, name: str, open_blobs: Open) -> None:
-    sender, post = new_app(), Post(new_app, name, claim_check(open_blobs()))
+async def test_a_large_body_is_stored_outside_the_broker(
+    new_app: NewApp, name: str, open_blobs: OpenBlobs
+) -> None:
+    sender, service = new_app(), LetterService(new_app, name, claim_check(open_blobs()))
     sending = claim_check(open_blobs())
     sender.include(sending)
-    async with post.app, sender:
-        await sender.publish(post.letter(text="small"))
-        await post.has_taken("small")
+    async with service.app, sender:
+        await sender.publish(service.letter(text="small"))
+        await service.wait_for_letters("small")
         assert sending.statistics.checked == 0
-        await sender.publish(post.letter(text=LARGE))
-        await post.has_taken("small", LARGE)
+        await sender.publish(service.letter(text=LARGE))
+        await service.wait_for_letters("small", LARGE)
         assert sending.statistics.checked == 1
-        await sender.publish(post.letter(text=LARGE), exchange="", key=f"{post.queue}.dead")
-        message = await take_one(sender.url or "", f"{post.queue}.dead")
+        await sender.publish(service.letter(text=LARGE), exchange="", key=f"{service.queue}.dead")
+        message = await take_one(sender.url or "", f"{service.queue}.dead")
     assert len(message.body) < 200
     assert (message.content_type, message.content_encoding, message.type) == (
         "application/json",
@@ -122,42 +124,44 @@ async def test_what_is_large_travels_beside_the_broker(new_app: NewApp, name: st
     )
 
 
-async def test_what_it_keeps_is_encrypted_if_the_app_encrypts(
+async def test_stored_bodies_are_encrypted_if_the_app_encrypts(
     new_app: NewApp, name: str, tmp_path: Path
 ) -> None:
     check = claim_check(FolderBlobStore(tmp_path / "b"))
-    post = Post(new_app, name, Encryption({"k": b"k" * 32}, current="k"), check)
-    async with post.app as app:
-        await app.publish(post.letter(text=LARGE))
-        await post.has_taken(LARGE)
+    service = LetterService(new_app, name, Encryption({"k": b"k" * 32}, current="k"), check)
+    async with service.app as app:
+        await app.publish(service.letter(text=LARGE))
+        await service.wait_for_letters(LARGE)
     (kept,) = (tmp_path / "b").glob("*/*")
     assert b"xxxx" not in kept.read_bytes()
 
 
-async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
+async def test_a_message_with_a_missing_or_changed_body_is_dead_lettered(
     new_app: NewApp, name: str, tmp_path: Path
 ) -> None:
     check = claim_check(FolderBlobStore(tmp_path / "b"))
-    post, sender = Post(new_app, name, check), new_app()
+    service, sender = LetterService(new_app, name, check), new_app()
     sender.include(claim_check(FolderBlobStore(tmp_path / "b")))
     cases: list[tuple[Callable[[Path], object], str]] = [
         (lambda kept: kept.unlink(), "is missing: bodies are kept for 30 days"),
         (lambda kept: kept.write_bytes(b"y" + kept.read_bytes()[1:]), "was changed in the blob store"),
         (lambda kept: kept.write_bytes(b""), "was changed in the blob store"),
     ]
-    for harm, reason in cases:
+    for damage, reason in cases:
         async with sender:
-            await sender.publish(post.letter(text=LARGE))
+            await sender.publish(service.letter(text=LARGE))
         (kept,) = (tmp_path / "b").glob("*/*")
-        harm(kept)
-        async with post.app as app:
-            dead = await take_one(app.url or "", f"{post.queue}.dead")
+        damage(kept)
+        async with service.app as app:
+            dead = await take_one(app.url or "", f"{service.queue}.dead")
         assert reason in str(dead.headers["warren-dead-error"])
     assert check.statistics.lost == 3
 
 
-async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tmp_path: Path) -> None:
-    post = Post(new_app, name, claim_check(FolderBlobStore(tmp_path / "b"), max_bytes=30_000))
+async def test_a_message_with_a_forged_claim_is_dead_lettered(
+    new_app: NewApp, name: str, tmp_path: Path
+) -> None:
+    service = LetterService(new_app, name, claim_check(FolderBlobStore(tmp_path / "b"), max_bytes=30_000))
     forger = new_app()
 
     async def forge(outgoing: Any, call_next: Any) -> None:
@@ -165,19 +169,19 @@ async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tm
         await call_next(outgoing)
 
     forger.middleware(publish=forge)
-    async with post.app, forger:
+    async with service.app, forger:
         for claim, reason in (
             ("../../../etc/passwd;10", "not in the form that Warren writes"),
             (f"{'a' * 64};-1", "not in the form that Warren writes"),
             (f"{'a' * 64};99999999", "more than ClaimCheck(max_bytes=30000)"),
             (f"{'a' * 64};10", "is missing"),
         ):
-            await forger.publish(post.letter(text="x"), headers={"warren-claim": claim})
-            dead = await take_one(forger.url or "", f"{post.queue}.dead")
+            await forger.publish(service.letter(text="x"), headers={"warren-claim": claim})
+            dead = await take_one(forger.url or "", f"{service.queue}.dead")
             assert reason in str(dead.headers["warren-dead-error"])
 
 
-async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
+async def test_bodies_can_be_stored_without_a_message_and_expire(open_blobs: OpenBlobs) -> None:
     check = claim_check(open_blobs(), keep=timedelta(days=1))
     claim = await check.put(b"body")
     assert claim == BlobClaim.model_validate_json(claim.model_dump_json()) == await check.put(b"body")
@@ -191,7 +195,9 @@ async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
         await claim_check(open_blobs(), threshold_bytes=1, max_bytes=2).put(b"body")
 
 
-async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str, tmp_path: Path) -> None:
+async def test_expired_bodies_in_a_folder_are_deleted_in_the_background(
+    new_app: NewApp, name: str, tmp_path: Path
+) -> None:
     check = claim_check(
         FolderBlobStore(tmp_path / "b"), clean_every=timedelta(milliseconds=20), keep=timedelta(days=1)
     )
@@ -200,43 +206,43 @@ async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str,
     path = tmp_path / "b" / old.sha256[:2] / old.sha256
     yesterday = datetime.now(UTC).timestamp() - 100_000
     os.utime(path, (yesterday, yesterday))
-    post = Post(new_app, name, check)
-    async with post.app:
+    service = LetterService(new_app, name, check)
+    async with service.app:
         await eventually(lambda: check.statistics.cleaned == 1, "the old one is gone")
     assert not path.exists()
     assert await check.get(young) == b"young"
 
 
-async def test_what_is_put_again_while_the_old_one_is_cleaned_stays(
+async def test_a_body_that_is_stored_again_during_the_cleaning_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs = FolderBlobStore(tmp_path / "b")
     name = "ab" * 32
     await blobs.put(name, b"body")
     os.utime(tmp_path / "b" / name[:2] / name, (0, 0))
-    looks: list[bytes | None] = []
+    bodies: list[bytes | None] = []
     stat = Path.stat
 
-    def looked_at(path: Path, **how: Any) -> os.stat_result:
-        """Others come between what the cleaning does: one puts the body again, and one gets it."""
+    def stat_with_interference(path: Path, **how: Any) -> os.stat_result:
+        """Store and read the body again between the steps of the cleaning, as other processes may do."""
         found = stat(path, **how)
-        if path.name.startswith(name) and len(looks) < 2:
-            looks.append(None)
-            if len(looks) == 1:
+        if path.name.startswith(name) and len(bodies) < 2:
+            bodies.append(None)
+            if len(bodies) == 1:
                 asyncio.run(blobs.put(name, b"body"))
-            looks[-1] = asyncio.run(blobs.get(name))
+            bodies[-1] = asyncio.run(blobs.get(name))
         return found
 
-    monkeypatch.setattr(Path, "stat", looked_at)
+    monkeypatch.setattr(Path, "stat", stat_with_interference)
     assert await blobs.clean(datetime.now(UTC) - timedelta(days=1)) == 0
     monkeypatch.undo()
-    assert looks == [b"body", b"body"]
+    assert bodies == [b"body", b"body"]
     assert await blobs.get(name) == b"body"
     (kept,) = (tmp_path / "b").glob("*/*")
     assert kept.name == name
 
 
-async def test_a_place_that_does_not_answer_is_said(tmp_path: Path) -> None:
+async def test_an_unavailable_blob_store_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     broken = FolderBlobStore(tmp_path / "b")
     (tmp_path / "b").rmdir()
@@ -244,10 +250,10 @@ async def test_a_place_that_does_not_answer_is_said(tmp_path: Path) -> None:
         await broken.put("ab" * 32, b"body")
     with pytest.raises(UsageError, match="cannot be created"):
         FolderBlobStore(tmp_path / "missing" / "b")
-    nobody = s3_blobs("http://127.0.0.1:9", config=AioConfig(retries={"total_max_attempts": 1}))
+    unreachable = s3_blobs("http://127.0.0.1:9", config=AioConfig(retries={"total_max_attempts": 1}))
     with pytest.raises(BlobStoreUnavailable, match="the blob store in bucket 'blobs'"):
-        await nobody.get("ab" * 32)
-    await nobody.close()
+        await unreachable.get("ab" * 32)
+    await unreachable.close()
     with pytest.raises(ConfigError, match="threshold_bytes is 5"):
         ClaimCheck(broken, threshold_bytes=5, max_bytes=4)
     with pytest.raises(ConfigError, match="must be positive"):

@@ -33,7 +33,7 @@ async def finish(store: Store, claimed: Claimed, result: bytes, now_ms: int = NO
     return await apply_rule(store, "order-42", rule)
 
 
-async def test_the_first_claims_the_second_waits_the_third_gets_the_result(store: Store) -> None:
+async def test_a_second_worker_waits_until_the_first_has_a_result(store: Store) -> None:
     first = await must_claim(store, "a")
     assert await claim(store, "b", NOW + 1) == Busy(NOW + LEASE)
     assert await finish(store, first, b"receipt\n\x00", NOW + 2)
@@ -47,14 +47,14 @@ async def test_of_concurrent_claims_one_succeeds(open_store: OpenStore) -> None:
     assert answers.count(Busy(NOW + LEASE)) == 29
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_again(store: Store) -> None:
+async def test_a_repeated_claim_or_result_of_the_same_owner_succeeds(store: Store) -> None:
     assert await claim(store, "a") == await must_claim(store, "a")
     first = await must_claim(store, "a")
     assert await finish(store, first, b"r")
     assert await finish(store, first, b"r")
 
 
-async def test_after_a_crash_the_work_is_taken_over_when_the_lease_is_over(open_store: OpenStore) -> None:
+async def test_work_of_a_crashed_worker_is_taken_over_when_its_lease_expires(open_store: OpenStore) -> None:
     dead = open_store()
     abandoned = await must_claim(dead, "a")
     await dead.close()
@@ -64,7 +64,7 @@ async def test_after_a_crash_the_work_is_taken_over_when_the_lease_is_over(open_
     assert taken.token > abandoned.token
 
 
-async def test_who_was_overtaken_cannot_overwrite(store: Store) -> None:
+async def test_a_worker_that_was_replaced_after_its_lease_cannot_write_a_result(store: Store) -> None:
     slow = await must_claim(store, "slow")
     quick = await must_claim(store, "quick", NOW + LEASE)
     assert not await finish(store, slow, b"slow", NOW + LEASE + 1)
@@ -77,7 +77,7 @@ async def test_who_was_overtaken_cannot_overwrite(store: Store) -> None:
     assert await claim(store, "c", NOW + LEASE + 4) == Done(b"quick")
 
 
-async def test_who_is_late_but_not_overtaken_finishes(store: Store) -> None:
+async def test_a_worker_with_an_expired_lease_can_finish_if_nobody_took_over(store: Store) -> None:
     slow = await must_claim(store, "slow")
     assert await finish(store, slow, b"slow", NOW + 10 * LEASE)
     assert await claim(store, "b", NOW + 10 * LEASE + 1) == Done(b"slow")
@@ -91,7 +91,7 @@ async def test_a_renewed_lease_is_not_taken_over(store: Store) -> None:
     assert await claim(store, "b", NOW + LEASE) == Busy(NOW + 20_000 + LEASE)
 
 
-async def test_released_work_is_free_at_once(store: Store) -> None:
+async def test_released_work_can_be_claimed_at_once(store: Store) -> None:
     first = await must_claim(store, "a")
     assert await apply_rule(store, "order-42", partial(rules.release, claimed=first))
     second = await must_claim(store, "b", NOW + 1)
@@ -99,7 +99,7 @@ async def test_released_work_is_free_at_once(store: Store) -> None:
     assert not await apply_rule(store, "order-42", partial(rules.release, claimed=first))
 
 
-async def test_a_result_is_kept_as_long_as_was_said_and_over_a_restart(open_store: OpenStore) -> None:
+async def test_a_result_is_kept_for_the_retention_time_also_over_a_restart(open_store: OpenStore) -> None:
     first = open_store()
     assert await finish(first, await must_claim(first, "a"), b"r")
     await first.close()
@@ -109,7 +109,7 @@ async def test_a_result_is_kept_as_long_as_was_said_and_over_a_restart(open_stor
     assert again.owner == "b"
 
 
-async def test_tokens_grow_even_if_the_clock_stands_still(store: Store) -> None:
+async def test_fencing_tokens_increase_even_if_the_clock_stands_still(store: Store) -> None:
     tokens = []
     for n in range(5):
 

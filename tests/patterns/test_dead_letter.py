@@ -19,40 +19,40 @@ from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue
 from warren.sdk.transport.data_channel import DataChannel
 
 
-class Clinic:
-    """Handles what it is sent, unless it is ill; what dies goes to its parking lot."""
+class OrderConsumer:
+    """App that handles orders, or dead-letters them while `failing` is set."""
 
     def __init__(self, app: App, name: str) -> None:
-        class Came(Event, exchange=f"{name}.door", key="patient.came", audience=[name]):
+        class OrderPlaced(Event, exchange=f"{name}.orders", key="order.placed", audience=[name]):
             number: int
 
-        self.came = Came
+        self.order_placed = OrderPlaced
         self.app = app
         self.queue = name
-        self.ill = True
+        self.failing = True
         self.handled: list[tuple[int, Delivery]] = []
 
-        @app.handle(Came, queue=name, concurrency=1, retry=Retry(1))
-        async def treat(patient: Came, delivery: Delivery) -> None:
-            if self.ill and patient.number % 2:
-                raise ValueError(f"cannot treat {patient.number}")
-            if self.ill:
+        @app.handle(OrderPlaced, queue=name, concurrency=1, retry=Retry(1))
+        async def handle(order: OrderPlaced, delivery: Delivery) -> None:
+            if self.failing and order.number % 2:
+                raise ValueError(f"cannot handle {order.number}")
+            if self.failing:
                 raise DeadLetter("closed")
-            self.handled.append((patient.number, delivery))
+            self.handled.append((order.number, delivery))
 
-    async def bury(self, count: int) -> None:
-        await self.app.publish_many([self.came(number=n) for n in range(count)])
-        await self.until(
-            lambda: self.app.statistics().handlers[self.queue].dead_lettered == count, "all are dead"
+    async def dead_letter_orders(self, count: int) -> None:
+        await self.app.publish_many([self.order_placed(number=n) for n in range(count)])
+        await self.wait_until(
+            lambda: self.app.statistics().handlers[self.queue].dead_lettered == count, "all are dead-lettered"
         )
 
-    async def until(self, condition: Any, what: str) -> None:
-        await eventually(condition, what)
+    async def wait_until(self, condition: Any, description: str) -> None:
+        await eventually(condition, description)
 
     def lot(self) -> ParkingLot:
         return ParkingLot(str(self.app.url), f"{self.queue}.dead")
 
-    async def letters(self, expected: int) -> list[ParkedMessage]:
+    async def parked_messages(self, expected: int) -> list[ParkedMessage]:
         await count(str(self.app.url), f"{self.queue}.dead", expected)
         async with self.lot() as lot:
             return [letter async for letter in lot]
@@ -63,7 +63,7 @@ class Clinic:
 
 
 async def count(url: str, queue: str, expected: int) -> bool:
-    """Wait until so many are ready: a broker gives back what a channel held after it has closed it."""
+    """Wait until `expected` messages are ready: a broker requeues the messages of a channel only after it has closed it."""
 
     async def ready() -> bool:
         async with ParkingLot(url, queue) as lot:
@@ -73,19 +73,21 @@ async def count(url: str, queue: str, expected: int) -> bool:
     return True
 
 
-async def test_letters_say_what_happened_and_stay_where_they_are(new_app: NewApp, name: str) -> None:
-    clinic = Clinic(new_app(), name)
-    async with clinic.app:
+async def test_browsing_shows_reason_and_error_and_leaves_dead_letters_in_their_queue(
+    new_app: NewApp, name: str
+) -> None:
+    consumer = OrderConsumer(new_app(), name)
+    async with consumer.app:
         before = datetime.now(UTC) - timedelta(seconds=1)
-        await clinic.bury(4)
-        first = await clinic.letters(4)
-        again = await clinic.letters(4)
+        await consumer.dead_letter_orders(4)
+        first = await consumer.parked_messages(4)
+        again = await consumer.parked_messages(4)
     assert [letter.delivery.body for letter in again] == [b'{"number":%d}' % n for n in range(4)]
     assert [letter.as_dict() for letter in first] == [letter.as_dict() for letter in again]
     failed, rejected = first[1], first[2]
     assert (failed.reason, failed.error, failed.exception) == (
         "failed",
-        "ValueError: cannot treat 1",
+        "ValueError: cannot handle 1",
         "ValueError",
     )
     assert (rejected.reason, rejected.error, rejected.exception) == (
@@ -93,63 +95,66 @@ async def test_letters_say_what_happened_and_stay_where_they_are(new_app: NewApp
         "DeadLetter: closed",
         "DeadLetter",
     )
-    assert (failed.queue, failed.exchange, failed.key) == (name, f"{name}.door", "patient.came")
+    assert (failed.queue, failed.exchange, failed.key) == (name, f"{name}.orders", "order.placed")
     assert failed.deaths == 1
     assert failed.last_death is not None
     assert before <= failed.last_death <= datetime.now(UTC) + timedelta(seconds=1)
     assert failed.first_death == failed.last_death
 
 
-async def test_what_is_replayed_is_handled_as_the_same_message_and_marked(new_app: NewApp, name: str) -> None:
-    clinic = Clinic(new_app(), name)
-    async with clinic.app:
-        await clinic.bury(4)
-        ids = [letter.message_id for letter in await clinic.letters(4)]
-        # Once in vain: it dies again, and knows that it did.
-        assert (await clinic.replay()).done == 4
-        await clinic.until(
-            lambda: clinic.app.statistics().handlers[name].dead_lettered == 8, "they have died again"
+async def test_a_replayed_message_keeps_its_id_and_address_and_counts_its_replays(
+    new_app: NewApp, name: str
+) -> None:
+    consumer = OrderConsumer(new_app(), name)
+    async with consumer.app:
+        await consumer.dead_letter_orders(4)
+        ids = [letter.message_id for letter in await consumer.parked_messages(4)]
+        # The first replay fails: the messages are dead-lettered again and count it.
+        assert (await consumer.replay()).done == 4
+        await consumer.wait_until(
+            lambda: consumer.app.statistics().handlers[name].dead_lettered == 8,
+            "they are dead-lettered again",
         )
-        letters = await clinic.letters(4)
+        letters = await consumer.parked_messages(4)
         assert [letter.deaths for letter in letters] == [2] * 4
         assert all(letter.first_death < letter.last_death for letter in letters if letter.last_death)  # type: ignore[operator]
-        clinic.ill = False
-        await count(str(clinic.app.url), f"{name}.dead", 4)
-        settled = await clinic.replay()
-        await clinic.until(lambda: len(clinic.handled) == 4, "all are treated")
-        assert await clinic.letters(0) == []
+        consumer.failing = False
+        await count(str(consumer.app.url), f"{name}.dead", 4)
+        settled = await consumer.replay()
+        await consumer.wait_until(lambda: len(consumer.handled) == 4, "all are handled")
+        assert await consumer.parked_messages(0) == []
     assert (settled.read, settled.matched, settled.done, settled.failed) == (4, 4, 4, [])
-    assert sorted(number for number, _ in clinic.handled) == [0, 1, 2, 3]
-    for number, delivery in clinic.handled:
+    assert sorted(number for number, _ in consumer.handled) == [0, 1, 2, 3]
+    for number, delivery in consumer.handled:
         assert delivery.message_id == ids[number]
-        assert (delivery.exchange, delivery.routing_key) == (f"{name}.door", "patient.came")
+        assert (delivery.exchange, delivery.routing_key) == (f"{name}.orders", "order.placed")
         assert delivery.headers[REPLAYED] == 2
         assert not {"warren-dead-reason", "warren-dead-error", "warren-dead-queue"} & set(delivery.headers)
 
 
-async def test_only_those_that_are_meant_and_no_more_than_asked(new_app: NewApp, name: str) -> None:
-    clinic = Clinic(new_app(), name)
-    async with clinic.app:
-        await clinic.bury(10)
-        clinic.ill = False
-        await count(str(clinic.app.url), f"{name}.dead", 10)
-        dry = await clinic.replay(DeadLetterSelection(exception="Value*"), dry_run=True)
+async def test_replay_and_discard_obey_selection_limit_and_dry_run(new_app: NewApp, name: str) -> None:
+    consumer = OrderConsumer(new_app(), name)
+    async with consumer.app:
+        await consumer.dead_letter_orders(10)
+        consumer.failing = False
+        await count(str(consumer.app.url), f"{name}.dead", 10)
+        dry = await consumer.replay(DeadLetterSelection(exception="Value*"), dry_run=True)
         assert (dry.read, dry.matched, dry.done) == (10, 5, 0)
-        await count(str(clinic.app.url), f"{name}.dead", 10)
-        assert (await clinic.replay(DeadLetterSelection(exception="Value*"), limit=2)).done == 2
-        await clinic.until(lambda: len(clinic.handled) == 2, "two are treated")
-        await count(str(clinic.app.url), f"{name}.dead", 8)
-        third = (await clinic.letters(8))[3]
-        await count(str(clinic.app.url), f"{name}.dead", 8)
-        async with clinic.lot() as lot:
+        await count(str(consumer.app.url), f"{name}.dead", 10)
+        assert (await consumer.replay(DeadLetterSelection(exception="Value*"), limit=2)).done == 2
+        await consumer.wait_until(lambda: len(consumer.handled) == 2, "two are handled")
+        await count(str(consumer.app.url), f"{name}.dead", 8)
+        third = (await consumer.parked_messages(8))[3]
+        await count(str(consumer.app.url), f"{name}.dead", 8)
+        async with consumer.lot() as lot:
             gone = await discard(lot, DeadLetterSelection(message_id=third.message_id))
         assert (gone.matched, gone.done) == (1, 1)
-        await count(str(clinic.app.url), f"{name}.dead", 7)
-        async with clinic.lot() as lot:
+        await count(str(consumer.app.url), f"{name}.dead", 7)
+        async with consumer.lot() as lot:
             assert (await discard(lot, DeadLetterSelection(reason="rejected"), dry_run=True)).matched == 5
         # In their old order, and none of the others was touched.
-        left = [letter.delivery.body for letter in await clinic.letters(7)]
-    assert sorted(number for number, _ in clinic.handled) == [1, 3]
+        left = [letter.delivery.body for letter in await consumer.parked_messages(7)]
+    assert sorted(number for number, _ in consumer.handled) == [1, 3]
     assert len(left) == 7
     assert left == sorted(left)
 
@@ -175,7 +180,7 @@ async def test_only_those_that_are_meant_and_no_more_than_asked(new_app: NewApp,
         (DeadLetterSelection(newer_than=timedelta(minutes=9)), False),
     ],
 )
-def test_filters(which: DeadLetterSelection, matches: bool) -> None:
+def test_selection_criteria(which: DeadLetterSelection, matches: bool) -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     headers = {
         "warren-dead-reason": "failed",
@@ -189,7 +194,7 @@ def test_filters(which: DeadLetterSelection, matches: bool) -> None:
     assert which(ParkedMessage.of(delivery, 1), now) is matches
 
 
-def test_what_foreign_headers_hold_harms_nobody() -> None:
+def test_malformed_headers_of_other_clients_are_ignored() -> None:
     for headers in (
         {"x-death": "no list"},
         {"x-death": [7]},
@@ -206,7 +211,7 @@ def test_what_foreign_headers_hold_harms_nobody() -> None:
         assert not DeadLetterSelection(older_than=timedelta(0))(letter, datetime.now(UTC))
 
 
-async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published(
+async def test_a_message_that_the_broker_dead_lettered_has_its_original_address(
     new_app: NewApp, amqp_url: str, name: str
 ) -> None:
     app = new_app()
@@ -228,7 +233,7 @@ async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published
         assert abs(letter.last_death - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_poison_ends_at_the_delivery_limit_and_says_so(
+async def test_a_poison_message_is_dead_lettered_at_the_delivery_limit(
     new_app: NewApp, amqp_url: str, name: str
 ) -> None:
     class Poison(Command, queue=Queue(name, delivery_limit=3)):
@@ -238,7 +243,7 @@ async def test_poison_ends_at_the_delivery_limit_and_says_so(
     tried: list[bool] = []
 
     @app.handle(Poison)
-    async def swallow(poison: Poison, delivery: Delivery) -> None:
+    async def handle(poison: Poison, delivery: Delivery) -> None:
         tried.append(delivery.redelivered)
         raise Requeue
 
@@ -256,7 +261,9 @@ async def test_poison_ends_at_the_delivery_limit_and_says_so(
     assert tried == [False, True, True, True]
 
 
-async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp_url: str, name: str) -> None:
+async def test_a_dead_letter_that_cannot_be_replayed_stays_in_its_queue(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     headers = {"warren-exchange": "", "warren-key": f"{name}.gone"}
@@ -270,17 +277,17 @@ async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp
         await take_one(amqp_url, f"{name}.dead")
 
 
-async def test_a_letter_comes_while_the_broker_is_asked_for_more(
+async def test_a_dead_letter_that_arrives_during_a_request_for_the_queue_size_is_read(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deliver the message before the answer that no longer counts it."""
+    """Deliver the message before the reply with a queue size that no longer counts it."""
     monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app, Proxy(amqp_url) as proxy:
         await app.publish(b"1", key=f"{name}.dead")
         async with ParkingLot(proxy.url, f"{name}.dead") as lot:
-            lot.size = 2  # the second comes later, as if it had been on its way
+            lot.size = 2  # the second comes later, as if it had been in transit
             letters = aiter(lot)
             assert (await anext(letters)).delivery.body == b"1"
             proxy.to_client.hold()
@@ -292,7 +299,9 @@ async def test_a_letter_comes_while_the_broker_is_asked_for_more(
             assert (await following).delivery.body == b"2"
 
 
-async def test_a_parking_lot_larger_than_a_page(new_app: NewApp, amqp_url: str, name: str) -> None:
+async def test_a_parking_lot_of_several_pages_is_read_and_discarded(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
     app = new_app()
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:
@@ -307,10 +316,10 @@ async def test_a_parking_lot_larger_than_a_page(new_app: NewApp, amqp_url: str, 
         assert await count(amqp_url, f"{name}.dead", 100)
 
 
-async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
+async def test_removing_a_message_late_does_not_change_the_following_pages(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replay takes a letter out when the broker has confirmed its copy: others are read by then."""
+    """A replay removes a message when the broker has confirmed its copy; by then, later messages have been read."""
     monkeypatch.setattr(parking_lot, "PAGE", 5)
     app = new_app()
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
@@ -326,8 +335,10 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
         assert await count(amqp_url, f"{name}.dead", 15)
 
 
-async def test_what_one_has_looked_at_the_next_one_sees(new_app: NewApp, amqp_url: str, name: str) -> None:
-    """At once: it is back in the queue when the block has ended."""
+async def test_browsed_messages_are_back_in_their_queue_for_the_next_reader(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    """The messages are back in the queue as soon as the block has ended."""
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:
@@ -340,15 +351,15 @@ async def test_what_one_has_looked_at_the_next_one_sees(new_app: NewApp, amqp_ur
     assert sizes == [300] * 15
 
 
-async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
+async def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
-    look, late = parking_lot._declare_passively, 2
+    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
+    declare, late = parking_lot._declare_passively, 2
 
     async def slow(channel: DataChannel, queue: str) -> tuple[int, int]:
         nonlocal late
-        found = await look(channel, queue)
+        found = await declare(channel, queue)
         late -= 1
         return found if late < 0 else (0, 0)
 
@@ -363,15 +374,15 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
         assert await count_messages(amqp_url, [f"{name}.dead"]) == {f"{name}.dead": 1}
 
 
-async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:
+async def test_a_missing_queue_raises_an_error(amqp_url: str, name: str) -> None:
     with pytest.raises(TopologyMismatch, match="no queue"):
         async with ParkingLot(amqp_url, name):
             pass
 
 
-async def test_looking_does_not_use_up_a_letter(new_app: NewApp, name: str) -> None:
-    clinic = Clinic(new_app(), name)
-    async with clinic.app:
-        await clinic.bury(1)
+async def test_browsing_does_not_count_towards_the_delivery_limit(new_app: NewApp, name: str) -> None:
+    consumer = OrderConsumer(new_app(), name)
+    async with consumer.app:
+        await consumer.dead_letter_orders(1)
         for _ in range(22):
-            assert len(await clinic.letters(1)) == 1
+            assert len(await consumer.parked_messages(1)) == 1

@@ -139,7 +139,7 @@ async def test_a_payment_before_its_order_is_remembered_and_wins(
     assert shop.cancelled == {"last": 1}
 
 
-async def test_an_application_that_restarts_between_start_and_due(
+async def test_a_deadline_survives_a_restart_of_the_application(
     new_app: NewApp, open_store: OpenStore, name: str
 ) -> None:
     first = Shop(new_app(), open_store(), name)
@@ -204,7 +204,7 @@ async def test_a_deadline_that_is_extended_is_due_later(amqp_url: str, store: St
     await delete_topology(amqp_url, [shop.app], name)
 
 
-async def test_a_deadline_counts_from_when_it_is_told(new_app: NewApp, store: Store, name: str) -> None:
+async def test_a_deadline_counts_from_the_given_start_time(new_app: NewApp, store: Store, name: str) -> None:
     shop = Shop(new_app(), store, name, after=timedelta(seconds=30))
     async with shop.app:
         now = datetime.now(UTC)
@@ -221,7 +221,9 @@ async def test_a_deadline_counts_from_when_it_is_told(new_app: NewApp, store: St
             await shop.unpaid.start("naive", at=datetime(2026, 1, 1))
 
 
-async def test_a_redelivered_payment_hears_what_it_heard(new_app: NewApp, store: Store, name: str) -> None:
+async def test_a_redelivered_payment_gets_the_same_outcome_again(
+    new_app: NewApp, store: Store, name: str
+) -> None:
     shop = Shop(new_app(), store, name, after=HOUR)
     async with shop.app:
         await shop.place("42")
@@ -256,7 +258,7 @@ class Faulty:
         await self._store.close()
 
 
-async def test_a_signal_whose_confirm_is_not_recorded_comes_again_with_the_same_id(
+async def test_a_signal_whose_confirm_is_not_recorded_is_published_again_with_the_same_id(
     new_app: NewApp, store: Store, name: str
 ) -> None:
     """State after a crash between the signal's publish and its record: the due message comes again."""
@@ -320,7 +322,7 @@ async def test_any_lost_answer_of_the_store_leaves_one_outcome(
     assert faulty.lost > 4
 
 
-async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason(
+async def test_a_due_message_without_a_record_is_dead_lettered_with_the_reason(
     new_app: NewApp, tmp_path: Path, name: str
 ) -> None:
     store = SqliteStore(tmp_path / "decisions.sqlite")
@@ -337,7 +339,9 @@ async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason
     assert not shop.cancelled
 
 
-async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: Store, name: str) -> None:
+async def test_fifteen_hundred_deadlines_are_decided_in_time(
+    new_app: NewApp, store: Store, name: str
+) -> None:
     """The pace of a busy shop: 1,500 orders, half of them paid, decided within seconds."""
     shop = Shop(new_app(), store, name)
     async with shop.app, asyncio.timeout(250):
@@ -352,7 +356,7 @@ async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: St
     assert shop.cancelled.total() == 750
 
 
-def test_the_rest_is_waited_for_in_few_steps_and_precisely() -> None:
+def test_a_remaining_delay_is_divided_into_few_and_precise_steps() -> None:
     for after_ms in (1, 2, 3, 50, 1000, 2500, 1_800_000):
         precision_ms = max(1, min(1000, after_ms // 20))
         steps = list(_delay_steps(after_ms, precision_ms))
@@ -365,7 +369,7 @@ def test_the_rest_is_waited_for_in_few_steps_and_precisely() -> None:
             assert hops <= len(steps) + 1
 
 
-async def test_wrong_use_is_said() -> None:
+async def test_invalid_arguments_raise_config_errors() -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     with pytest.raises(ConfigError, match="at least 1 ms"):
         Deadline("d", after=timedelta(0), signal=str, store=store)  # type: ignore[arg-type]

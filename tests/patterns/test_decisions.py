@@ -57,7 +57,7 @@ async def confirm(store: Store, now: int) -> None:
     await apply_rule(store, KEY, partial(rules.confirm, now_ms=now, keep_ms=KEEP))
 
 
-async def test_paid_in_time(store: Store) -> None:
+async def test_a_completion_before_the_deadline_wins(store: Store) -> None:
     assert await start(store) is DeadlineState.PENDING
     assert await complete(store, "a", NOW + 1) is DeadlineOutcome.WON
     assert (await expire(store, NOW + AFTER)).state is DeadlineState.COMPLETED
@@ -67,7 +67,7 @@ async def test_paid_in_time(store: Store) -> None:
     assert await complete(store, "b", NOW + AFTER) is DeadlineOutcome.REPEATED
 
 
-async def test_not_paid_in_time(store: Store) -> None:
+async def test_an_expiry_without_a_completion_wins(store: Store) -> None:
     await start(store)
     assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED
     assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED, (
@@ -81,7 +81,7 @@ async def test_not_paid_in_time(store: Store) -> None:
     )
 
 
-async def test_too_early_is_told_when_to_come_again(store: Store) -> None:
+async def test_an_early_expiry_leaves_the_deadline_pending_until_its_due_time(store: Store) -> None:
     await start(store)
     assert await expire(store, NOW + AFTER - 1) == DeadlineRecord(
         DeadlineState.PENDING, NOW + AFTER, None, NOW + AFTER + KEEP
@@ -93,7 +93,7 @@ async def test_too_early_is_told_when_to_come_again(store: Store) -> None:
     assert not await extend(store, NOW + 3 * AFTER)
 
 
-async def test_completed_before_it_was_started(open_store: OpenStore) -> None:
+async def test_a_completion_before_the_start_wins(open_store: OpenStore) -> None:
     store = open_store()
     assert await complete(store, "a") is DeadlineOutcome.WON
     await store.close()
@@ -110,7 +110,7 @@ async def test_a_second_start_changes_nothing(store: Store) -> None:
     assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED
 
 
-async def test_a_completion_that_says_itself_that_it_is_late(store: Store) -> None:
+async def test_a_completion_with_a_time_after_the_deadline_is_late(store: Store) -> None:
     await start(store)
     assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER + 1) is DeadlineOutcome.LATE
     assert (await expire(store, NOW + 2 * AFTER)).state is DeadlineState.EXPIRED, (
@@ -118,12 +118,16 @@ async def test_a_completion_that_says_itself_that_it_is_late(store: Store) -> No
     )
 
 
-async def test_a_completion_of_an_earlier_time_wins_if_the_expiry_is_not_decided(store: Store) -> None:
+async def test_a_completion_with_a_time_before_the_deadline_wins_if_the_expiry_is_not_decided(
+    store: Store,
+) -> None:
     await start(store)
     assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER) is DeadlineOutcome.WON
 
 
-async def test_a_settled_deadline_is_forgotten_after_its_time_and_a_pending_one_is_not(store: Store) -> None:
+async def test_the_record_of_a_decided_deadline_expires_and_that_of_a_pending_one_does_not(
+    store: Store,
+) -> None:
     assert (await expire(store, NOW)).state is DeadlineState.FORGOTTEN
     await start(store)
     assert (await expire(store, NOW + AFTER + 2 * KEEP)).state is DeadlineState.EXPIRED

@@ -18,7 +18,7 @@ from warren.sdk import App, Command, Event, Queue, Subscription
 UNIT = timedelta(milliseconds=50)
 SOON = timedelta(milliseconds=100)
 LATER = timedelta(hours=1)
-WAY = BinaryDelayQueues(unit=UNIT, levels=18)
+STRATEGY = BinaryDelayQueues(unit=UNIT, levels=18)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
 
 
 class Alarms:
-    """Receiver of delayed messages that records them."""
+    """App that sends delayed messages to itself and records their texts."""
 
     def __init__(self, app: App, name: str, store: ListingStore, **settings: Any) -> None:
         class Ring(Command, queue=f"{name}.bell"):
@@ -44,72 +44,74 @@ class Alarms:
 
         self.ring = Ring
         self.app = app
-        self.delay = Delay(f"{name}.delay", strategy=WAY, store=store, **settings)
-        self.rung: list[str] = []
+        self.delay = Delay(f"{name}.delay", strategy=STRATEGY, store=store, **settings)
+        self.received: list[str] = []
         app.include(self.delay)
 
         @app.handle(Ring)
         async def bell(ring: Ring) -> None:
-            self.rung.append(ring.text)
+            self.received.append(ring.text)
 
     @property
     def due(self) -> Subscription:
-        """By which it takes what is due; paused until all has happened that has to happen before."""
+        """Subscription of the queue of due messages; tests pause it until the steps before are done."""
         return self.app.subscriptions[f"{self.delay.name}.due"]
 
-    async def set(self, text: str, after: timedelta, cancel_key: str | None = None) -> None:
+    async def delay_message(self, text: str, after: timedelta, cancel_key: str | None = None) -> None:
         await self.delay.after(self.ring(text=text), after, cancel_key=cancel_key)
 
     async def listed(self) -> dict[str, str]:
         return {one.key: one.routing_key async for one in self.delay.delayed()}
 
 
-async def test_what_is_cancelled_never_arrives_and_the_rest_does(
+async def test_a_cancelled_message_never_arrives_and_others_do(
     new_app: NewApp, name: str, open_store: OpenStore
 ) -> None:
     alarms = Alarms(new_app(), name, open_store())
     async with alarms.app:
         await alarms.due.pause()
-        await alarms.set("a", SOON, "order 1")
-        await alarms.set("b", SOON, "order 2")
+        await alarms.delay_message("a", SOON, "order 1")
+        await alarms.delay_message("b", SOON, "order 2")
         assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
         assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
         assert await alarms.delay.cancel("order 3") is Cancellation.UNKNOWN
         await alarms.due.resume()
         statistics = alarms.delay.statistics
         await eventually(lambda: statistics.cancelled == 1, "the tombstone is found")
-        await eventually(lambda: alarms.rung == ["b"], "the other one rings")
+        await eventually(lambda: alarms.received == ["b"], "the other one arrives")
         await eventually(lambda: statistics.passed == 1, "it is counted")
         assert await alarms.delay.cancel("order 2") is Cancellation.TOO_LATE
     assert (statistics.passed, statistics.delayed, statistics.unknown) == (1, 2, 0)
 
 
-async def test_a_second_message_under_a_key_takes_the_place_of_the_first(
+async def test_a_second_message_with_the_same_cancel_key_replaces_the_first(
     new_app: NewApp, name: str, open_store: OpenStore
 ) -> None:
     alarms = Alarms(new_app(), name, open_store())
     async with alarms.app:
         await alarms.due.pause()
-        await alarms.set("first", 10 * SOON, "k")
-        await alarms.set("second", SOON, "k")
+        await alarms.delay_message("first", 10 * SOON, "k")
+        await alarms.delay_message("second", SOON, "k")
         await alarms.due.resume()
-        await eventually(lambda: alarms.rung == ["second"], "the second rings")
+        await eventually(lambda: alarms.received == ["second"], "the second arrives")
         await eventually(lambda: alarms.delay.statistics.superseded == 1, "the first has ended")
-        await alarms.set("third", SOON, "k")
-        await eventually(lambda: alarms.rung == ["second", "third"], "the key serves again")
+        await alarms.delay_message("third", SOON, "k")
+        await eventually(lambda: alarms.received == ["second", "third"], "the key serves again")
 
 
-async def test_what_waits_is_listed_by_any_process(new_app: NewApp, name: str, open_store: OpenStore) -> None:
-    class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[f"{name}.ears"]):
+async def test_delayed_messages_are_listed_by_any_process(
+    new_app: NewApp, name: str, open_store: OpenStore
+) -> None:
+    class BellRang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[f"{name}.listeners"]):
         pass
 
     alarms, other = Alarms(new_app(), name, open_store()), Alarms(new_app(), name, open_store())
     async with alarms.app, other.app:
         before = datetime.now(UTC)
-        await alarms.set("a", LATER, "order 1")
-        await alarms.set("b", LATER, "100% [of]* \\it?")
-        await alarms.set("c", LATER)
-        await alarms.delay.after(Rang(), LATER, cancel_key="bell", message_id="m1")
+        await alarms.delay_message("a", LATER, "order 1")
+        await alarms.delay_message("b", LATER, "100% [of]* \\it?")
+        await alarms.delay_message("c", LATER)
+        await alarms.delay.after(BellRang(), LATER, cancel_key="bell", message_id="m1")
         assert await other.listed() == {
             "order 1": f"{name}.bell",
             "100% [of]* \\it?": f"{name}.bell",
@@ -122,32 +124,36 @@ async def test_what_waits_is_listed_by_any_process(new_app: NewApp, name: str, o
         assert "bell" not in await alarms.listed()
 
 
-async def test_now_and_by_key_is_now(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+async def test_a_delay_of_zero_with_a_cancel_key_delivers_at_once(
+    new_app: NewApp, name: str, open_store: OpenStore
+) -> None:
     alarms = Alarms(new_app(), name, open_store())
     async with alarms.app:
-        await alarms.set("now", timedelta(0), "k")
-        await eventually(lambda: alarms.rung == ["now"], "it rings")
+        await alarms.delay_message("now", timedelta(0), "k")
+        await eventually(lambda: alarms.received == ["now"], "it arrives")
 
 
-async def forget(store: ListingStore, name: str) -> None:
+async def delete_records(store: ListingStore, name: str) -> None:
     async for key, record in store.records("delay:"):
         if name in key:
             await store.compare_and_set(key, record, None, keep_ms=0)
 
 
-async def test_what_the_store_has_lost_passes(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+async def test_a_message_without_a_record_in_the_store_is_delivered_and_counted(
+    new_app: NewApp, name: str, open_store: OpenStore
+) -> None:
     store = open_store()
     alarms = Alarms(new_app(), name, store)
     async with alarms.app:
         await alarms.due.pause()
-        await alarms.set("a", SOON, "k")
-        await forget(store, name)
+        await alarms.delay_message("a", SOON, "k")
+        await delete_records(store, name)
         await alarms.due.resume()
-        await eventually(lambda: alarms.rung == ["a"], "it rings")
+        await eventually(lambda: alarms.received == ["a"], "it arrives")
         await eventually(lambda: alarms.delay.statistics.unknown == 1, "it is counted")
 
 
-async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
+async def test_a_message_that_is_due_after_its_record_expired_is_dead_lettered(
     new_app: NewApp, name: str, amqp_url: str, open_store: OpenStore
 ) -> None:
     """A message that may have been cancelled becomes a dead letter for people to judge."""
@@ -155,22 +161,22 @@ async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
     alarms = Alarms(new_app(), name, store, keep=timedelta(0))
     async with alarms.app:
         await alarms.due.pause()
-        await alarms.set("a", SOON, "k")
+        await alarms.delay_message("a", SOON, "k")
         assert await alarms.delay.cancel("k") is Cancellation.CANCELLED
-        await forget(store, name)
+        await delete_records(store, name)
         await alarms.due.resume()
         dead = await take_one(amqp_url, f"{name}.delay.due.dead")
         assert "unknown whether it was cancelled" in str(dead.headers["warren-dead-error"])
-        assert (dead.headers["warren-key"], alarms.rung) == (f"{name}.bell", [])
+        assert (dead.headers["warren-key"], alarms.received) == (f"{name}.bell", [])
         statistics = alarms.delay.statistics
         assert (statistics.forgotten, statistics.unknown) == (1, 0)
 
 
-async def test_what_has_no_target_any_more_says_so(
+async def test_an_unroutable_delayed_message_is_dead_lettered_with_the_reason(
     new_app: NewApp, amqp_url: str, name: str, open_store: OpenStore
 ) -> None:
     app = new_app()
-    delay = Delay(f"{name}.delay", strategy=WAY, store=open_store())
+    delay = Delay(f"{name}.delay", strategy=STRATEGY, store=open_store())
     app.include(delay)
     app.declare(Queue(f"{name}.target"))
     async with app:

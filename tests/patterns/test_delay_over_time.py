@@ -1,4 +1,4 @@
-"""Delays of hours and years, on a clock that a test moves; nothing in any of these patterns that RabbitMQ 4.3 refuses."""
+"""Delays of hours and years on a virtual clock, and the patterns on a broker that refuses what RabbitMQ 4.3 refuses."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ class Switch(Command, queue="lamp"):
     name: str
 
 
-@pytest.mark.parametrize("way", [None, DelayedExchange()], ids=["levels", "native"])
-async def test_each_second_and_each_day_comes_at_its_time(warren: Warren, way: DelayStrategy | None) -> None:
-    app, delay = App(), Delay(strategy=way)
+@pytest.mark.parametrize("strategy", [None, DelayedExchange()], ids=["levels", "native"])
+async def test_delays_of_seconds_to_years_end_within_a_second_of_their_time(
+    warren: Warren, strategy: DelayStrategy | None
+) -> None:
+    app, delay = App(), Delay(strategy=strategy)
     app.include(delay)
-    came: dict[str, timedelta] = {}
+    arrived: dict[str, timedelta] = {}
 
     @app.handle(Switch)
     async def lamp(switch: Switch) -> None:
-        came[switch.name] = datetime.fromtimestamp(app.clock.now(), UTC) - began
+        arrived[switch.name] = datetime.fromtimestamp(app.clock.now(), UTC) - began
 
     delays = [timedelta(seconds=1), timedelta(seconds=61), timedelta(hours=7, seconds=3), timedelta(days=40)]
-    if way is None:
+    if strategy is None:
         delays.append(timedelta(days=3 * 365, seconds=5))
     async with warren.running(app):
         began = datetime.fromtimestamp(app.clock.now(), UTC)
@@ -48,12 +50,12 @@ async def test_each_second_and_each_day_comes_at_its_time(warren: Warren, way: D
             await delay.after(Switch(name=str(after)), after)
         await warren.advance(max(delays))
         await warren.advance(seconds=1)
-    assert list(came) == [str(after) for after in delays]
+    assert list(arrived) == [str(after) for after in delays]
     for after in delays:
-        assert after <= came[str(after)] < after + timedelta(seconds=1)
+        assert after <= arrived[str(after)] < after + timedelta(seconds=1)
 
 
-async def test_a_day_of_reminders_some_of_which_are_taken_back(warren: Warren, tmp_path: Path) -> None:
+async def test_cancelled_reminders_of_a_day_are_not_delivered(warren: Warren, tmp_path: Path) -> None:
     app, delay = App(), Delay(store=SqliteStore(tmp_path / "delays.sqlite"))
     app.include(delay)
 
@@ -74,14 +76,14 @@ async def test_a_day_of_reminders_some_of_which_are_taken_back(warren: Warren, t
     assert warren.dead_letters == []
 
 
-async def test_a_retry_over_days_is_parked_in_the_end(warren: Warren) -> None:
+async def test_a_message_whose_retries_take_days_is_dead_lettered_at_the_end(warren: Warren) -> None:
     app = App(delay=Delay())
     attempts: list[float] = []
 
     @app.handle(Switch, retry=Retry(1).then(*backoff("1h", factor=4, times=4, longest="1d")))
     async def lamp(switch: Switch) -> None:
         attempts.append(app.clock.now())
-        raise ConnectionError("no current")
+        raise ConnectionError("there is no electricity")
 
     async with warren.running(app):
         await warren.publish(Switch(name="on"))
@@ -92,7 +94,7 @@ async def test_a_retry_over_days_is_parked_in_the_end(warren: Warren) -> None:
 
 
 @pytest.mark.processes
-async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp_path: Path) -> None:
+async def test_all_delay_and_queue_patterns_run_on_a_strict_broker(tmp_path: Path) -> None:
     class Ring(Message):
         number: int
 
@@ -102,17 +104,17 @@ async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp
         work, bell, orders = WorkQueue("work"), Immediate("bell", timeout=60), CatchAll("orders")
         for pattern in (delay, ladder, work, bell, orders):
             app.include(pattern)
-        rung: list[int] = []
+        handled: list[int] = []
 
         @app.handle(Switch, retry=Retry(1).then("1s"))
         async def lamp(switch: Switch) -> None: ...
 
         @work.handle(Ring)
-        async def ring(message: Ring) -> None: ...
+        async def on_work(message: Ring) -> None: ...
 
         @bell.handle(Ring)
-        async def hear(message: Ring) -> None:
-            rung.append(message.number)
+        async def on_immediate(message: Ring) -> None:
+            handled.append(message.number)
 
         async with app:
             await delay.after(Switch(name="on"), timedelta(hours=1), cancel_key="k")
@@ -120,4 +122,4 @@ async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp
             await work.put(Ring(number=2), priority=1)
             await bell.publish(Ring(number=3))
             await app.publish(b"", exchange="orders", key="nobody")
-    assert rung == [3]
+    assert handled == [3]

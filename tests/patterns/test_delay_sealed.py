@@ -14,10 +14,10 @@ from warren.sdk import Command, Delivery, Retry
 KEYS = {"2026": bytes(range(32))}
 
 
-async def test_a_sealed_message_is_delayed_retried_parked_and_replayed(
+async def test_an_encrypted_message_is_delayed_retried_dead_lettered_and_replayed(
     new_app: NewApp, amqp_url: str, name: str, tmp_path: Path
 ) -> None:
-    class Tell(Command, queue=name):
+    class SendSecret(Command, queue=name):
         secret: str
 
     app = new_app()
@@ -28,27 +28,27 @@ async def test_a_sealed_message_is_delayed_retried_parked_and_replayed(
         store=SqliteStore(tmp_path / "delays.sqlite"),
     )
     app.include(delay)
-    heard: list[tuple[str, int]] = []
-    deaf = True
+    handled: list[tuple[str, int]] = []
+    failing = True
 
-    @app.handle(Tell, retry=Retry(1).then("50ms"))
-    async def tell(message: Tell, delivery: Delivery) -> None:
-        heard.append((message.secret, delivery.attempt))
-        if deaf:
-            raise ConnectionError("what?")
+    @app.handle(SendSecret, retry=Retry(1).then("50ms"))
+    async def handle(message: SendSecret, delivery: Delivery) -> None:
+        handled.append((message.secret, delivery.attempt))
+        if failing:
+            raise ConnectionError("not yet")
 
     async with app:
-        await delay.after(Tell(secret="xyzzy"), timedelta(milliseconds=100), cancel_key="k")
+        await delay.after(SendSecret(secret="xyzzy"), timedelta(milliseconds=100), cancel_key="k")
         dead = await take_one(amqp_url, f"{name}.dead")
         assert b"xyzzy" not in dead.body
-        assert heard == [("xyzzy", 1), ("xyzzy", 2)]
-        await delay.after(Tell(secret="plugh"), timedelta(milliseconds=50))
-        await eventually(lambda: heard[-1] == ("plugh", 2), "it fails as well")
-        deaf = False
+        assert handled == [("xyzzy", 1), ("xyzzy", 2)]
+        await delay.after(SendSecret(secret="plugh"), timedelta(milliseconds=50))
+        await eventually(lambda: handled[-1] == ("plugh", 2), "it fails as well")
+        failing = False
 
         async def replayed() -> bool:
             async with ParkingLot(amqp_url, f"{name}.dead") as lot:
                 return (await replay(lot, app)).done == 1
 
         await eventually(replayed, "it is replayed")
-        await eventually(lambda: heard[-1] == ("plugh", 1), "it is heard")
+        await eventually(lambda: handled[-1] == ("plugh", 1), "it is handled")

@@ -1,4 +1,4 @@
-"""`warren dlq`: output for people, and JSON for programs."""
+"""`warren dlq`: its tables, its JSON, and its exit statuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEAD = {
 
 @pytest.fixture
 async def parked(new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    """Three letters in `<name>.dead`, which were published to the queue `name`."""
+    """Return an App with three dead letters in `<name>.dead`, which were published to the queue `name`."""
     app = new_app()
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
     monkeypatch.setenv("AMQP_URL", str(app.url))
@@ -40,7 +40,7 @@ async def dlq(*words: str) -> int:
     return await asyncio.to_thread(main, words)
 
 
-async def test_letters_are_listed_for_people_and_for_programs(
+async def test_dead_letters_are_listed_as_a_table_and_as_json(
     parked: App, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await dlq("ls", f"{name}.dead", "--reason", "failed", "--limit", "2") == ExitStatus.SUCCESS
@@ -59,7 +59,7 @@ async def test_letters_are_listed_for_people_and_for_programs(
         "bytes",
     ]
     assert lines[1].split()[:3] == ["m0", name, "failed"]
-    # What a message holds neither colours nor breaks the table.
+    # Markup and control characters in a message neither colour nor break the table.
     assert "OSError: [red]no\N{REPLACEMENT CHARACTER}disk[/red]" in lines[1]
     assert lines[-1] == f"2 of 3 letters in {name}.dead at most; --limit shows more"
     assert await dlq("ls", f"{name}.dead", "--json", "--newer-than", "1h") == ExitStatus.SUCCESS
@@ -70,7 +70,9 @@ async def test_letters_are_listed_for_people_and_for_programs(
     assert (listed[0]["key"], listed[0]["deaths"], listed[0]["bytes"]) == (name, 2, 7)
 
 
-async def test_one_letter_is_shown_whole(parked: App, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_dead_letter_is_shown_with_headers_and_body(
+    parked: App, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await dlq("show", f"{name}.dead", "m1") == ExitStatus.SUCCESS
     shown = capsys.readouterr().out
     assert "message_id: m1\n" in shown
@@ -83,7 +85,7 @@ async def test_one_letter_is_shown_whole(parked: App, name: str, capsys: pytest.
     assert "no message m9" in capsys.readouterr().err
 
 
-async def test_letters_are_replayed_and_discarded(
+async def test_dead_letters_are_replayed_and_discarded(
     parked: App, name: str, amqp_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await dlq("replay", f"{name}.dead", "--dry-run") == ExitStatus.SUCCESS
@@ -101,7 +103,7 @@ async def test_letters_are_replayed_and_discarded(
     assert capsys.readouterr().out == f"0 of 0 letters in {name}.dead\n"
 
 
-async def test_what_cannot_be_replayed_ends_with_1(
+async def test_a_failed_replay_exits_with_status_1(
     parked: App, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with parked:
@@ -135,7 +137,9 @@ async def test_the_dead_letter_queues_of_an_app_are_counted(
     assert json.loads(capsys.readouterr().out) == {f"{name}.dead": 0, f"{name}.never.dead": None}
 
 
-async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_arguments_raise_usage_errors(
+    amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AMQP_URL", raising=False)
     with pytest.raises(UsageError, match="no broker is named"):
         await dlq("ls", name)
@@ -149,6 +153,6 @@ async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pyte
         await dlq("ls")
 
 
-async def test_no_broker_is_an_error_of_the_network(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unreachable_broker_exits_with_the_io_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert await dlq("ls", "q", "--url", "amqp://guest:guest@127.0.0.1:1/") == ExitStatus.IO
     assert capsys.readouterr().err.startswith("warren dlq: cannot connect")

@@ -1,4 +1,4 @@
-"""The examples of the documentation run as they stand (but for their times), and print what they promise."""
+"""The examples of the documentation run unchanged, except for some times, and print the expected output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.example_programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow
 
-PROMISED = {
+EXPECTED_OUTPUT = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
     "outbox": ["order 41: out of stock", "order 42: billed"],
@@ -62,33 +62,33 @@ PROMISED = {
 }
 
 
-LONGER = {
+LONGER_TIMES = {
     "unpaid_order": ("timedelta(seconds=1)", "timedelta(seconds=10)"),
     "delay": ("timedelta(seconds=1)", "timedelta(seconds=10)"),
     "ladder": ("900ms", "10s"),
     "timers": ("timedelta(seconds=1)", "timedelta(seconds=10)"),
     "immediate": ('Immediate("bell")', 'Immediate("bell", timeout=60)'),
 }
-"""Use times that are longer than a busy machine stands still, for what must come before its time."""
-REDIS_TOO = ("unpaid_order", "saga", "timers", "rate_limit")
+"""Replacements of times that a busy machine could exceed: the text in the example, and a longer time."""
+ALSO_ON_REDIS = ("unpaid_order", "saga", "timers", "rate_limit")
 
 
 @pytest.mark.parametrize(
     ("example", "redis"),
-    [*((example, False) for example in PROMISED), *((example, True) for example in REDIS_TOO)],
+    [*((example, False) for example in EXPECTED_OUTPUT), *((example, True) for example in ALSO_ON_REDIS)],
 )
-async def test_an_example_does_what_it_says(
+async def test_an_example_prints_its_expected_output(
     example: str, redis: bool, broker: BrokerProcess, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     environment = {"AMQP_URL": broker.url}
     if redis:
         environment["REDIS_URL"] = request.getfixturevalue("redis_url")
     program: str | Path = example
-    if example in LONGER:
+    if example in LONGER_TIMES:
         text = (EXAMPLES / f"{example}.py").read_text()
-        assert LONGER[example][0] in text
+        assert LONGER_TIMES[example][0] in text
         program = tmp_path / f"{example}.py"
-        program.write_text(text.replace(*LONGER[example]))
-    ran = await asyncio.to_thread(run, program, **environment)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == PROMISED[example], ran.stderr
+        program.write_text(text.replace(*LONGER_TIMES[example]))
+    completed = await asyncio.to_thread(run, program, **environment)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == EXPECTED_OUTPUT[example], completed.stderr

@@ -17,7 +17,9 @@ class Remind(Message):
     number: int
 
 
-async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, name: str) -> None:
+async def test_each_message_arrives_in_the_queue_of_its_step_after_its_delay(
+    new_app: NewApp, name: str
+) -> None:
     app, ladder = new_app(), DelayLadder(name, "200ms", "600ms", timedelta(milliseconds=1200))
     app.include(ladder)
     arrived: list[tuple[str, int, timedelta]] = []
@@ -44,7 +46,7 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
         assert after >= step - timedelta(milliseconds=10)
 
 
-async def test_wrong_use_is_said(name: str) -> None:
+async def test_invalid_arguments_raise_config_errors(name: str) -> None:
     assert DelayLadder(name, timedelta(microseconds=1500)).queue("2ms").name == f"{name}.2ms"
     assert [step.total_seconds() for step in DelayLadder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
     with pytest.raises(ConfigError, match="no step 7s; its steps are 5s, 1m"):

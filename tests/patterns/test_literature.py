@@ -1,4 +1,4 @@
-"""The programs that books show run to their end on any broker, and print what they promise."""
+"""The corrected textbook programs run to their end on any broker, and print the expected output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = EXAMPLES / "literature"
 
-PROMISED = {
+EXPECTED_OUTPUT = {
     "hello": ["Hello World"],
     "publish_subscribe": ["disk: started", "screen: started"],
     "logs_by_severity": ["no binding for waning", "disk: no room", "screen: no room", "screen: slow"],
@@ -55,27 +55,27 @@ async def apps(amqp_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """Return the Apps that a program makes on the broker under test; delete their topology afterwards."""
     made: list[App] = []
 
-    class Noted(App):
+    class RecordedApp(App):
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             super().__init__(*arguments, **settings)
             made.append(self)
 
         async def call(self, *arguments: Any, **options: Any) -> Any:
-            """Run with the patience that a busy machine needs: waiting times are not under test."""
+            """Call with a timeout that suffices on a busy machine: waiting times are not under test."""
             return await super().call(*arguments, **{**options, "timeout": 60.0})
 
     monkeypatch.setenv("AMQP_URL", amqp_url)
-    monkeypatch.setattr(warren.sdk, "App", Noted)
+    monkeypatch.setattr(warren.sdk, "App", RecordedApp)
     yield made
     await delete_topology(amqp_url, made, "literature.")
 
 
-def test_every_program_is_tried() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == set(PROMISED)
+def test_every_program_has_an_expected_output() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(EXPECTED_OUTPUT)
 
 
-@pytest.mark.parametrize("program", PROMISED)
-async def test_a_program_runs_to_its_end_and_says_what_books_get_wrong(
+@pytest.mark.parametrize("program", EXPECTED_OUTPUT)
+async def test_a_program_names_the_textbook_error_and_prints_its_expected_output(
     program: str, apps: list[App], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = runpy.run_path(str(FOLDER / f"{program}.py"))
@@ -83,7 +83,7 @@ async def test_a_program_runs_to_its_end_and_says_what_books_get_wrong(
     await names["main"]()
     lines = capsys.readouterr().out.splitlines()
     if program == "dead_letters":
-        lines = lines[:2]  # How many have expired by then is the machine's.
+        lines = lines[:2]  # The number of expired messages depends on the speed of the machine.
     if program == "delay_ladder":
-        lines.sort(key=len)  # If it stood still for so long, several were due, and came in any order.
-    assert lines == PROMISED[program]
+        lines.sort(key=len)  # After a pause of the machine several may be due, and arrive in any order.
+    assert lines == EXPECTED_OUTPUT[program]

@@ -1,4 +1,4 @@
-"""Load levelling: a spike of a hundred times the load is taken at once and worked off at the pace of the workers."""
+"""Load levelling: a spike of a hundred times the usual load waits in the queue, which workers handle at their own pace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.sdk import Command
 
 
 @pytest.mark.slow
-async def test_a_spike_is_absorbed_and_worked_off_at_the_pace_of_the_consumers(
+async def test_a_spike_waits_in_the_queue_and_is_handled_at_the_pace_of_the_consumers(
     new_app: NewApp, name: str
 ) -> None:
     class Resize(Command, queue=name):

@@ -1,4 +1,4 @@
-"""`Once`, delivery by delivery, on every store: what runs, what waits, and what a failing store does."""
+"""`Once` without a broker, on every store: duplicates, leases, and failures of handlers and stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def delivery(message_id: str | None = "m-1", queue: str = "charges") -> Delivery
 
 
 class Handler:
-    """Counts its runs, and returns another result each time."""
+    """Handler that counts its runs, and returns a different result each time."""
 
     def __init__(self, work: Callable[[], Awaitable[object]] | None = None) -> None:
         self.runs = 0
@@ -52,7 +52,7 @@ class Handler:
         return f'{{"receipt": {number}}}'.encode()
 
 
-async def test_a_duplicate_gets_the_result_and_runs_nothing(open_store: OpenStore) -> None:
+async def test_a_duplicate_gets_the_first_result_without_running_the_handler(open_store: OpenStore) -> None:
     handler = Handler()
     assert await Once(open_store()).run(None, delivery(), handler) == b'{"receipt": 1}'
     other_process = Once(open_store())
@@ -61,7 +61,7 @@ async def test_a_duplicate_gets_the_result_and_runs_nothing(open_store: OpenStor
     assert other_process.statistics.duplicates == 1
 
 
-async def test_another_message_or_another_queue_is_another_key(store: Store) -> None:
+async def test_messages_of_other_ids_or_queues_are_no_duplicates(store: Store) -> None:
     once, handler = Once(store), Handler()
     for its in (delivery("m-1"), delivery("m-2"), delivery("m-1", queue="refunds"), delivery("m" * 10_000)):
         await once.run(None, its, handler)
@@ -69,7 +69,7 @@ async def test_another_message_or_another_queue_is_another_key(store: Store) -> 
     assert record_key("once", "a:b", "c") != record_key("once", "a", "b:c")
 
 
-async def test_a_key_of_the_message_decides_whatever_its_id(store: Store) -> None:
+async def test_messages_with_the_same_key_and_other_ids_are_duplicates(store: Store) -> None:
     once, handler = Once(store, key=lambda order: str(order["order_id"])), Handler()
     await once.run({"order_id": 42}, delivery("m-1"), handler)
     await once.run({"order_id": 42}, delivery("m-2"), handler)
@@ -77,7 +77,9 @@ async def test_a_key_of_the_message_decides_whatever_its_id(store: Store) -> Non
     assert handler.runs == 2
 
 
-async def test_copies_at_the_same_time_run_once_and_all_get_the_result(open_store: OpenStore) -> None:
+async def test_concurrent_duplicates_run_the_handler_once_and_all_get_the_result(
+    open_store: OpenStore,
+) -> None:
     first, second = Once(open_store()), Once(open_store())
 
     def waited() -> int:
@@ -90,7 +92,7 @@ async def test_copies_at_the_same_time_run_once_and_all_get_the_result(open_stor
     assert waited() == 5
 
 
-async def test_a_handler_that_raised_has_done_nothing(store: Store) -> None:
+async def test_a_message_whose_handler_raised_can_be_handled_again(store: Store) -> None:
     once = Once(store)
 
     async def fail() -> bytes:
@@ -102,7 +104,7 @@ async def test_a_handler_that_raised_has_done_nothing(store: Store) -> None:
     assert once.statistics.failed == 1
 
 
-async def test_a_handler_that_is_cancelled_gives_its_claim_back(store: Store) -> None:
+async def test_a_cancelled_handler_releases_its_claim(store: Store) -> None:
     once = Once(store, lease=timedelta(hours=1))
     began = asyncio.Event()
 
@@ -120,7 +122,7 @@ async def test_a_handler_that_is_cancelled_gives_its_claim_back(store: Store) ->
         assert await once.run(None, delivery(), Handler()) == b'{"receipt": 1}'
 
 
-async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open_store: OpenStore) -> None:
+async def test_after_a_crash_the_next_delivery_runs_when_the_lease_has_expired(open_store: OpenStore) -> None:
     dead, clock = open_store(), SkewedClock(0)
     once = Once(open_store(), lease=LEASE, clock=clock)
     began = clock.now()
@@ -140,7 +142,7 @@ async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open
     assert once.statistics.waited == 1
 
 
-async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -> None:
+async def test_a_handler_that_runs_longer_than_its_lease_renews_it(open_store: OpenStore) -> None:
     clock, store, end = VirtualClock(), FlakyStore(open_store()), asyncio.Event()
     first, second = (Once(its, lease=LEASE, clock=clock) for its in (store, open_store()))
     handler = Handler(end.wait)
@@ -159,23 +161,23 @@ async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -
     end.set()
     result = await running
 
-    async def over() -> bool:
+    async def second_finished() -> bool:
         await clock.advance(1)
         return waiting.done()
 
-    await eventually(over, "the second has asked again")
+    await eventually(second_finished, "the second has asked again")
     assert handler.runs == 1
     assert waiting.result() == result
 
 
-async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
+async def test_a_handler_that_lost_its_lease_is_counted_and_does_not_overwrite_the_result(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     once = Once(store)
     key = record_key("once", "charges", "m-1")
 
-    async def overtaken() -> None:
-        later = _now_ms() + 60_000  # As after a long standstill of this process.
+    async def lose_lease() -> None:
+        later = _now_ms() + 60_000  # As after a long pause of this process.
         claimed = await apply_rule(
             store, key, partial(rules.claim, owner="other", now_ms=later, lease_ms=30_000)
         )
@@ -186,7 +188,7 @@ async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
             partial(rules.finish, claimed=claimed, result=b"theirs", now_ms=later, keep_ms=60_000),
         )
 
-    await once.run(None, delivery(), Handler(overtaken))
+    await once.run(None, delivery(), Handler(lose_lease))
     assert once.statistics.overtaken == 1
     assert "event=once.lease_overtaken" in caplog.text
     assert await once.run(None, delivery(), Handler()) == b"theirs"
@@ -199,7 +201,7 @@ async def test_a_message_without_identity_is_dead_lettered_with_the_reason(store
         Once(store, keep=timedelta(0))
 
 
-async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_does() -> None:
+async def test_without_a_store_a_fail_closed_handler_does_not_run_and_a_fail_open_one_does() -> None:
     with closed_port() as port:
         store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5)
         handler = Handler()
@@ -215,7 +217,7 @@ async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_d
 
 
 @pytest.mark.processes
-async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> None:
+async def test_a_handler_waits_for_an_unavailable_store_for_its_patience(tmp_path: Path) -> None:
     port = free_port()
     once = Once(RedisStore(f"redis://127.0.0.1:{port}/0"), patience=timedelta(minutes=4))
     waiting = asyncio.ensure_future(once.run(None, delivery(), Handler()))
@@ -226,7 +228,7 @@ async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> 
 
 
 @pytest.mark.processes
-async def test_a_store_that_dies_under_the_handler_does_not_undo_it(tmp_path: Path) -> None:
+async def test_a_handler_succeeds_if_the_store_fails_while_it_runs(tmp_path: Path) -> None:
     with redis_server(tmp_path) as url:
         once = Once(RedisStore(url, timeout=PATIENCE), patience=timedelta(milliseconds=100))
         began, end = asyncio.Event(), asyncio.Event()

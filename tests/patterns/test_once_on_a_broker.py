@@ -13,7 +13,7 @@ from warren.patterns import Once, Store
 from warren.sdk import Command, Request
 
 
-async def test_an_acknowledgement_that_never_arrives(
+async def test_a_redelivery_after_a_lost_acknowledgement_runs_nothing(
     amqp_url: str, store: Store, new_app: NewApp, name: str
 ) -> None:
     """The connection breaks after the effect and before the acknowledgement: the redelivery runs nothing."""
@@ -29,7 +29,7 @@ async def test_an_acknowledgement_that_never_arrives(
         @app.handle(Charge, once=once)
         async def charge(command: Charge) -> None:
             charged.append(command.order_id)
-            proxy.to_server.hold()  # From here on the broker hears nothing, also no acknowledgement.
+            proxy.to_server.hold()  # From here on nothing reaches the broker, also no acknowledgement.
 
         async with app:
             await app.publish(Charge(order_id="42"))
@@ -40,7 +40,9 @@ async def test_an_acknowledgement_that_never_arrives(
     assert charged == ["42"]
 
 
-async def test_a_publish_that_is_repeated(amqp_url: str, store: Store, new_app: NewApp, name: str) -> None:
+async def test_a_republish_after_a_lost_confirm_runs_nothing(
+    amqp_url: str, store: Store, new_app: NewApp, name: str
+) -> None:
     """The confirm is lost and the publisher sends the message again, with the same id: one effect."""
 
     class Charge(Command, queue=f"{name}.charges"):
@@ -66,7 +68,7 @@ async def test_a_publish_that_is_repeated(amqp_url: str, store: Store, new_app: 
     assert charged == ["first", "second"]
 
 
-async def test_both_callers_get_the_same_reply(store: Store, new_app: NewApp, name: str) -> None:
+async def test_repeated_calls_get_the_same_reply(store: Store, new_app: NewApp, name: str) -> None:
     class Price(Request[Decimal], queue=f"{name}.prices"):
         sku: str
 

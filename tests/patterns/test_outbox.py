@@ -1,4 +1,4 @@
-"""The outbox on a broker and both databases: what is committed is published, in order per key, and nothing else."""
+"""Outbox on a broker and both databases: exactly the committed messages are published, in order per key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 class Shop:
-    """A process with an outbox, and a handler that writes down what reaches its queue."""
+    """A process with an outbox, and a handler that records the events that reach its queue."""
 
     def __init__(self, app: App, sessions: Sessions, name: str, **settings: Any) -> None:
         class Placed(Event, exchange=f"{name}.orders", key="order.placed", audience=[f"{name}.audit"]):
@@ -41,14 +41,14 @@ class Shop:
 
         self.app, self.sessions, self.placed = app, sessions, Placed
         self.outbox = Outbox(sessions, ordered_by=lambda event: str(event.order), **settings)
-        self.seen: list[tuple[str, int]] = []
+        self.received: list[tuple[str, int]] = []
         self.ids: list[str | None] = []
         app.publishes(Placed)
         app.include(self.outbox)
 
         @app.handle(Placed, queue=f"{name}.audit", concurrency=1)
         async def audit(event: Any, delivery: Delivery) -> None:
-            self.seen.append((event.order, event.number))
+            self.received.append((event.order, event.number))
             self.ids.append(delivery.message_id)
 
     async def commit(self, *orders: tuple[str, int]) -> None:
@@ -56,11 +56,11 @@ class Shop:
             for order, number in orders:
                 await self.outbox.add(session, self.placed(order=order, number=number))
 
-    async def sees(self, count: int) -> None:
-        await eventually(lambda: len(self.seen) >= count, f"{count} events arrive")
+    async def wait_for_events(self, count: int) -> None:
+        await eventually(lambda: len(self.received) >= count, f"{count} events arrive")
 
 
-async def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(
+async def test_committed_messages_are_published_and_rolled_back_ones_are_not(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     shop = Shop(new_app(), sessions, name, poll=timedelta(hours=1))
@@ -69,15 +69,15 @@ async def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(
             await shop.outbox.add(session, shop.placed(order="no"))
             await session.rollback()
         await shop.commit(("yes", 1))
-        await shop.sees(1)
+        await shop.wait_for_events(1)
         await shop.commit(("last", 1))
-        await shop.sees(2)
+        await shop.wait_for_events(2)
         await eventually(lambda: shop.outbox.statistics.relayed == 2, "both are confirmed")
-    assert shop.seen == [("yes", 1), ("last", 1)]
+    assert shop.received == [("yes", 1), ("last", 1)]
     assert await shop.outbox.lag() == timedelta(0)
 
 
-async def test_a_session_that_commits_often_listens_once(
+async def test_several_commits_of_one_session_register_one_listener(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     shop = Shop(new_app(), sessions, name, poll=timedelta(hours=1))
@@ -85,23 +85,23 @@ async def test_a_session_that_commits_often_listens_once(
         for number in range(1, 4):
             await shop.outbox.add(session, shop.placed(order="a", number=number))
             await session.commit()
-            await shop.sees(number)
+            await shop.wait_for_events(number)
         assert len(list(session.sync_session.dispatch.after_commit)) == 1
 
 
-async def test_what_is_in_order_stays_in_order_and_the_rest_goes_beside(
+async def test_messages_of_one_ordering_key_are_published_in_their_order(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     shop = Shop(new_app(), sessions, name)
     async with shop.app:
         for start in range(0, 30, 10):
             await shop.commit(*((order, n) for n in range(start, start + 10) for order in ("a", "b", "c")))
-        await shop.sees(90)
+        await shop.wait_for_events(90)
     for order in ("a", "b", "c"):
-        assert [number for its, number in shop.seen if its == order] == list(range(30))
+        assert [number for its, number in shop.received if its == order] == list(range(30))
 
 
-async def test_what_the_broker_refuses_holds_back_its_own_order_only(
+async def test_a_refused_message_holds_back_only_its_own_ordering_key(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     shop = Shop(new_app(), sessions, name, retry_after=timedelta(milliseconds=50))
@@ -111,17 +111,17 @@ async def test_what_the_broker_refuses_holds_back_its_own_order_only(
             await shop.outbox.add(session, b"1", ordered_by="a", key=missing)
             await shop.outbox.add(session, shop.placed(order="a", number=2))
             await shop.outbox.add(session, shop.placed(order="b", number=3))
-        await shop.sees(1)
+        await shop.wait_for_events(1)
         await eventually(lambda: shop.outbox.statistics.failed >= 2, "it is tried again")
-        assert shop.seen == [("b", 3)]
+        assert shop.received == [("b", 3)]
         assert await shop.outbox.lag() > timedelta(0)
         await shop.app.declare_now(Queue(missing))
-        await shop.sees(2)
-        assert shop.seen == [("b", 3), ("a", 2)]
+        await shop.wait_for_events(2)
+        assert shop.received == [("b", 3), ("a", 2)]
         assert (await take_one(amqp_url, missing)).body == b"1"
 
 
-async def test_an_order_without_a_name_is_an_order(sessions: Sessions, new_app: NewApp, name: str) -> None:
+async def test_the_empty_string_is_an_ordering_key(sessions: Sessions, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), sessions, name, retry_after=timedelta(milliseconds=50))
     missing = f"{name}.missing"
     async with shop.app:
@@ -129,12 +129,12 @@ async def test_an_order_without_a_name_is_an_order(sessions: Sessions, new_app: 
             await shop.outbox.add(session, b"1", ordered_by="", key=missing)
             await shop.outbox.add(session, shop.placed(order="", number=2), ordered_by="")
         await eventually(lambda: shop.outbox.statistics.failed >= 2, "it is tried again")
-        assert shop.seen == []
+        assert shop.received == []
         await shop.app.declare_now(Queue(missing))
-        await shop.sees(1)
+        await shop.wait_for_events(1)
 
 
-async def test_any_number_may_be_refused(sessions: Sessions) -> None:
+async def test_any_number_of_messages_may_be_refused(sessions: Sessions) -> None:
     """More than a statement may have arguments: 32,767 in PostgreSQL, as a rule 32,766 in SQLite."""
     outbox = Outbox(sessions)
     async with sessions.begin() as session:
@@ -151,7 +151,7 @@ async def test_any_number_may_be_refused(sessions: Sessions) -> None:
     assert [row.ordered_by for row in found] == ["a", None]
 
 
-async def test_more_may_be_refused_than_is_remembered(
+async def test_more_messages_may_be_refused_than_have_a_retry_time_in_memory(
     sessions: Sessions, new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit, value in (("MAX_RETRY_TIMES", 2), ("BATCH", 3), ("MAX_RETRY_SECONDS", 0.05)):
@@ -166,14 +166,14 @@ async def test_more_may_be_refused_than_is_remembered(
                 await shop.outbox.add(session, b"", ordered_by=str(number), key=missing)
             await shop.outbox.add(session, shop.placed(order="6", number=2))
             await shop.outbox.add(session, shop.placed(order="b", number=3))
-        await shop.sees(1)
+        await shop.wait_for_events(1)
         await eventually(lambda: shop.outbox.statistics.failed >= 21, "all are tried again")
-        assert shop.seen == [("b", 3)]
+        assert shop.received == [("b", 3)]
         assert shop.outbox._relay is not None
         assert len(shop.outbox._relay._retry_times) <= 2
         await shop.app.declare_now(Queue(missing))
-        await shop.sees(2)
-        assert shop.seen == [("b", 3), ("6", 2)]
+        await shop.wait_for_events(2)
+        assert shop.received == [("b", 3), ("6", 2)]
         await eventually(lambda: shop.outbox.statistics.relayed == 9, "nothing is left")
 
 
@@ -186,9 +186,9 @@ async def test_of_two_processes_one_relays_and_the_other_takes_over(
         return [shop.outbox.statistics.relaying for shop in shops]
 
     async def relayed(count: int) -> None:
-        """Wait for the confirm of what has arrived: a process that stopped now would leave it to the next one."""
+        """Wait until `count` messages are confirmed: a process that stopped before would leave them to the next one."""
         await eventually(
-            lambda: sum(shop.outbox.statistics.relayed for shop in shops) == count, "so many are relayed"
+            lambda: sum(shop.outbox.statistics.relayed for shop in shops) == count, f"{count} are relayed"
         )
 
     async with shops[1].app:
@@ -196,16 +196,16 @@ async def test_of_two_processes_one_relays_and_the_other_takes_over(
             await eventually(lambda: any(relaying()), "one relays")
             for number in range(20):
                 await shops[number % 2].commit(("a", number))
-            await eventually(lambda: sum(len(shop.seen) for shop in shops) == 20, "all arrive")
+            await eventually(lambda: sum(len(shop.received) for shop in shops) == 20, "all arrive")
             assert sum(relaying()) == 1
             await relayed(20)
         await shops[1].commit(("a", 20))
         await eventually(lambda: relaying() == [False, True], "the other relays")
-        await eventually(lambda: sum(len(shop.seen) for shop in shops) == 21, "and publishes")
+        await eventually(lambda: sum(len(shop.received) for shop in shops) == 21, "and publishes")
         await relayed(21)
 
 
-async def test_what_a_handler_returns_is_committed_with_its_work(
+async def test_messages_that_a_handler_returns_are_committed_with_its_transaction(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     class Place(Command, queue=f"{name}.place"):
@@ -226,19 +226,21 @@ async def test_what_a_handler_returns_is_committed_with_its_work(
         for order in ("a", "b"):
             await shop.app.publish(Place(order=order), message_id=order)
             await shop.app.publish(Place(order=order), message_id=order)
-        await shop.sees(4)
+        await shop.wait_for_events(4)
         await shop.commit(("last", 0))
-        await shop.sees(5)
-    assert sorted(shop.seen) == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("last", 0)]
+        await shop.wait_for_events(5)
+    assert sorted(shop.received) == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("last", 0)]
 
 
-async def test_the_lag_is_what_the_oldest_has_waited(sessions: Sessions, new_app: NewApp, name: str) -> None:
+async def test_the_lag_is_the_age_of_the_oldest_message(
+    sessions: Sessions, new_app: NewApp, name: str
+) -> None:
     shop = Shop(new_app(), sessions, name, retry_after=timedelta(hours=1))
     async with shop.app:
         async with sessions.begin() as session:
             await shop.outbox.add(session, b"", ordered_by="x", key=f"{name}.missing")
         await eventually(lambda: shop.outbox.statistics.failed == 1, "it is refused")
-        await eventually(lambda: sum(observed(shop.outbox)) > 0, "the lag grows")
+        await eventually(lambda: sum(observed_lag(shop.outbox)) > 0, "the lag grows")
 
 
 async def test_a_test_on_virtual_time_waits_for_the_relay(warren: Warren, tmp_path: Path) -> None:
@@ -249,14 +251,14 @@ async def test_a_test_on_virtual_time_waits_for_the_relay(warren: Warren, tmp_pa
             for number in range(3):
                 await shop.commit(("a", number))
                 await warren.settle()
-                assert len(shop.seen) == number + 1
+                assert len(shop.received) == number + 1
 
 
-def observed(outbox: Outbox) -> list[float]:
+def observed_lag(outbox: Outbox) -> list[float]:
     return [point.value for point in outbox._observe(metrics.CallbackOptions())]
 
 
-async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_arguments_raise_errors(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="at least 1 ms"):
         Outbox(sessions, lease=timedelta(0))
     async with sessions() as session:

@@ -22,7 +22,7 @@ def by_key(*handlers: OrderHandler) -> dict[str, list[int]]:
     return found
 
 
-async def test_each_key_keeps_its_order_and_keys_run_side_by_side(new_app: NewApp, name: str) -> None:
+async def test_each_key_keeps_its_order_and_keys_are_handled_concurrently(new_app: NewApp, name: str) -> None:
     handler = OrderHandler(new_app(), name)
     async with handler.app:
         await handler.publish(15, keys=12)
@@ -32,7 +32,7 @@ async def test_each_key_keeps_its_order_and_keys_run_side_by_side(new_app: NewAp
     assert 1 < handler.most_at_once <= 4
 
 
-async def test_another_process_goes_on_when_one_ends(new_app: NewApp, name: str) -> None:
+async def test_another_process_takes_over_when_one_ends(new_app: NewApp, name: str) -> None:
     first, second = OrderHandler(new_app(), name), OrderHandler(new_app(), name)
     async with second.app:
         async with first.app:
@@ -88,7 +88,9 @@ async def test_the_broker_divides_the_keys_by_consistent_hash(
     assert handler.most_at_once_per_key == 1
 
 
-async def test_what_is_published_before_anybody_handles_waits(new_app: NewApp, name: str) -> None:
+async def test_messages_that_are_published_before_the_first_handler_wait_in_their_queues(
+    new_app: NewApp, name: str
+) -> None:
     publisher = OrderHandler(new_app(), name, handles=False)
     async with publisher.app:
         await publisher.publish(3, keys=2)
@@ -98,14 +100,14 @@ async def test_what_is_published_before_anybody_handles_waits(new_app: NewApp, n
     assert by_key(handler) == {"k0": [0, 1, 2], "k1": [0, 1, 2]}
 
 
-def test_a_key_has_its_partition_for_ever() -> None:
+def test_the_partition_of_a_key_never_changes() -> None:
     partitions = Partitions("p", 8, key=str)
     assert [partitions.partition(key) for key in ("", "a", "order-42", "ö")] == [4, 7, 3, 2]
     shares = [partitions.partition(f"order-{number}") for number in range(8000)]
     assert all(800 < shares.count(number) < 1200 for number in range(8))
 
 
-async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None:
+async def test_invalid_arguments_raise_config_errors(new_app: NewApp, name: str) -> None:
     for wrong in (0, 1025):
         with pytest.raises(ConfigError, match="from 1 to 1024"):
             Partitions("p", wrong, key=str)

@@ -24,41 +24,41 @@ PRIVATE = Ed25519PrivateKey.generate()
 PUBLIC = {"k1": PRIVATE.public_key().public_bytes_raw()}
 
 Protection = Encryption | Signing
-Make = Callable[..., Protection]
+MakeProtection = Callable[..., Protection]
 
 
 def encryption(keys: dict[str, bytes] | None = None, **settings: Any) -> Encryption:
     return Encryption(keys or {"k1": KEY}, current="k1", **settings)
 
 
-def shared(keys: dict[str, bytes] | None = None, **settings: Any) -> Signing:
+def hmac_signing(keys: dict[str, bytes] | None = None, **settings: Any) -> Signing:
     return Signing.hmac(keys or {"k1": KEY}, current="k1", **settings)
 
 
-def public(keys: dict[str, bytes] | None = None, **settings: Any) -> Signing:
+def ed25519_signing(keys: dict[str, bytes] | None = None, **settings: Any) -> Signing:
     """Keys are private ones here, so that another key is another signer."""
     own = PRIVATE if keys is None else Ed25519PrivateKey.from_private_bytes(keys["k1"])
     known = {"k1": own.public_key().public_bytes_raw()}
     return Signing.ed25519(known, private=own.private_bytes_raw(), current="k1", **settings)
 
 
-@pytest.fixture(params=[encryption, shared, public], ids=["aes-gcm", "hmac", "ed25519"])
-def make(request: pytest.FixtureRequest) -> Make:
-    made: Make = request.param
+@pytest.fixture(params=[encryption, hmac_signing, ed25519_signing], ids=["aes-gcm", "hmac", "ed25519"])
+def make_protection(request: pytest.FixtureRequest) -> MakeProtection:
+    made: MakeProtection = request.param
     return made
 
 
-class Road:
-    """A message as it is on its way, which others may change; and the App at its end."""
+class ProtectedApp:
+    """App that handles protected messages, with messages that a test captures and may change in transit."""
 
     def __init__(self, new_app: NewApp, name: str, *protections: Protection) -> None:
         class Pay(Command, queue=Queue(f"{name}.in"), type="pay"):
             amount: int
 
         self.pay = Pay
-        self.taken: list[int] = []
+        self.handled: list[int] = []
         self.queue = f"{name}.in"
-        self.box = f"{name}.box"
+        self.capture_queue = f"{name}.captured"
         self.new_app = new_app
         self.app = new_app()
         for protection in protections:
@@ -66,55 +66,61 @@ class Road:
 
         @self.app.handle(Pay)
         async def pay(command: Pay) -> None:
-            self.taken.append(command.amount)
+            self.handled.append(command.amount)
 
-    async def sent_by(
+    async def captured_from(
         self, *protections: Protection, clock: float = 0.0, **address: Any
     ) -> AbstractIncomingMessage:
-        """Return a message as an App with this protection publishes it."""
+        """Return a message that an App with these protections has published."""
         sender = self.new_app()
         if clock:
             sender = App(sender.url, clock=SkewedClock(clock))
         for protection in protections:
             sender.include(protection)
-        sender.declare(Queue(self.box))
+        sender.declare(Queue(self.capture_queue))
         async with sender as app:
-            await app.publish(self.pay(amount=100), exchange="", key=self.box, **address)
-            return await take_one(app.url or "", self.box)
+            await app.publish(self.pay(amount=100), exchange="", key=self.capture_queue, **address)
+            return await take_one(app.url or "", self.capture_queue)
 
-    async def arrive(self, message: AbstractIncomingMessage, **changed: Any) -> None:
+    async def deliver(self, message: AbstractIncomingMessage, **changed: Any) -> None:
         await publish_captured(self.app.url or "", self.queue, message, **changed)
 
-    async def rejected(self) -> str:
+    async def rejection_reason(self) -> str:
         dead = await take_one(self.app.url or "", f"{self.queue}.dead")
         return str(dead.headers["warren-dead-error"])
 
 
-async def test_what_is_protected_arrives(new_app: NewApp, name: str, make: Make) -> None:
-    protection = make()
-    road = Road(new_app, name, protection)
-    async with road.app as app:
-        await app.publish(road.pay(amount=7))
-        await eventually(lambda: road.taken == [7], "it arrives")
+async def test_a_protected_message_is_accepted(
+    new_app: NewApp, name: str, make_protection: MakeProtection
+) -> None:
+    protection = make_protection()
+    receiver = ProtectedApp(new_app, name, protection)
+    async with receiver.app as app:
+        await app.publish(receiver.pay(amount=7))
+        await eventually(lambda: receiver.handled == [7], "it arrives")
     assert (protection.statistics.protected, protection.statistics.accepted) == (1, 1)
 
 
-async def test_nobody_reads_what_is_encrypted(new_app: NewApp, name: str) -> None:
-    road = Road(new_app, name, encryption())
-    sealed = await road.sent_by(encryption())
-    assert b"amount" not in sealed.body
-    assert (sealed.content_type, sealed.content_encoding, sealed.type) == (
+async def test_an_encrypted_body_contains_no_plain_text_and_differs_each_time(
+    new_app: NewApp, name: str
+) -> None:
+    receiver = ProtectedApp(new_app, name, encryption())
+    encrypted = await receiver.captured_from(encryption())
+    assert b"amount" not in encrypted.body
+    assert (encrypted.content_type, encrypted.content_encoding, encrypted.type) == (
         "application/json",
         "aes-gcm",
         "pay",
     )
-    assert (await road.sent_by(encryption())).body != sealed.body
+    assert (await receiver.captured_from(encryption())).body != encrypted.body
 
 
-async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: Make) -> None:
-    road = Road(new_app, name, make())
-    message = await road.sent_by(make())
-    header = "warren-encryption" if make is encryption else "warren-signed"
+async def test_a_changed_message_is_rejected(
+    new_app: NewApp, name: str, make_protection: MakeProtection
+) -> None:
+    receiver = ProtectedApp(new_app, name, make_protection())
+    message = await receiver.captured_from(make_protection())
+    header = "warren-encryption" if make_protection is encryption else "warren-signed"
     algorithm, _, at = str(message.headers[header]).split(";")
 
     def terms_of(text: str) -> dict[str, Any]:
@@ -135,83 +141,91 @@ async def test_whatever_is_changed_is_refused(new_app: NewApp, name: str, make: 
         (terms_of("k1"), "the message has no valid"),
         ({"headers": {}}, "the message is not"),
     ]
-    async with road.app:
+    async with receiver.app:
         for change, reason in cases:
-            await road.arrive(message, **change)
-            assert reason in await road.rejected(), change
-        await road.arrive(message)
-        await eventually(lambda: road.taken == [100], "the message itself is taken")
+            await receiver.deliver(message, **change)
+            assert reason in await receiver.rejection_reason(), change
+        await receiver.deliver(message)
+        await eventually(lambda: receiver.handled == [100], "the unchanged message is accepted")
 
 
-async def test_another_key_of_the_same_name_is_no_key(new_app: NewApp, name: str, make: Make) -> None:
-    road = Road(new_app, name, make())
-    async with road.app:
-        await road.arrive(await road.sent_by(make({"k1": OTHER})))
-        assert "changed on its way, or not" in await road.rejected()
-        assert road.taken == []
-
-
-async def test_what_is_too_old_or_from_the_future_is_refused(new_app: NewApp, name: str, make: Make) -> None:
-    road = Road(new_app, name, make(max_age=timedelta(minutes=5)))
-    async with road.app:
-        for hours in (-1, 1):
-            await road.arrive(await road.sent_by(make(), clock=hours * 3600.0))
-            assert "by more than 0:05:00" in await road.rejected()
-        await road.arrive(await road.sent_by(make(), clock=-60.0))
-        await eventually(lambda: road.taken == [100], "one that is young enough is taken")
-
-
-async def test_headers_that_are_named_are_bound(new_app: NewApp, name: str, make: Make) -> None:
-    road = Road(new_app, name, make(headers=["tenant"]))
-    message = await road.sent_by(make(headers=["tenant"]), headers={"tenant": "blue", "other": 1})
-    async with road.app:
-        await road.arrive(message, headers={**message.headers, "tenant": "red"})
-        assert "changed on its way" in await road.rejected()
-        await road.arrive(message, headers={**message.headers, "other": 2})
-        await eventually(lambda: road.taken == [100], "a header that is not bound may change")
-
-
-async def test_an_application_moves_to_protection_step_by_step(
-    new_app: NewApp, name: str, make: Make
+async def test_a_message_protected_with_another_key_of_the_same_id_is_rejected(
+    new_app: NewApp, name: str, make_protection: MakeProtection
 ) -> None:
-    protection = make(required=False)
-    road = Road(new_app, name, protection)
-    async with road.app:
-        await road.arrive(await road.sent_by())
-        await road.arrive(await road.sent_by(make()))
-        await eventually(lambda: road.taken == [100, 100], "both are taken")
+    receiver = ProtectedApp(new_app, name, make_protection())
+    async with receiver.app:
+        await receiver.deliver(await receiver.captured_from(make_protection({"k1": OTHER})))
+        assert "changed on its way, or not" in await receiver.rejection_reason()
+        assert receiver.handled == []
+
+
+async def test_a_message_that_is_too_old_or_from_the_future_is_rejected(
+    new_app: NewApp, name: str, make_protection: MakeProtection
+) -> None:
+    receiver = ProtectedApp(new_app, name, make_protection(max_age=timedelta(minutes=5)))
+    async with receiver.app:
+        for hours in (-1, 1):
+            await receiver.deliver(await receiver.captured_from(make_protection(), clock=hours * 3600.0))
+            assert "by more than 0:05:00" in await receiver.rejection_reason()
+        await receiver.deliver(await receiver.captured_from(make_protection(), clock=-60.0))
+        await eventually(lambda: receiver.handled == [100], "a message that is young enough is accepted")
+
+
+async def test_a_message_with_a_changed_protected_header_is_rejected(
+    new_app: NewApp, name: str, make_protection: MakeProtection
+) -> None:
+    receiver = ProtectedApp(new_app, name, make_protection(headers=["tenant"]))
+    message = await receiver.captured_from(
+        make_protection(headers=["tenant"]), headers={"tenant": "blue", "other": 1}
+    )
+    async with receiver.app:
+        await receiver.deliver(message, headers={**message.headers, "tenant": "red"})
+        assert "changed on its way" in await receiver.rejection_reason()
+        await receiver.deliver(message, headers={**message.headers, "other": 2})
+        await eventually(lambda: receiver.handled == [100], "a header that is not protected may change")
+
+
+async def test_unprotected_messages_are_accepted_if_protection_is_not_required(
+    new_app: NewApp, name: str, make_protection: MakeProtection
+) -> None:
+    protection = make_protection(required=False)
+    receiver = ProtectedApp(new_app, name, protection)
+    async with receiver.app:
+        await receiver.deliver(await receiver.captured_from())
+        await receiver.deliver(await receiver.captured_from(make_protection()))
+        await eventually(lambda: receiver.handled == [100, 100], "both are accepted")
     assert (protection.statistics.unprotected, protection.statistics.accepted) == (1, 1)
 
 
 async def test_keys_change_while_the_app_runs(new_app: NewApp, name: str) -> None:
     own = encryption()
-    road = Road(new_app, name, own)
-    old = await road.sent_by(encryption())
-    async with road.app as app:
+    receiver = ProtectedApp(new_app, name, own)
+    old = await receiver.captured_from(encryption())
+    async with receiver.app as app:
         own.use({"k1": KEY, "k2": OTHER}, current="k2")
-        await road.arrive(old)
-        await app.publish(road.pay(amount=2))
-        await eventually(lambda: sorted(road.taken) == [2, 100], "old and new are read")
+        await receiver.deliver(old)
+        await app.publish(receiver.pay(amount=2))
+        await eventually(lambda: sorted(receiver.handled) == [2, 100], "old and new are read")
         own.use({"k2": OTHER}, current="k2")
-        await road.arrive(old)
-        assert "'k1', which this process does not have" in await road.rejected()
+        await receiver.deliver(old)
+        assert "'k1', which this process does not have" in await receiver.rejection_reason()
 
 
-async def test_what_is_signed_and_then_encrypted(new_app: NewApp, name: str) -> None:
-    road = Road(new_app, name, shared(), encryption())
-    async with road.app as app:
-        await app.publish(road.pay(amount=7))
-        await eventually(lambda: road.taken == [7], "it arrives")
-        await road.arrive(await road.sent_by(encryption()))
-        assert "the message is not signed" in await road.rejected()
+async def test_a_message_is_signed_and_encrypted(new_app: NewApp, name: str) -> None:
+    receiver = ProtectedApp(new_app, name, hmac_signing(), encryption())
+    async with receiver.app as app:
+        await app.publish(receiver.pay(amount=7))
+        await eventually(lambda: receiver.handled == [7], "it arrives")
+        await receiver.deliver(await receiver.captured_from(encryption()))
+        assert "the message is not signed" in await receiver.rejection_reason()
 
 
-async def test_signed_and_encrypted_with_a_reply(new_app: NewApp, name: str) -> None:
+async def test_a_request_and_its_reply_are_signed_and_encrypted(new_app: NewApp, name: str) -> None:
     class Double(Request[int], queue=f"{name}.double"):
         number: int
 
     app = new_app()
-    for protection in (shared(), encryption()):
+    for protection in (hmac_signing(), encryption()):
         app.include(protection)
 
     @app.handle(Double)
@@ -223,30 +237,32 @@ async def test_signed_and_encrypted_with_a_reply(new_app: NewApp, name: str) -> 
 
 
 async def test_a_dead_letter_stays_encrypted(new_app: NewApp, name: str) -> None:
-    road = Road(new_app, name, encryption())
+    receiver = ProtectedApp(new_app, name, encryption())
 
-    class Odd(Command, queue=road.queue, type="pay"):
+    class Odd(Command, queue=receiver.queue, type="pay"):
         amount: str
 
-    async with road.app as app:
+    async with receiver.app as app:
         await app.publish(Odd(amount="secret"))
-        dead = await take_one(app.url or "", f"{road.queue}.dead")
+        dead = await take_one(app.url or "", f"{receiver.queue}.dead")
     assert dead.headers["warren-dead-reason"] == "undecodable"
     assert b"secret" not in dead.body
     assert "secret" not in str(dead.headers)
 
 
-async def test_who_has_no_private_key_only_checks(new_app: NewApp, name: str) -> None:
+async def test_an_app_without_a_private_key_verifies_signatures_and_sends_unsigned_messages(
+    new_app: NewApp, name: str
+) -> None:
     checking = Signing.ed25519(PUBLIC)
-    road = Road(new_app, name, checking)
-    async with road.app as app:
-        await road.arrive(await road.sent_by(public()))
-        await eventually(lambda: road.taken == [100], "a signature that others made is checked")
-        await app.publish(road.pay(amount=1))
-        assert "the message is not signed" in await road.rejected()
+    receiver = ProtectedApp(new_app, name, checking)
+    async with receiver.app as app:
+        await receiver.deliver(await receiver.captured_from(ed25519_signing()))
+        await eventually(lambda: receiver.handled == [100], "the signature of another App is verified")
+        await app.publish(receiver.pay(amount=1))
+        assert "the message is not signed" in await receiver.rejection_reason()
 
 
-def test_wrong_keys_are_said_at_once_and_never_shown() -> None:
+def test_invalid_keys_raise_config_errors_that_do_not_show_them() -> None:
     with pytest.raises(ConfigError, match="has 5 bytes"):
         Encryption({"k1": b"short"}, current="k1")
     with pytest.raises(ConfigError, match="no key 'k2'; known are: k1"):
@@ -261,6 +277,6 @@ def test_wrong_keys_are_said_at_once_and_never_shown() -> None:
         Signing.ed25519(PUBLIC, private=b"abc", current="k1")
     with pytest.raises(ConfigError, match="does not belong to the public key"):
         Signing.ed25519(PUBLIC, private=OTHER, current="k1")
-    for protection in (encryption(), shared(), public()):
+    for protection in (encryption(), hmac_signing(), ed25519_signing()):
         assert "k1" in repr(protection)
         assert repr(KEY) not in repr(protection) + repr(vars(protection))

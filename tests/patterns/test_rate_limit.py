@@ -37,7 +37,7 @@ NONE = timedelta(0)
     count=st.integers(1, 5),
     burst=st.integers(1, 5),
 )
-def test_no_second_sees_more_than_its_rate_and_the_burst(gaps: list[int], count: int, burst: int) -> None:
+def test_no_second_has_more_starts_than_rate_and_burst(gaps: list[int], count: int, burst: int) -> None:
     rate = Rate(count, SECOND, burst)
     now = full = 1
     begun: list[int] = []
@@ -84,54 +84,54 @@ async def test_redis_limits_all_processes_together(redis_url: str, name: str) ->
         assert [round(wait / HOUR, 1) for wait in ahead] == [1.0, 2.0]
 
 
-class Clinic:
-    """A queue whose handler keeps to a rate, and when it began."""
+class LimitedQueue:
+    """App with a rate-limited queue, which records the start times of its handler, and a queue without a limit."""
 
     def __init__(self, app: App, name: str, limiter: RateLimiter, **settings: Any) -> None:
-        class Treat(Command, queue=f"{name}.patients", type="treat"):
-            patient: str
+        class LimitedCommand(Command, queue=f"{name}.limited", type="limited"):
+            key: str
 
-        class Greet(Command, queue=f"{name}.visitors", type="greet"):
-            visitor: str
+        class UnlimitedCommand(Command, queue=f"{name}.unlimited", type="unlimited"):
+            key: str
 
-        self.treat, self.greet = Treat, Greet
+        self.limited_command, self.unlimited_command = LimitedCommand, UnlimitedCommand
         self.app = app
-        self.limit = RateLimit(limiter, queues=[f"{name}.patients"], **settings)
+        self.limit = RateLimit(limiter, queues=[f"{name}.limited"], **settings)
         app.include(self.limit)
-        self.treated: list[float] = []
-        self.greeted = 0
+        self.started: list[float] = []
+        self.unlimited_handled = 0
 
-        @app.handle(Treat)
-        async def treat(patient: Treat) -> None:
-            self.treated.append(app.clock.now())
+        @app.handle(LimitedCommand)
+        async def handle_limited(command: LimitedCommand) -> None:
+            self.started.append(app.clock.now())
 
-        @app.handle(Greet)
-        async def greet(visitor: Greet) -> None:
-            self.greeted += 1
+        @app.handle(UnlimitedCommand)
+        async def handle_unlimited(command: UnlimitedCommand) -> None:
+            self.unlimited_handled += 1
 
 
-async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> None:
-    clinic = Clinic(
-        App(), "clinic", LocalRateLimiter(1, per=timedelta(seconds=10)), wait=timedelta(seconds=15)
+async def test_a_rate_limited_queue_delays_messages_and_loses_none(warren: Warren) -> None:
+    limited = LimitedQueue(
+        App(), "limited", LocalRateLimiter(1, per=timedelta(seconds=10)), wait=timedelta(seconds=15)
     )
-    async with warren.running(clinic.app) as story:
-        began = story.now.timestamp()
+    async with warren.running(limited.app) as harness:
+        began = harness.now.timestamp()
         for number in range(5):
-            await story.publish(clinic.treat(patient=f"{number}"))
-            await story.publish(clinic.greet(visitor=f"{number}"))
-        assert (len(clinic.treated), clinic.greeted) == (1, 5)
-        await story.advance(seconds=100)
-        times = [round(at - began) for at in clinic.treated]
+            await harness.publish(limited.limited_command(key=f"{number}"))
+            await harness.publish(limited.unlimited_command(key=f"{number}"))
+        assert (len(limited.started), limited.unlimited_handled) == (1, 5)
+        await harness.advance(seconds=100)
+        times = [round(at - began) for at in limited.started]
         assert len(times) == 5
         assert all(later - earlier >= 10 for earlier, later in pairwise(times))
-        assert clinic.limit.statistics.delayed > 0
-        assert story.dead_letters == []
+        assert limited.limit.statistics.delayed > 0
+        assert harness.dead_letters == []
 
 
 async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_url: str) -> None:
     store = RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE)
     limiter = RedisRateLimiter(store, "tenants", 1, per=HOUR)
-    clinic = Clinic(
+    limited = LimitedQueue(
         new_app(),
         name,
         limiter,
@@ -139,15 +139,15 @@ async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_
         wait=NONE,
         again_after=HOUR,
     )
-    async with clinic.app as app:
+    async with limited.app as app:
         for tenant in ("blue", "blue", "red", "red", "green"):
-            await app.publish(clinic.treat(patient="x"), headers={"tenant": tenant})
+            await app.publish(limited.limited_command(key="x"), headers={"tenant": tenant})
         await eventually(
-            lambda: (clinic.limit.statistics.delayed, len(clinic.treated)) == (2, 3), "three are treated"
+            lambda: (limited.limit.statistics.delayed, len(limited.started)) == (2, 3), "three are started"
         )
 
 
-async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) -> None:
+async def test_a_handler_may_acquire_a_token_itself(new_app: NewApp, name: str) -> None:
     class Ask(Command, queue=f"{name}.asks"):
         pass
 
@@ -176,7 +176,7 @@ async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) 
         await limiter.acquire(within=NONE)
 
 
-async def test_wrong_use_is_said_in_one_line(redis_url: str) -> None:
+async def test_invalid_arguments_raise_errors(redis_url: str) -> None:
     with pytest.raises(ConfigError, match="counts must be at least 1"):
         LocalRateLimiter(0, per=SECOND)
     with pytest.raises(ConfigError, match="counts must be at least 1"):

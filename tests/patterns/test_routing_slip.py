@@ -11,7 +11,9 @@ from warren.patterns import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter
 
 
-async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: str) -> None:
+async def test_all_steps_are_handled_and_the_end_message_has_their_results(
+    new_app: NewApp, name: str
+) -> None:
     booking = TripBooking(new_app(), name)
     async with booking.app:
         slip = await booking.start()
@@ -22,7 +24,7 @@ async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: st
 
 
 @pytest.mark.parametrize("how", ["refused", "broken"])
-async def test_when_a_step_fails_those_before_are_undone_in_reverse(
+async def test_a_failed_step_compensates_the_earlier_ones_in_reverse_order(
     new_app: NewApp, name: str, how: str
 ) -> None:
     booking = TripBooking(new_app(), name)
@@ -43,7 +45,7 @@ async def test_when_a_step_fails_those_before_are_undone_in_reverse(
     assert booking.slips.statistics.compensated == 2
 
 
-async def test_a_step_that_is_dead_lettered_is_one_that_failed(new_app: NewApp, name: str) -> None:
+async def test_a_dead_lettered_step_counts_as_failed(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
 
     async def no_car(what: str) -> None:
@@ -61,7 +63,7 @@ async def test_a_step_that_is_dead_lettered_is_one_that_failed(new_app: NewApp, 
     ]
 
 
-async def test_a_result_that_cannot_be_kept_undoes_what_was_done(new_app: NewApp, name: str) -> None:
+async def test_a_step_whose_result_cannot_be_encoded_fails(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
     booking.room = "the blue one"  # type: ignore[assignment]
     async with booking.app:
@@ -72,7 +74,7 @@ async def test_a_result_that_cannot_be_kept_undoes_what_was_done(new_app: NewApp
     assert booking.actions == ["flight", "hotel", "no flight to Rome, seat Rome-12A is free"]
 
 
-async def test_a_slip_that_has_grown_too_large_goes_back(new_app: NewApp, name: str) -> None:
+async def test_a_slip_that_grows_too_large_is_compensated(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
     booking.seat = "x" * 70_000
     async with booking.app:
@@ -83,7 +85,7 @@ async def test_a_slip_that_has_grown_too_large_goes_back(new_app: NewApp, name: 
     assert booking.actions == ["flight", f"no flight to Rome, seat Rome-{booking.seat} is free"]
 
 
-async def test_the_first_step_that_fails_undoes_nothing(new_app: NewApp, name: str) -> None:
+async def test_a_failed_first_step_compensates_nothing(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
     booking.refused = {"flight"}
     async with booking.app:
@@ -92,9 +94,11 @@ async def test_the_first_step_that_fails_undoes_nothing(new_app: NewApp, name: s
     assert (booking.actions, end.failed) == ([], "flight")
 
 
-async def test_steps_are_taken_in_processes_that_know_only_them(new_app: NewApp, name: str) -> None:
+async def test_steps_are_handled_in_the_processes_that_have_their_functions(
+    new_app: NewApp, name: str
+) -> None:
     booking = TripBooking(new_app(), name)
-    # What has no function here is taken elsewhere.
+    # Steps without a function in this process are handled elsewhere.
     starter = RoutingSlips(steps=[booking.flight, booking.hotel, booking.car], ends=[booking.ended])
     app = new_app()
     app.include(starter)
@@ -104,7 +108,7 @@ async def test_steps_are_taken_in_processes_that_know_only_them(new_app: NewApp,
     assert (booking.actions, end.slip) == (["car", "flight"], "s1")
 
 
-async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: str) -> None:
+async def test_a_message_without_a_routing_slip_is_dead_lettered(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
     async with booking.app as app:
         await app.publish(booking.flight(to="Rome"))
@@ -116,24 +120,24 @@ async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: 
     assert booking.actions == []
 
 
-async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None:
-    class Lost(Command, queue=f"{name}.lost"):
+async def test_invalid_arguments_raise_config_errors(new_app: NewApp, name: str) -> None:
+    class UnlistedStep(Command, queue=f"{name}.lost"):
         pass
 
-    class LostEnd(RoutingSlipEnded, queue=f"{name}.lost.end"):
+    class UnlistedEnd(RoutingSlipEnded, queue=f"{name}.lost.end"):
         pass
 
     booking = TripBooking(new_app(), name)
-    with pytest.raises(ConfigError, match="Lost is not named in steps"):
-        await booking.slips.start([Lost()], end=booking.ended)
+    with pytest.raises(ConfigError, match="UnlistedStep is not named in steps"):
+        await booking.slips.start([UnlistedStep()], end=booking.ended)
     with pytest.raises(ConfigError, match="needs a step, and its end"):
         await booking.slips.start([], end=booking.ended)
-    with pytest.raises(ConfigError, match="its end LostEnd named"):
-        await booking.slips.start([booking.car()], end=LostEnd)
+    with pytest.raises(ConfigError, match="its end UnlistedEnd named"):
+        await booking.slips.start([booking.car()], end=UnlistedEnd)
     with pytest.raises(ConfigError, match="Flight is not named in"):
         booking.slips.step(booking.flight)
     with pytest.raises(ConfigError, match="same type on the wire"):
-        RoutingSlips(steps=[Lost, Lost], ends=[])
+        RoutingSlips(steps=[UnlistedStep, UnlistedStep], ends=[])
     async with booking.app:
         with pytest.raises(ConfigError, match="keep steps and results small"):
             await booking.slips.start(

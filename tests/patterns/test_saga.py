@@ -34,7 +34,7 @@ def shop(new_app: NewApp, store: Store, name: str, **settings: object) -> Checko
     return checkout
 
 
-async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
+async def test_a_saga_completes_and_its_history_lists_the_transitions(
     new_app: NewApp, store: Store, name: str
 ) -> None:
     checkout = shop(new_app, store, name)
@@ -53,7 +53,7 @@ async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
     assert checkout.saga.statistics.started == checkout.saga.statistics.completed == 1
 
 
-async def test_steps_are_undone_in_reverse_each_after_the_one_before(
+async def test_steps_are_compensated_in_reverse_order_each_after_the_previous_one(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     checkout = shop(new_app, one_store, name)
@@ -73,7 +73,7 @@ async def test_steps_are_undone_in_reverse_each_after_the_one_before(
     assert checkout.saga.statistics.compensated == 1
 
 
-async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
+async def test_a_timeout_compensates_the_saga_and_also_a_step_that_is_late(
     warren: Warren, tmp_path: Path
 ) -> None:
     checkout = Checkout(
@@ -96,7 +96,7 @@ async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
         assert checkout.saga.statistics.stale == 1
 
 
-async def test_a_message_that_comes_twice_is_taken_once(
+async def test_a_duplicate_message_causes_one_transition(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     checkout = shop(new_app, one_store, name)
@@ -109,7 +109,7 @@ async def test_a_message_that_comes_twice_is_taken_once(
         assert (await checkout.wait_for_state("42", CheckoutState.PAYING)).as_json()["data"]["notes"] == 1
 
 
-async def test_a_message_that_comes_too_early_waits_for_its_turn(
+async def test_a_message_that_arrives_too_early_is_delayed_until_its_state(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     checkout = shop(new_app, one_store, name)
@@ -121,7 +121,7 @@ async def test_a_message_that_comes_too_early_waits_for_its_turn(
         await checkout.wait_for_state("42", COMPLETED)
 
 
-async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_reason(
+async def test_a_message_without_a_transition_is_dead_lettered_with_the_reason(
     new_app: NewApp, amqp_url: str, one_store: ListingStore, name: str
 ) -> None:
     checkout = shop(new_app, one_store, name, early_attempts=1)
@@ -142,7 +142,7 @@ async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_rea
 async def test_a_crash_after_a_change_of_the_store_loses_no_message(
     new_app: NewApp, store: ListingStore, name: str, lost: int
 ) -> None:
-    """The store has made the change and its answer never arrives, as after a crash: what is owed is published."""
+    """The store has made the change and its answer never arrives, as after a crash. The pending messages are published."""
     flaky = FlakyStore(store)
     flaky.lose_answer_of = {lost}
     checkout = shop(new_app, flaky, name, patience=timedelta(0))
@@ -154,7 +154,7 @@ async def test_a_crash_after_a_change_of_the_store_loses_no_message(
     assert len(checkout.ids["charge"]) == 1
 
 
-async def test_a_store_that_is_down_costs_no_message(
+async def test_no_message_is_lost_while_the_store_is_unavailable(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     flaky = FlakyStore(one_store)
@@ -167,18 +167,18 @@ async def test_a_store_that_is_down_costs_no_message(
         await checkout.wait_for_commands("charge")
 
 
-async def fill(checkout: Checkout) -> None:
+async def fill_charge_queue(checkout: Checkout) -> None:
     for _ in range(10):
         await checkout.app.publish(checkout.charge(order_id="of somebody else"))
 
 
-async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_saga_for_good(
+async def test_a_full_queue_blocks_neither_the_timeout_nor_the_saga(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     checkout = Checkout(new_app(), one_store, name, pay_within=timedelta(milliseconds=300), room=1)
     async with checkout.app as app:
         with pytest.raises(Nacked):
-            await fill(checkout)
+            await fill_charge_queue(checkout)
         await app.publish(checkout.placed(order_id="42"))
 
         async def undone() -> bool:
@@ -186,7 +186,7 @@ async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_s
             return history is not None and history.state == COMPENSATED
 
         await eventually(undone, "the timeout has come, though the charge is still refused")
-        # The timeout may come while the answer to the charge is still on its way.
+        # The timeout may come while the broker has not answered to the charge yet.
         await eventually(lambda: checkout.saga.statistics.postponed >= 1, "the charge is put off")
         services = Checkout(new_app(), one_store, name, room=1)
         services.handle_commands()
@@ -196,7 +196,7 @@ async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_s
     assert checkout.saga.statistics.passed + services.saga.statistics.passed == 2
 
 
-async def test_many_messages_for_one_saga_over_two_processes(
+async def test_two_processes_handle_concurrent_messages_of_one_saga(
     new_app: NewApp, open_store: OpenStore, name: str
 ) -> None:
     shops = [shop(new_app, open_store(), name) for _ in range(2)]
@@ -212,17 +212,19 @@ async def test_many_messages_for_one_saga_over_two_processes(
     assert len(history.entries) == 31
 
 
-async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: ListingStore, name: str) -> None:
+async def test_invalid_arguments_raise_config_errors(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
     class Data(BaseModel):
         pass
 
-    class Begun(Event, exchange=f"{name}.e", key="begun", audience=[f"{name}.saga"]):
+    class Started(Event, exchange=f"{name}.e", key="begun", audience=[f"{name}.saga"]):
         key: str
 
-    class Told(Command, queue=f"{name}.told"):
+    class Unlisted(Command, queue=f"{name}.told"):
         pass
 
-    class Asked(Request[int], queue=f"{name}.asked"):
+    class UnlistedRequest(Request[int], queue=f"{name}.asked"):
         key: str
 
     with pytest.raises(ConfigError, match="needs a name"):
@@ -234,23 +236,23 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: Listing
     with pytest.raises(ConfigError, match="has no start"):
         app.include(saga)
 
-    @saga.starts(Begun)
-    def begun(event: Begun) -> TransitionTo[Data]:
-        return TransitionTo("waiting", Data(), send=[Told()])
+    @saga.starts(Started)
+    def begun(event: Started) -> TransitionTo[Data]:
+        return TransitionTo("waiting", Data(), send=[Unlisted()])
 
-    with pytest.raises(ConfigError, match="has a start by Begun already"):
-        saga.starts(Begun)(begun)
+    with pytest.raises(ConfigError, match="has a start by Started already"):
+        saga.starts(Started)(begun)
     with pytest.raises(ConfigError, match="shorter than a millisecond"):
         saga.timeout("waiting", after=timedelta(0))(lambda data: TransitionTo("waiting"))
-    saga.on("waiting", Begun)(lambda data, event: TransitionTo("waiting"))
-    with pytest.raises(ConfigError, match="transition for Begun in waiting already"):
-        saga.on("waiting", Begun)(lambda data, event: TransitionTo("waiting"))
+    saga.on("waiting", Started)(lambda data, event: TransitionTo("waiting"))
+    with pytest.raises(ConfigError, match="transition for Started in waiting already"):
+        saga.on("waiting", Started)(lambda data, event: TransitionTo("waiting"))
     app.include(saga)
     async with app:
-        await app.publish(Begun(key="42"))
+        await app.publish(Started(key="42"))
         dead = await take_one(app.url or "", f"{name}.saga.dead")
-    assert "sends a Told, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
+    assert "sends a Unlisted, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
     other = Saga(f"{name}.other", Data, store=one_store, key="key")
-    other.starts(Asked)(lambda message: TransitionTo("waiting", Data()))
+    other.starts(UnlistedRequest)(lambda message: TransitionTo("waiting", Data()))
     with pytest.raises(ConfigError, match="only Events and Commands"):
         new_app().include(other)

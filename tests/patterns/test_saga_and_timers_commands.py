@@ -71,14 +71,14 @@ async def test_timers_are_listed_and_cancelled(tmp_path: Path, capsys: Capture) 
 
 
 @pytest.mark.parametrize("address", ["missing.sqlite", "mysql://somewhere/there"])
-def test_a_store_that_is_not_there_is_said(address: str) -> None:
+def test_a_missing_store_raises_a_usage_error(address: str) -> None:
     with pytest.raises(UsageError, match="SQLite file"):
         saga(["ls", "checkout", "--store", address])
     with pytest.raises(UsageError, match="Missing option '--store'"):
         timers(["ls", "house"])
 
 
-def test_a_store_that_does_not_answer_is_status_74(capsys: Capture) -> None:
+def test_an_unavailable_store_exits_with_status_74(capsys: Capture) -> None:
     assert saga(["ls", "checkout", "--store", "redis://127.0.0.1:9/0"]) == 74
     assert "did not answer" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from warren.patterns.stores import RuleResult, SwapResult, apply_rule, postgres_
 DAY_MS = 86_400_000
 
 
-async def test_a_record_is_made_changed_read_and_deleted(store: Store) -> None:
+async def test_a_record_is_created_changed_read_and_deleted(store: Store) -> None:
     assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == SwapResult(True, b"one")
     assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == SwapResult(True, b"two")
     assert await store.compare_and_set("k", b"two", b"two", keep_ms=0) == SwapResult(True, b"two")
@@ -33,7 +33,7 @@ async def test_a_record_is_made_changed_read_and_deleted(store: Store) -> None:
     assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(True, None)
 
 
-async def test_another_record_than_expected_is_left_alone_and_shown(store: Store) -> None:
+async def test_a_record_that_differs_from_the_expected_one_is_unchanged_and_returned(store: Store) -> None:
     await store.compare_and_set("k", None, b"theirs", keep_ms=DAY_MS)
     for expected in (None, b"mine", b"their"):
         for record in (None, b"mine"):
@@ -42,7 +42,7 @@ async def test_another_record_than_expected_is_left_alone_and_shown(store: Store
             )
 
 
-async def test_records_are_bytes_whatever_they_hold(store: Store) -> None:
+async def test_records_hold_any_bytes(store: Store) -> None:
     record = bytes(range(256)) * 300
     await store.compare_and_set("schlüssel:\n\x00", None, record, keep_ms=DAY_MS)
     assert await store.compare_and_set("schlüssel:\n\x00", record, record, keep_ms=0) == SwapResult(
@@ -50,7 +50,7 @@ async def test_records_are_bytes_whatever_they_hold(store: Store) -> None:
     )
 
 
-async def test_records_are_listed_by_what_their_keys_begin_with(store: ListingStore) -> None:
+async def test_records_are_listed_by_the_prefix_of_their_keys(store: ListingStore) -> None:
     mine = {f"a*[b]:{n}": str(n).encode() for n in range(2500)}
     await asyncio.gather(*(store.compare_and_set(k, None, v, keep_ms=DAY_MS) for k, v in mine.items()))
     for other in ("a", "axbx:1", "b", "A*[b]:1"):
@@ -79,7 +79,7 @@ async def test_concurrent_rules_lose_no_step(open_store: OpenStore) -> None:
     assert sorted(answers) == list(range(1, 41))
 
 
-async def test_a_store_opened_again_knows_what_was_decided(open_store: OpenStore) -> None:
+async def test_records_survive_closing_and_opening_a_store(open_store: OpenStore) -> None:
     first = open_store()
     await first.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
     await first.close()
@@ -88,7 +88,7 @@ async def test_a_store_opened_again_knows_what_was_decided(open_store: OpenStore
     assert await first.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
 
 
-async def test_a_caller_that_is_cancelled_disturbs_nobody(store: Store) -> None:
+async def test_a_cancelled_caller_does_not_affect_concurrent_ones(store: Store) -> None:
     await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
     callers = [asyncio.ensure_future(store.compare_and_set("k", None, None, keep_ms=0)) for _ in range(20)]
     await asyncio.sleep(0)
@@ -99,8 +99,8 @@ async def test_a_caller_that_is_cancelled_disturbs_nobody(store: Store) -> None:
     assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == SwapResult(True, b"two")
 
 
-async def test_many_decisions_are_quick(store: Store) -> None:
-    """The order of magnitude that a busy service needs: thousands, where a sync of the disk may take two seconds."""
+async def test_thousands_of_changes_take_seconds(store: Store) -> None:
+    """Make the thousands of changes that a busy service needs, on disks whose sync may take two seconds."""
     async with asyncio.timeout(100):
         for start in range(0, 4000, 500):
             await asyncio.gather(
@@ -111,20 +111,20 @@ async def test_many_decisions_are_quick(store: Store) -> None:
             )
 
 
-async def test_redis_forgets_a_record_that_was_kept_long_enough(redis_url: str) -> None:
+async def test_redis_deletes_expired_records(redis_url: str) -> None:
     store = RedisStore(redis_url, prefix="forgets:", timeout=PATIENCE)
     try:
         await store.compare_and_set("k", None, b"one", keep_ms=30)
 
-        async def forgotten() -> bool:
+        async def is_deleted() -> bool:
             return (await store.compare_and_set("k", None, None, keep_ms=0)).swapped
 
-        await eventually(forgotten, "the record is forgotten")
+        await eventually(is_deleted, "the record is deleted")
     finally:
         await store.close()
 
 
-async def test_a_key_that_is_something_else_in_redis_harms_no_other(redis_url: str) -> None:
+async def test_a_redis_key_of_another_type_fails_only_its_own_change(redis_url: str) -> None:
     from redis.asyncio import Redis
 
     async with RedisStore(redis_url, prefix="other:", timeout=PATIENCE) as store:
@@ -140,7 +140,7 @@ async def test_a_key_that_is_something_else_in_redis_harms_no_other(redis_url: s
 
 
 @pytest.mark.processes
-async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
+async def test_a_redis_outage_raises_store_unavailable_and_loses_no_record(tmp_path: Path) -> None:
     """With an append-only file synced at every write, Redis stopped and started again knows what it
     answered."""
     port = free_port()
@@ -158,7 +158,9 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: PostgreSQL) -> None:
+async def test_a_postgres_crash_raises_store_unavailable_and_loses_no_record(
+    mortal_postgres: PostgreSQL,
+) -> None:
     async with PostgresStore(mortal_postgres.url, table="crashed", timeout=PATIENCE) as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
         mortal_postgres.crash()
@@ -169,7 +171,7 @@ async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: Postg
         assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
 
 
-async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
+async def test_postgres_deletes_expired_records_and_lists_the_others(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "SWEEP_SECONDS", 0.0)
@@ -178,21 +180,21 @@ async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
         for key in ("a:1", "a:2", "b:1"):
             await store.compare_and_set(key, None, b"one", keep_ms=DAY_MS)
 
-        async def forgotten() -> bool:
+        async def is_deleted() -> bool:
             return (await store.compare_and_set("a:old", None, None, keep_ms=0)).swapped
 
-        await eventually(forgotten, "the record is forgotten")
+        await eventually(is_deleted, "the record is deleted")
         assert [item async for item in store.records("a:")] == [("a:1", b"one"), ("a:2", b"one")]
 
 
-async def test_sqlite_sweeps_on_while_there_is_more_to_forget(
+async def test_sqlite_deletes_expired_records_in_several_sweeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "SWEEP_ROWS", 2)
     path = tmp_path / "decisions.sqlite"
     async with SqliteStore(path) as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
-        outdate(path, 5)
+        store_expired_records(path, 5)
         for _ in range(4):
             await store.compare_and_set("k", None, None, keep_ms=0)
         assert [key async for key, _ in store.records("")] == ["k", *(f"old{n}" for n in range(5))]
@@ -202,14 +204,14 @@ async def test_sqlite_sweeps_on_while_there_is_more_to_forget(
         assert [key async for key, _ in store.records("")] == ["k"]
 
 
-def outdate(path: Path, count: int) -> None:
-    """Store so many expired records."""
+def store_expired_records(path: Path, count: int) -> None:
+    """Store `count` expired records."""
     with closing(sqlite3.connect(path)) as database, database:
         for n in range(count):
             database.execute("INSERT INTO records VALUES (?, ?, 0)", (f"old{n}", b"one"))
 
 
-async def test_postgres_sweeps_on_while_there_is_more_to_forget(
+async def test_postgres_deletes_expired_records_in_several_sweeps(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = "swept_on"
@@ -227,7 +229,7 @@ async def test_postgres_sweeps_on_while_there_is_more_to_forget(
         assert [key async for key, _ in store.records("")] == ["k"]
 
 
-async def test_processes_that_want_the_same_keys_in_other_orders_never_block_each_other(
+async def test_processes_that_change_the_same_keys_in_different_orders_do_not_deadlock(
     open_store: OpenStore,
 ) -> None:
     """Change keys in opposite orders, which deadlocks where transactions lock rows as they come."""
@@ -269,27 +271,29 @@ def test_a_password_is_not_shown() -> None:
         "",
     ],
 )
-def test_a_wrong_redis_url_is_said_at_once_without_its_password(url: str) -> None:
+def test_an_invalid_redis_url_raises_an_error_without_its_password(url: str) -> None:
     with pytest.raises(UsageError, match="write redis://HOST:PORT/DATABASE") as caught:
         RedisStore(url)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_wrong_postgres_url_is_said_at_once_without_its_password() -> None:
+def test_an_invalid_postgres_url_raises_an_error_without_its_password() -> None:
     for url in ("mysql://u:hunter2@h/d", "postgresql//u:hunter2@h", "postgresql://u:hunter2@h:port/d", ""):
         with pytest.raises(UsageError, match="postgresql://USER") as caught:
             PostgresStore(url)
         assert "hunter2" not in str(caught.value)
 
 
-async def test_a_key_that_the_store_cannot_write_harms_no_other(store: Store) -> None:
+async def test_a_key_that_cannot_be_encoded_fails_only_its_own_change(store: Store) -> None:
     async with asyncio.timeout(100):
         with pytest.raises(StoreUnavailable, match="surrogates not allowed"):
             await store.compare_and_set("\ud800", None, b"one", keep_ms=DAY_MS)
         assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == SwapResult(True, b"one")
 
 
-def test_without_its_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_raises_an_error_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
@@ -301,7 +305,7 @@ def test_without_its_driver_one_line_says_what_to_install(monkeypatch: pytest.Mo
 
 
 @pytest.mark.processes
-async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path) -> None:
+async def test_sqlite_records_survive_a_kill_of_the_process(tmp_path: Path) -> None:
     path = tmp_path / "decisions.sqlite"
     script = (
         "import asyncio, os, sys\n"
@@ -323,7 +327,7 @@ async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path)
         await store.close()
 
 
-async def test_sqlite_says_when_its_disk_fails_and_works_again_afterwards(tmp_path: Path) -> None:
+async def test_a_locked_sqlite_file_raises_store_unavailable_until_it_is_unlocked(tmp_path: Path) -> None:
     path = tmp_path / "decisions.sqlite"
     store = SqliteStore(path, timeout=0.2)
     await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
@@ -339,7 +343,7 @@ async def test_sqlite_says_when_its_disk_fails_and_works_again_afterwards(tmp_pa
         await store.close()
 
 
-def test_sqlite_refuses_what_is_not_its_own(tmp_path: Path) -> None:
+def test_sqlite_store_rejects_files_that_are_not_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="check that its folder exists"):
         SqliteStore(tmp_path / "missing" / "decisions.sqlite")
     (tmp_path / "text").write_text(

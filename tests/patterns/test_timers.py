@@ -1,4 +1,4 @@
-"""Timers on virtual time: when they fire, what is missed, who leads, and cron expressions around a change of the clocks."""
+"""Timers on a virtual clock: firing, missed times, leadership, and cron expressions around daylight saving changes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> ListingStore:
     return SqliteStore(tmp_path / "timers.sqlite")
 
 
-class House:
-    """An App with timers and a bell, and what rang when."""
+class RingingApp:
+    """App with timers that records which bell was rung at which time."""
 
     def __init__(self, store: ListingStore, *schedules: Schedule, app: App | None = None) -> None:
         self.app = app or App()
@@ -55,65 +55,65 @@ class House:
             self.ids.append(delivery.message_id)
 
 
-async def test_at_and_every_ring_at_their_times(warren: Warren, store: ListingStore) -> None:
-    house = House(store)
-    async with warren.running(house.app):
+async def test_date_and_interval_schedules_fire_at_their_times(warren: Warren, store: ListingStore) -> None:
+    ringing = RingingApp(store)
+    async with warren.running(ringing.app):
         began = warren.now
-        await house.timers.put(DateSchedule("tea", began + 5 * HOUR, Ring(bell="tea")))
-        await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="watch")))
-        await house.timers.put(DateSchedule("past", began - HOUR, Ring(bell="past")))
+        await ringing.timers.put(DateSchedule("tea", began + 5 * HOUR, Ring(bell="tea")))
+        await ringing.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="watch")))
+        await ringing.timers.put(DateSchedule("past", began - HOUR, Ring(bell="past")))
         await warren.advance(hours=6, minutes=1)
-        assert [timer.name for timer in await house.timers.scheduled()] == ["watch"]
-        assert (await house.timers.scheduled())[0].fired == 3
-    times = [(bell, round((at - began) / HOUR, 2)) for bell, at in house.rang]
+        assert [timer.name for timer in await ringing.timers.scheduled()] == ["watch"]
+        assert (await ringing.timers.scheduled())[0].fired == 3
+    times = [(bell, round((at - began) / HOUR, 2)) for bell, at in ringing.rang]
     assert times == [("past", 0.0), ("watch", 2.0), ("watch", 4.0), ("tea", 5.0), ("watch", 6.0)]
-    assert len(set(house.ids)) == 5
+    assert len(set(ringing.ids)) == 5
 
 
-async def test_what_is_cancelled_rings_no_more(warren: Warren, store: ListingStore) -> None:
-    house = House(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
-    async with warren.running(house.app):
+async def test_a_cancelled_timer_does_not_fire(warren: Warren, store: ListingStore) -> None:
+    ringing = RingingApp(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
+    async with warren.running(ringing.app):
         await warren.advance(hours=2, minutes=1)
-        assert await house.timers.cancel("watch")
-        assert not await house.timers.cancel("watch")
+        assert await ringing.timers.cancel("watch")
+        assert not await ringing.timers.cancel("watch")
         await warren.advance(hours=5)
-        assert await house.timers.scheduled() == []
-    assert len(house.rang) == 2
+        assert await ringing.timers.scheduled() == []
+    assert len(ringing.rang) == 2
 
 
-async def test_a_timer_that_is_put_again_goes_on_and_a_changed_one_takes_its_place(
+async def test_putting_an_equal_timer_changes_nothing_and_a_different_one_replaces_it(
     warren: Warren, store: ListingStore
 ) -> None:
-    house = House(store)
-    async with warren.running(house.app):
-        assert await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
+    ringing = RingingApp(store)
+    async with warren.running(ringing.app):
+        assert await ringing.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
         await warren.advance(hours=1)
-        assert not await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
+        assert not await ringing.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
         await warren.advance(hours=1, minutes=1)
-        assert [bell for bell, _ in house.rang] == ["old"]
-        assert await house.timers.put(IntervalSchedule("watch", 3 * HOUR, Ring(bell="new")))
+        assert [bell for bell, _ in ringing.rang] == ["old"]
+        assert await ringing.timers.put(IntervalSchedule("watch", 3 * HOUR, Ring(bell="new")))
         await warren.advance(hours=3, minutes=1)
-    assert [bell for bell, _ in house.rang] == ["old", "new"]
+    assert [bell for bell, _ in ringing.rang] == ["old", "new"]
 
 
-async def test_a_time_of_the_schedules_that_has_rung_does_not_ring_at_the_next_start(
+async def test_a_date_of_the_schedules_fires_once_over_several_starts(
     warren: Warren, store: ListingStore
 ) -> None:
-    house = House(store, DateSchedule("tea", datetime.now(UTC) - HOUR, Ring(bell="tea")))
-    async with warren.running(house.app):
+    ringing = RingingApp(store, DateSchedule("tea", datetime.now(UTC) - HOUR, Ring(bell="tea")))
+    async with warren.running(ringing.app):
         for _ in range(3):
             await warren.advance(hours=3)
-            assert await house.timers.scheduled() == []
-            await house.app.stop()
-            await house.app.start()
-        assert [bell for bell, _ in house.rang] == ["tea"]
-        assert not await house.timers.cancel("tea")
-        assert await house.timers.put(DateSchedule("tea", warren.now, Ring(bell="another")))
+            assert await ringing.timers.scheduled() == []
+            await ringing.app.stop()
+            await ringing.app.start()
+        assert [bell for bell, _ in ringing.rang] == ["tea"]
+        assert not await ringing.timers.cancel("tea")
+        assert await ringing.timers.put(DateSchedule("tea", warren.now, Ring(bell="another")))
         await warren.advance(minutes=1)
-    assert [bell for bell, _ in house.rang] == ["tea", "another"]
+    assert [bell for bell, _ in ringing.rang] == ["tea", "another"]
 
 
-async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_did(
+async def test_put_and_cancel_return_the_right_result_after_a_lost_answer_of_the_store(
     store: ListingStore,
 ) -> None:
     flaky = FlakyStore(store, only="timer:")
@@ -130,76 +130,80 @@ async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_di
 
 
 @pytest.mark.parametrize("missed", ["catch_up", "skip"])
-async def test_what_was_missed_rings_once_or_not_at_all(
+async def test_missed_times_fire_once_or_are_skipped(
     warren: Warren, store: ListingStore, missed: str
 ) -> None:
     schedule = IntervalSchedule(
         "watch", HOUR, Ring(bell="watch"), missed="skip" if missed == "skip" else "catch_up"
     )
     once = DateSchedule("tea", datetime.now(UTC) + 2 * HOUR, Ring(bell="tea"), missed=schedule.missed)
-    house = House(store, schedule, once)
-    async with warren.running(house.app):
+    ringing = RingingApp(store, schedule, once)
+    async with warren.running(ringing.app):
         await warren.settle()
-        await house.app.stop()
+        await ringing.app.stop()
         await warren.advance(hours=5, minutes=30)
-        await house.app.start()
+        await ringing.app.start()
         await warren.settle()
-        late = sorted(bell for bell, _ in house.rang)
+        late = sorted(bell for bell, _ in ringing.rang)
         assert late == ([] if missed == "skip" else ["tea", "watch"])
         await warren.advance(minutes=31)
-    assert [bell for bell, _ in house.rang][len(late) :] == ["watch"]
+    assert [bell for bell, _ in ringing.rang][len(late) :] == ["watch"]
 
 
-async def test_one_of_two_leads_and_the_other_takes_over(
+async def test_one_process_is_the_leader_and_the_other_takes_over(
     warren: Warren, store: ListingStore, tmp_path: Path
 ) -> None:
-    first = House(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
-    second = House(SqliteStore(tmp_path / "timers.sqlite"))
+    first = RingingApp(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
+    second = RingingApp(SqliteStore(tmp_path / "timers.sqlite"))
     async with warren.running(first.app, second.app):
         await warren.advance(hours=2, minutes=1)
-        leads, follows = (first, second) if first.timers.is_leader else (second, first)
-        assert (leads.timers.is_leader, follows.timers.is_leader) == (True, False)
-        # What the one that follows puts is noticed by the one that leads.
-        await follows.timers.put(DateSchedule("tea", warren.now + HOUR / 2, Ring(bell="tea")))
+        leader, follower = (first, second) if first.timers.is_leader else (second, first)
+        assert (leader.timers.is_leader, follower.timers.is_leader) == (True, False)
+        # The leader notices a timer that the follower stores.
+        await follower.timers.put(DateSchedule("tea", warren.now + HOUR / 2, Ring(bell="tea")))
         await warren.advance(minutes=40)
-        await leads.app.stop()
+        await leader.app.stop()
         await warren.advance(hours=2)
-        assert follows.timers.is_leader
-    rang = sorted(bell for house in (first, second) for bell, _ in house.rang)
+        assert follower.timers.is_leader
+    rang = sorted(bell for ringing in (first, second) for bell, _ in ringing.rang)
     assert rang == ["tea"] + 4 * ["watch"]
-    assert (leads.timers.statistics.fired, follows.timers.statistics.fired) == (3, 2)
+    assert (leader.timers.statistics.fired, follower.timers.statistics.fired) == (3, 2)
 
 
 @pytest.mark.parametrize("jump", [-3600, 3600])
-async def test_the_lead_does_not_depend_on_the_time_that_a_machine_is_set_to(
+async def test_the_leadership_does_not_depend_on_the_wall_clock(
     store: ListingStore, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
-    leads, follows = (LeaderElection(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab")
-    assert (await leads.heartbeat(0)).is_leader
-    assert not (await follows.heartbeat(0)).is_leader
+    leader, follower = (
+        LeaderElection(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab"
+    )
+    assert (await leader.heartbeat(0)).is_leader
+    assert not (await follower.heartbeat(0)).is_leader
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    assert not (await follows.heartbeat(0)).is_leader
-    still = leads.is_leader
+    assert not (await follower.heartbeat(0)).is_leader
+    still = leader.is_leader
     # Without an answer of the store the lead ends in time, also if the machine's time went back.
     elapsed = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: elapsed() + 500)
-    assert (still, leads.is_leader) == (True, False)
+    assert (still, leader.is_leader) == (True, False)
     monkeypatch.undo()
     await store.close()
 
 
-async def test_many_timers_are_due_at_the_same_time(warren: Warren, store: ListingStore) -> None:
-    house = House(store)
-    async with warren.running(house.app):
+async def test_many_timers_that_are_due_at_the_same_time_all_fire(
+    warren: Warren, store: ListingStore
+) -> None:
+    ringing = RingingApp(store)
+    async with warren.running(ringing.app):
         due = warren.now + HOUR
         for number in range(120):
-            await house.timers.put(DateSchedule(f"{number}", due, Ring(bell=f"{number}")))
+            await ringing.timers.put(DateSchedule(f"{number}", due, Ring(bell=f"{number}")))
         await warren.advance(hours=1, seconds=1)
-    assert sorted(bell for bell, _ in house.rang) == sorted(str(n) for n in range(120))
+    assert sorted(bell for bell, _ in ringing.rang) == sorted(str(n) for n in range(120))
 
 
-async def test_every_store_keeps_timers_for_another_process(
+async def test_timers_that_one_process_stores_fire_in_another(
     new_app: NewApp, open_store: OpenStore, name: str
 ) -> None:
     class Bell(Command, queue=f"{name}.bells"):
@@ -218,16 +222,16 @@ async def test_every_store_keeps_timers_for_another_process(
         rang.append(delivery.message_id)
 
     async with app:
-        await eventually(lambda: len(set(rang)) == 1, "what was put before rings")
+        await eventually(lambda: len(set(rang)) == 1, "the timer that was stored before the start fires")
         await outside.put(DateSchedule("later", datetime.now(UTC) + HOUR, Bell()))
 
         async def only_later() -> bool:
             """Return whether only the later timer is listed; a fired one is listed until its confirm is recorded."""
             return [timer.name for timer in await outside.scheduled()] == ["later"]
 
-        await eventually(only_later, "what waits is listed")
+        await eventually(only_later, "only the waiting timer is listed")
         await outside.put(DateSchedule("soon", datetime.now(UTC) + timedelta(milliseconds=50), Bell()))
-        await eventually(lambda: len(set(rang)) == 2, "what another process puts rings")
+        await eventually(lambda: len(set(rang)) == 2, "a timer that another process stores fires")
 
 
 def occurrences(cron: CronSchedule, start: datetime, count: int) -> Iterator[str]:
@@ -239,7 +243,7 @@ def occurrences(cron: CronSchedule, start: datetime, count: int) -> Iterator[str
         yield datetime.fromtimestamp(at / 1000, ZoneInfo(cron.zone)).strftime("%m-%d %H:%M%z")
 
 
-def test_a_cron_expression_keeps_its_hour_through_changes_of_the_clocks() -> None:
+def test_a_cron_expression_keeps_its_hour_over_daylight_saving_changes() -> None:
     def berlin(expression: str, month: int, day: int, hour: int) -> list[str]:
         start = datetime(2026, month, day, hour, tzinfo=ZoneInfo("Europe/Berlin"))
         return list(occurrences(CronSchedule("c", expression, Ring(bell=""), zone="Europe/Berlin"), start, 3))
@@ -263,7 +267,7 @@ def test_an_interval_does_not_drift() -> None:
     ]
 
 
-def test_wrong_use_is_said_in_one_line(store: ListingStore) -> None:
+def test_invalid_arguments_raise_config_errors(store: ListingStore) -> None:
     with pytest.raises(ConfigError, match="no cron expression \\(Bad hour\\)"):
         CronSchedule("c", "0 25 * * *", Ring(bell=""))
     with pytest.raises(ConfigError, match="no time zone 'Mars/Base' on this machine"):
@@ -282,7 +286,7 @@ def test_wrong_use_is_said_in_one_line(store: ListingStore) -> None:
         Timers("t", store=store, sends=[Ring], schedules=[IntervalSchedule("e", HOUR, Unknown())])
 
 
-async def test_a_cron_expression_that_never_comes_is_refused(store: ListingStore) -> None:
+async def test_a_cron_expression_without_any_date_is_rejected(store: ListingStore) -> None:
     timers = Timers("t", store=store, sends=[Ring])
     with pytest.raises(ConfigError, match="Bad day-of-month"):
         await timers.put(CronSchedule("never", "0 0 30 2 *", Ring(bell="")))

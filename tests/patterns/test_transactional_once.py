@@ -1,4 +1,4 @@
-"""TransactionalOnce, delivery by delivery, on both databases: claim and work are there together, or neither is."""
+"""TransactionalOnce without a broker, on both databases: claim and work are committed together or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def effects(sessions: Sessions) -> list[str]:
         return list((await session.execute(text("SELECT what FROM effects"))).scalars())
 
 
-async def test_a_duplicate_gets_the_result_and_writes_nothing(sessions: Sessions) -> None:
+async def test_a_duplicate_gets_the_first_result_and_writes_nothing(sessions: Sessions) -> None:
     first, other_process = TransactionalOnce(sessions), TransactionalOnce(sessions)
     assert await first.run(None, delivery(), effect) == b'"receipt"'
     assert await other_process.run(None, delivery(), effect) == b'"receipt"'
@@ -51,14 +51,14 @@ async def test_a_duplicate_gets_the_result_and_writes_nothing(sessions: Sessions
     assert (first.statistics.run, other_process.statistics.duplicates) == (1, 1)
 
 
-async def test_copies_at_the_same_time_wait_for_the_first(sessions: Sessions) -> None:
+async def test_concurrent_duplicates_wait_for_the_first(sessions: Sessions) -> None:
     onces = [TransactionalOnce(sessions), TransactionalOnce(sessions)]
     results = await asyncio.gather(*(onces[n % 2].run(None, delivery(), effect) for n in range(6)))
     assert set(results) == {b'"receipt"'}
     assert await effects(sessions) == ["charged"]
 
 
-async def test_what_a_handler_wrote_before_it_raised_is_gone_with_its_claim(sessions: Sessions) -> None:
+async def test_a_handler_that_raises_rolls_back_its_writes_and_its_claim(sessions: Sessions) -> None:
     once = TransactionalOnce(sessions)
 
     async def fail() -> bytes:
@@ -72,7 +72,7 @@ async def test_what_a_handler_wrote_before_it_raised_is_gone_with_its_claim(sess
     assert once.statistics.failed == 1
 
 
-async def test_a_handler_that_is_cancelled_has_done_nothing(sessions: Sessions) -> None:
+async def test_a_cancelled_handler_rolls_back_its_writes(sessions: Sessions) -> None:
     once = TransactionalOnce(sessions)
     began = asyncio.Event()
 
@@ -91,7 +91,7 @@ async def test_a_handler_that_is_cancelled_has_done_nothing(sessions: Sessions) 
     assert await effects(sessions) == ["charged"]
 
 
-async def test_after_keep_the_key_is_new_and_what_is_old_is_deleted(sessions: Sessions) -> None:
+async def test_expired_keys_are_deleted_and_their_messages_handled_again(sessions: Sessions) -> None:
     now = TransactionalOnce(sessions, keep=timedelta(hours=1))
     later = TransactionalOnce(sessions, keep=timedelta(hours=1), clock=SkewedClock(3601))
     await now.run(None, delivery("a"), effect)
@@ -102,7 +102,7 @@ async def test_after_keep_the_key_is_new_and_what_is_old_is_deleted(sessions: Se
         assert len((await session.execute(later.table.select())).all()) == 1
 
 
-async def test_what_is_old_is_deleted_on_while_there_is_more(
+async def test_expired_keys_are_deleted_in_several_sweeps(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactional_once, "SWEEP_ROWS", 2)
@@ -120,7 +120,7 @@ async def test_what_is_old_is_deleted_on_while_there_is_more(
     assert not [row for row in kept if row.key.startswith(b"old")]
 
 
-async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> None:
+async def test_an_unavailable_database_raises_an_error_when_the_patience_ends() -> None:
     with closed_port() as port:
         async with open_sessions(f"postgresql://warren@127.0.0.1:{port}/postgres") as sessions:
             once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
@@ -128,7 +128,7 @@ async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> N
                 await once.run(None, delivery(), effect)
 
 
-async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_use_raises_errors(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no handler under TransactionalOnce is running"):
         current_session()
     with pytest.raises(ConfigError, match="at least 1 ms"):
@@ -140,7 +140,7 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
         TransactionalOnce(sessions)
 
 
-async def test_natural_runs_each_time() -> None:
+async def test_a_naturally_idempotent_handler_runs_for_each_delivery() -> None:
     runs = []
 
     async def handler() -> bytes:

@@ -18,8 +18,8 @@ class Render(Message):
     urgency: int
 
 
-class Press:
-    """One process that renders, as fast as its test lets it."""
+class Renderer:
+    """One process that renders pages once `may_finish` is set."""
 
     def __init__(self, app: App, name: str, **settings: int) -> None:
         self.app = app
@@ -27,14 +27,14 @@ class Press:
         self.app.include(self.work)
         self.rendered: list[Render] = []
         self.at_once = self.most_at_once = 0
-        self.open = asyncio.Event()
+        self.may_finish = asyncio.Event()
 
         @self.work.handle(Render, retry=Retry(2))
         async def render(page: Render, delivery: Delivery) -> None:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             assert delivery.queue == f"{name}.{page.urgency}"
-            await self.open.wait()
+            await self.may_finish.wait()
             await self.before()
             self.rendered.append(page)
             self.at_once -= 1
@@ -47,37 +47,37 @@ class Press:
             *(self.work.put(Render(page=n, urgency=urgency), priority=urgency) for n in range(count))
         )
 
-    async def prefetched(self, count: int) -> None:
+    async def wait_for_prefetched(self, count: int) -> None:
         def waiting() -> int:
             return sum(one.running + one.waiting for one in self.app.statistics().subscriptions.values())
 
         await eventually(lambda: waiting() == count, f"{count} are prefetched")
 
 
-async def test_urgent_work_goes_first_and_the_rest_is_not_passed_over_for_ever(
+async def test_urgent_messages_are_handled_first_and_the_others_do_not_starve(
     new_app: NewApp, name: str
 ) -> None:
-    press = Press(new_app(), name, priorities=3, concurrency=1, bypass=5)
-    async with press.app:
+    renderer = Renderer(new_app(), name, priorities=3, concurrency=1, bypass=5)
+    async with renderer.app:
 
-        async def next_is_there() -> None:
-            """Work takes longer than the next message needs to come."""
+        async def wait_for_next_urgent_page() -> None:
+            """Wait until the next urgent pages are prefetched, so that no page is handled for lack of an urgent one."""
 
-            def there() -> bool:
-                urgent = press.app.statistics().subscriptions[f"{name}.2"]
+            def is_prefetched() -> bool:
+                urgent = renderer.app.statistics().subscriptions[f"{name}.2"]
                 return urgent.running + urgent.waiting >= min(2, 40 - urgent.acknowledged)
 
-            await eventually(there, "the next urgent page is there")
+            await eventually(is_prefetched, "the next urgent page is there")
 
-        press.before = next_is_there  # type: ignore[method-assign]
-        await press.put(0, 4)
-        await press.put(1, 4)
-        await press.put(2, 40)
-        await press.prefetched(6)
-        press.open.set()
-        await eventually(lambda: len(press.rendered) == 48, "all is done")
-    order = [page.urgency for page in press.rendered]
-    # The first is whatever came first; what is urgent has the next turns, and the others every sixth or so.
+        renderer.before = wait_for_next_urgent_page  # type: ignore[method-assign]
+        await renderer.put(0, 4)
+        await renderer.put(1, 4)
+        await renderer.put(2, 40)
+        await renderer.wait_for_prefetched(6)
+        renderer.may_finish.set()
+        await eventually(lambda: len(renderer.rendered) == 48, "all is done")
+    order = [page.urgency for page in renderer.rendered]
+    # The first page is the first that arrived. Then urgent pages come first, and about every sixth is another one.
     assert order.count(2) == 40
     last_low = max(index for index, urgency in enumerate(order) if urgency == 0)
     assert last_low < 48 - 8, "the low work was done among the urgent"
@@ -85,44 +85,46 @@ async def test_urgent_work_goes_first_and_the_rest_is_not_passed_over_for_ever(
         places = [index for index, urgency in enumerate(order) if urgency == low]
         assert all(later - earlier <= 7 for earlier, later in pairwise(places))
     for urgency in range(3):
-        pages = [page.page for page in press.rendered if page.urgency == urgency]
+        pages = [page.page for page in renderer.rendered if page.urgency == urgency]
         assert pages == sorted(pages)
-    assert press.work.statistics.started == [4, 4, 40]
-    assert press.work.statistics.promoted >= 6
+    assert renderer.work.statistics.started == [4, 4, 40]
+    assert renderer.work.statistics.promoted >= 6
 
 
-async def test_no_more_at_a_time_than_asked_whatever_the_priorities(new_app: NewApp, name: str) -> None:
-    press = Press(new_app(), name, priorities=2, concurrency=3)
-    async with press.app:
-        await press.put(0, 10)
-        await press.put(1, 10)
-        await eventually(lambda: press.at_once == 3, "three are worked on")
-        press.open.set()
-        await eventually(lambda: len(press.rendered) == 20, "all is done")
-    assert press.most_at_once == 3
+async def test_the_concurrency_limit_applies_to_all_priorities_together(new_app: NewApp, name: str) -> None:
+    renderer = Renderer(new_app(), name, priorities=2, concurrency=3)
+    async with renderer.app:
+        await renderer.put(0, 10)
+        await renderer.put(1, 10)
+        await eventually(lambda: renderer.at_once == 3, "three are worked on")
+        renderer.may_finish.set()
+        await eventually(lambda: len(renderer.rendered) == 20, "all is done")
+    assert renderer.most_at_once == 3
 
 
-async def test_work_is_dealt_fairly_to_those_who_have_time(new_app: NewApp, name: str) -> None:
+async def test_a_busy_process_gets_only_its_prefetch_and_an_idle_one_the_rest(
+    new_app: NewApp, name: str
+) -> None:
     """Fair dispatch: a process that is busy gets no more than it prefetches; the other does the rest."""
-    slow, fast = (Press(new_app(), name, priorities=1, concurrency=1) for _ in range(2))
+    slow, fast = (Renderer(new_app(), name, priorities=1, concurrency=1) for _ in range(2))
     async with slow.app, fast.app:
-        fast.open.set()
+        fast.may_finish.set()
         await slow.put(0, 30)
         await eventually(lambda: len(fast.rendered) == 28, "the fast one does all that the slow one has not")
         assert slow.rendered == []
-        slow.open.set()
+        slow.may_finish.set()
         await eventually(lambda: len(slow.rendered) == 2, "the slow one does what it had")
 
 
-async def test_a_stop_in_the_middle_gives_back_what_has_not_begun(new_app: NewApp, name: str) -> None:
-    first = Press(new_app(), name, priorities=2, concurrency=1)
+async def test_stopping_requeues_messages_whose_handlers_have_not_started(new_app: NewApp, name: str) -> None:
+    first = Renderer(new_app(), name, priorities=2, concurrency=1)
     async with first.app:
         await first.put(0, 3)
         await first.put(1, 3)
-        await first.prefetched(4)
-        asyncio.get_running_loop().call_later(0.05, first.open.set)
-    second = Press(new_app(), name, priorities=2, concurrency=1)
-    second.open.set()
+        await first.wait_for_prefetched(4)
+        asyncio.get_running_loop().call_later(0.05, first.may_finish.set)
+    second = Renderer(new_app(), name, priorities=2, concurrency=1)
+    second.may_finish.set()
     async with second.app:
         await eventually(lambda: len(first.rendered + second.rendered) >= 6, "all is done")
     assert {(page.urgency, page.page) for page in first.rendered + second.rendered} == {
@@ -130,7 +132,7 @@ async def test_a_stop_in_the_middle_gives_back_what_has_not_begun(new_app: NewAp
     }
 
 
-async def test_wrong_use_is_said(new_app: NewApp, name: str) -> None:
+async def test_invalid_arguments_raise_config_errors(new_app: NewApp, name: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         WorkQueue(name, bypass=0)
     with pytest.raises(ConfigError, match=r"call app.include\(.*\) first"):
