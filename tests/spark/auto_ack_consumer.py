@@ -18,28 +18,28 @@ from tests.support.pika_connection import pika_connection
 def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
     source = Source(app="automatic")
     with pika_connection(url) as connection:
-        taking, telling = connection.channel(), connection.channel()
-        telling.confirm_delivery()
+        consuming, publishing = connection.channel(), connection.channel()
+        publishing.confirm_delivery()
 
         def record(event: str, message_id: str = "", **known: Any) -> None:
             source.record(event, time.time_ns() // 1000, message_id, **known)
             source.flush()
-            telling.basic_publish("", stream, *published(source.batches[-1]))
+            publishing.basic_publish("", stream, *published(source.batches[-1]))
 
         record("started")
-        for number, (method, properties, _) in enumerate(taking.consume(queue, auto_ack=True), 1):
-            here = {"queue": queue, "consumer": method.consumer_tag}
-            way = {"exchange": method.exchange, "routing_key": method.routing_key}
-            record("delivered", properties.message_id, **here, **way, no_ack=True)
+        for number, (method, properties, _) in enumerate(consuming.consume(queue, auto_ack=True), 1):
+            subscription = {"queue": queue, "consumer": method.consumer_tag}
+            address = {"exchange": method.exchange, "routing_key": method.routing_key}
+            record("delivered", properties.message_id, **subscription, **address, no_ack=True)
             if number > count:
                 print("holding", properties.message_id, flush=True)
                 signal.pause()
-            record("acked", properties.message_id, **here)
+            record("acked", properties.message_id, **subscription)
             print("handled", properties.message_id, flush=True)
             if number == count and then == "end":
                 break
         record("stopped")
-    print("over", flush=True)
+    print("finished", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Batches of captured events, made by hand."""
+"""Batches of captured events for tests: sources that record events, and their messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def batches(sources: Iterable[Source]) -> list[EventBatch]:
     return [batch for source in sources for batch in source.batches]
 
 
-def messages_of(spark: SparkSession, sent: Sequence[EventBatch], *others: tuple[Any, ...]) -> DataFrame:
+def frame_of_batches(spark: SparkSession, sent: Sequence[EventBatch], *others: tuple[Any, ...]) -> DataFrame:
     """Return batches as the data source returns them, with `others` as additional rows."""
     return spark.createDataFrame([*map(row, sent), *others], COLUMNS)
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.spark.streaming_queries import ended
+from tests.spark.streaming_queries import run_to_end
 from warren.cli.pipeline import parse, run
 from warren.pipeline import register
 from warren.pipeline.datasource import source_errors
@@ -29,12 +29,12 @@ FOLDER = Path(os.environ.get("FOLDER", "."))
 
 
 def main() -> None:
-    place, *names = sys.argv[1:]
-    remote = place if place.startswith("sc://") else None
+    master, *names = sys.argv[1:]
+    remote = master if master.startswith("sc://") else None
     if "jobs" in names:
         names.remove("jobs")
-        print(json.dumps({"step": "jobs", "result": jobs(place)}), flush=True)
-    with spark_session("anywhere", place, FOLDER / "spark.log", remote) as spark:
+        print(json.dumps({"step": "jobs", "result": jobs(master)}), flush=True)
+    with spark_session("anywhere", master, FOLDER / "spark.log", remote) as spark:
         for name in names:
             step: Callable[[SparkSession], Any] = globals()[name]
             try:
@@ -45,9 +45,9 @@ def main() -> None:
             print(json.dumps({"step": name, **result}), flush=True)
 
 
-def jobs(place: str) -> dict[str, Any]:
+def jobs(master: str) -> dict[str, Any]:
     """Return the numbers of every job, each run in a session of its own."""
-    return {name: job(name, "--remote", place) for name in JOBS}
+    return {name: job(name, "--remote", master) for name in JOBS}
 
 
 def order_timeouts(spark: SparkSession) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def continuous(spark: SparkSession) -> list[int]:
             .option("path", str(FOLDER / "messages"))
             .trigger(availableNow=True)
         )
-        ended(writer.start)
+        run_to_end(writer.start)
     read = spark.read.parquet(str(FOLDER / "messages"))
     return list(read.agg(F.count("*"), F.countDistinct("offset"), F.sum("offset")).first() or ())
 
 
-def written(spark: SparkSession) -> list[int]:
+def publish_and_read(spark: SparkSession) -> list[int]:
     """Publish rows from several tasks to another queue, and read them."""
     register(spark)
     rows = spark.range(0, 100, 1, 4).selectExpr("cast(id AS STRING) AS body")
@@ -105,7 +105,7 @@ def written(spark: SparkSession) -> list[int]:
     return list(read.agg(F.count("*"), F.sum(body), F.countDistinct("message_id")).first() or ())
 
 
-def elsewhere(spark: SparkSession, machine: str) -> int:
+def count_with_other_python(spark: SparkSession, machine: str) -> int:
     """Read in executors that use another machine's Python, chosen by the variable MACHINE."""
     spark.sparkContext.environment["MACHINE"] = machine
     session = spark.newSession()
@@ -113,12 +113,12 @@ def elsewhere(spark: SparkSession, machine: str) -> int:
     return stream(session).count()
 
 
-def bare(spark: SparkSession) -> int:
-    return elsewhere(spark, "bare")
+def without_warren(spark: SparkSession) -> int:
+    return count_with_other_python(spark, "without_warren")
 
 
 def without_pyarrow(spark: SparkSession) -> int:
-    return elsewhere(spark, "without_pyarrow")
+    return count_with_other_python(spark, "without_pyarrow")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with spark_session("tests", "local[2]", tmp_path_factory.mktemp("spark") / "spark.log") as session:
-        # For a few rows, compiling what computes them takes longer than computing. What runs in processes of its own,
-        # commands and examples and the cluster, compiles as it does for everybody.
+        # For a few rows, generating code takes longer than interpreting. Commands, examples and the cluster run in
+        # processes of their own, with the defaults.
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         register(session)
@@ -70,13 +70,13 @@ class Audit:
 
     def publish(self, messages: Sequence[Message]) -> None:
         with channel(self.url) as publishing:
-            # One commit instead of many confirms: a broker that is killed afterwards has them.
+            # One commit instead of many confirms: after it the messages survive a kill of the broker.
             publishing.tx_select()
             for message in messages:
                 properties = message.properties or pika.BasicProperties(delivery_mode=2)
                 publishing.basic_publish("", self.name, message.body, properties)
             publishing.tx_commit()
-            # A queue answers in order: once it counts, it has them all.
+            # A queue handles requests in order: when it replies, it has all messages.
             publishing.queue_declare(self.name, passive=True)
 
     def ready(self) -> int:

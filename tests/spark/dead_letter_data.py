@@ -1,4 +1,4 @@
-"""Generated deaths with their dead letters, and the job's numbers computed by pandas from the deaths."""
+"""Generated dead letters, and the numbers that the job must find, computed with pandas."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Death:
-    """A message's death, as far as a letter records it."""
+    """Dead-lettering of a message, as the headers of the dead letter record it."""
 
     queue: str
     reason: str
     at: datetime
-    """Of the first death there for the reason; whole seconds if a broker told it."""
+    """Time of the first dead-lettering in this queue for this reason; whole seconds if the broker recorded it."""
     message_id: str | None = None
     published: datetime | None = None
     published_from: str | None = None
     count: int = 1
     before: tuple[tuple[str, str, int, datetime], ...] = ()
-    """Queue, reason, count and time of earlier deaths, the latest first."""
+    """Queue, reason, count and time of earlier dead-letterings, the latest first."""
     by: str = "broker"
     error: str | None = None
     type: str | None = "order"
@@ -45,7 +45,7 @@ class Death:
         return self.count + sum(count for _, _, count, _ in self.before)
 
     def row(self, offset: int) -> tuple[Any, ...]:
-        """Return the letter as the data source returns it."""
+        """Return the dead letter as a row of the data source."""
         stamp = self.published if self.published_from == "timestamp" else None
         headers = self.broker_headers() if self.by == "broker" else self.sdk_headers()
         return (
@@ -105,12 +105,12 @@ def uuid7(made: datetime) -> str:
     )
 
 
-def whole(instant: datetime) -> datetime:
+def to_whole_seconds(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
-def made_up(count: int, seed: int) -> list[Death]:
-    """Generate deaths, some of them in bursts, recorded in every possible form."""
+def generated_deaths(count: int, seed: int) -> list[Death]:
+    """Generate dead letters, some of them in bursts, with headers of every possible form."""
     draw = random.Random(seed)
     found = []
     for number in range(count):
@@ -123,7 +123,7 @@ def made_up(count: int, seed: int) -> list[Death]:
                 ("a" * 90, "failed"),
             ]
         )
-        # Two outages, and a trickle all day.
+        # Two outages, and single dead letters all day.
         at = NOON + timedelta(
             seconds=draw.choice([draw.uniform(0, 40), draw.uniform(3600, 3700), draw.uniform(0, 86_400)])
         )
@@ -137,12 +137,12 @@ def made_up(count: int, seed: int) -> list[Death]:
         if known == "message_id":
             identity = uuid7(published)
         if known == "timestamp":
-            published = whole(published)
-        at = whole(at) if by == "broker" else at.replace(microsecond=at.microsecond // 1000 * 1000)
+            published = to_whole_seconds(published)
+        at = to_whole_seconds(at) if by == "broker" else at.replace(microsecond=at.microsecond // 1000 * 1000)
         before: tuple[tuple[str, str, int, datetime], ...] = ()
-        died = 1
+        repeats = 1
         if by == "broker" and draw.random() < 0.2:
-            died = draw.randrange(1, 5)
+            repeats = draw.randrange(1, 5)
             before = (
                 ("waits", "expired", draw.randrange(1, 9), at - timedelta(seconds=draw.randrange(1, 30))),
             )
@@ -156,7 +156,7 @@ def made_up(count: int, seed: int) -> list[Death]:
                 identity,
                 None if known == "none" else published,
                 None if known == "none" else known,
-                died,
+                repeats,
                 before,
                 by,
                 draw.choice(["OSError: no route", "ValueError: bad"]) if by == "sdk" else None,
@@ -173,7 +173,7 @@ def expected(deaths: Sequence[Death], gap: float, least: int, of: str) -> dict[s
             "queue": [death.queue for death in deaths],
             "reason": [death.reason for death in deaths],
             "at": [death.at.timestamp() for death in deaths],
-            "after": [after(death) for death in deaths],
+            "after": [seconds_to_death(death) for death in deaths],
             "source": [death.published_from or "none" for death in deaths],
             "deaths": [death.deaths for death in deaths],
             "count": [death.count for death in deaths],
@@ -210,11 +210,11 @@ def expected(deaths: Sequence[Death], gap: float, least: int, of: str) -> dict[s
         "times": table.deaths.groupby(table.id.fillna(table.index.to_series().astype(str))).max(),
         "types": table.type.fillna("").value_counts().to_dict(),
         "bursts": large,
-        "looked_at": len(dated),
+        "dated": len(dated),
     }
 
 
-def after(death: Death) -> float | None:
+def seconds_to_death(death: Death) -> float | None:
     if death.published is None:
         return None
     apart = round((death.at - death.published).total_seconds(), 6)
@@ -222,7 +222,7 @@ def after(death: Death) -> float | None:
     return 0.0 if -(1.0 if coarse else 0.001) < apart < 0 else apart
 
 
-def counted(values: Any, buckets: Sequence[Any]) -> list[int]:
+def bucket_counts(values: Any, buckets: Sequence[Any]) -> list[int]:
     return [
         int(
             (
@@ -234,7 +234,7 @@ def counted(values: Any, buckets: Sequence[Any]) -> list[int]:
     ]
 
 
-def agrees(summary: Summary, truth: dict[str, Any]) -> None:
+def assert_agrees(summary: Summary, truth: dict[str, Any]) -> None:
     assert summary.by_reason == truth["by_reason"]
     assert summary.deaths == sum(truth["by_reason"].values())
     assert {(place.queue, place.reason): place.deaths for place in summary.places} == {
@@ -253,14 +253,14 @@ def agrees(summary: Summary, truth: dict[str, Any]) -> None:
     assert late.quantiles == {level: pytest.approx(value) for level, value in truth["quantiles"].items()}
     assert late.mean == pytest.approx(truth["mean"])
     assert [late.minimum, late.maximum] == [pytest.approx(each) for each in truth["extremes"]]
-    assert [bucket.count for bucket in late.histogram] == counted(truth["after"], late.histogram)
-    assert [bucket.count for bucket in summary.times] == counted(truth["times"], summary.times)
+    assert [bucket.count for bucket in late.histogram] == bucket_counts(truth["after"], late.histogram)
+    assert [bucket.count for bucket in summary.times] == bucket_counts(truth["times"], summary.times)
     assert {group.words[0] or "": group.deaths for group in summary.types} == truth["types"]
     assert sum(sum(step.deaths.values()) for step in summary.timeline) == summary.deaths - summary.undated
     assert summary.bursts == len(truth["bursts"])
     assert summary.deaths_in_bursts == sum(burst[0] for burst in truth["bursts"])
-    assert summary.deaths_beside_bursts == truth["looked_at"] - summary.deaths_in_bursts
-    assert summary.deaths_left_out == summary.deaths - truth["looked_at"]
+    assert summary.deaths_beside_bursts == truth["dated"] - summary.deaths_in_bursts
+    assert summary.deaths_left_out == summary.deaths - truth["dated"]
     assert {(burst.deaths, burst.began, burst.ended, burst.reason) for burst in summary.largest_bursts} <= {
         (count, iso(first), iso(last), kind[0]) for count, first, last, *kind in truth["bursts"]
     }

@@ -29,7 +29,7 @@ BATCH = 300
 """Events of all sources after which each source's events become a batch."""
 
 
-class Shop:
+class SimulatedShop:
     """Two publishers, a consumer for each queue (two for `shipping`), one exchange."""
 
     def __init__(self, seed: int, messages: int, *, broker: bool) -> None:
@@ -44,11 +44,11 @@ class Shop:
         self.broker = Source("broker", "rabbit", "rabbit-0") if broker else None
         self.events: list[tuple[int, Source, str, str, dict[str, Any]]] = []
         for number in range(messages):
-            self.message(f"m{number:04}", START + number * SECOND // 5)
+            self.simulate_message(f"m{number:04}", START + number * SECOND // 5)
         in_order = sorted(self.events, key=itemgetter(0))
         for place, (at, source, event, message_id, known) in enumerate(in_order):
             source.record(event, at, message_id, **known)
-            # At the end little happens, and each batch has one event.
+            # The last events get a batch each.
             if place % BATCH == 0 or place > len(in_order) - BATCH // 5:
                 self.flush()
         self.flush()
@@ -66,19 +66,19 @@ class Shop:
         if source is not None:
             self.events.append((at, source, event, message_id, known))
 
-    def message(self, message_id: str, at: int) -> None:
+    def simulate_message(self, message_id: str, at: int) -> None:
         draw = self.draw
         number = draw.randrange(2)
         key = draw.choice([*ROUTES])
-        way = {"exchange": "orders", "routing_key": key, "connection": f"c{number}"}
+        address = {"exchange": "orders", "routing_key": key, "connection": f"c{number}"}
         publisher = self.publishers[number]
-        self.add(at, publisher, "published", message_id, **way)
+        self.add(at, publisher, "published", message_id, **address)
         fault = draw.random()
         if fault < 0.04:
             return
         if fault < 0.06:
-            self.add(at + 500, publisher, "returned", message_id, **way, reason="NO_ROUTE")
-            self.add(at + 600, self.broker, "published", message_id, **way)
+            self.add(at + 500, publisher, "returned", message_id, **address, reason="NO_ROUTE")
+            self.add(at + 600, self.broker, "published", message_id, **address)
             return
         if fault < 0.07:
             self.add(at + 500, publisher, "nacked", message_id, exchange="orders", connection=f"c{number}")
@@ -87,85 +87,94 @@ class Shop:
             self.add(at + 900, publisher, "confirmed", message_id, exchange="orders", connection=f"c{number}")
         for queue in ROUTES[key]:
             if queue == STREAM:
-                self.read(message_id, at + 1000, way)
+                self.simulate_stream(message_id, at + 1000, address)
             else:
-                self.stay(message_id, queue, at + 1000, way, draw.random())
+                self.simulate_queue(message_id, queue, at + 1000, address, draw.random())
 
-    def read(self, message_id: str, at: int, way: dict[str, Any]) -> None:
+    def simulate_stream(self, message_id: str, at: int, address: dict[str, Any]) -> None:
         """Simulate a stream: each reader begins anywhere, and sometimes again from an earlier place."""
-        self.add(at, self.broker, "published", message_id, queue=STREAM, stream=True, **way)
+        self.add(at, self.broker, "published", message_id, queue=STREAM, stream=True, **address)
         for reader in self.consumers[STREAM]:
-            here = {"queue": STREAM, "connection": reader.name, "consumer": "t", "stream": True}
+            subscription = {"queue": STREAM, "connection": reader.name, "consumer": "t", "stream": True}
             for _ in range(self.draw.choice([0, 1, 1, 2])):
                 given = at + self.draw.randrange(1000, 5 * SECOND)
-                self.deliver(given, message_id, here, way, reader)
-                self.settle(given + 1000, message_id, here, reader)
+                self.deliver(given, message_id, subscription, address, reader)
+                self.settle(given + 1000, message_id, subscription, reader)
 
-    def stay(self, message_id: str, queue: str, at: int, way: dict[str, Any], fault: float) -> None:
+    def simulate_queue(
+        self, message_id: str, queue: str, at: int, address: dict[str, Any], fault: float
+    ) -> None:
         """Simulate one queue: most messages are delivered and acknowledged in time and once."""
         draw = self.draw
-        self.add(at, self.broker, "published", message_id, queue=queue, **way)
+        self.add(at, self.broker, "published", message_id, queue=queue, **address)
         consumer = draw.choice(self.consumers[queue])
-        # Now and then something is held up for so long that others pass it.
+        # Some messages are delayed for so long that others overtake them.
         wait = draw.randrange(1000, 20_000) if draw.random() < 0.9 else draw.randrange(20_000, 3_000_000)
         given = at + wait
         if fault < 0.02:
             self.add(given, self.broker, "expired", message_id, queue=queue, reason="expired")
             self.add(given, self.broker, "dead_lettered", message_id, queue=queue, reason="expired")
             return
-        here = {"queue": queue, "connection": consumer.name, "consumer": f"{queue}-tag"}
-        self.deliver(given, message_id, here, way, consumer)
+        subscription = {"queue": queue, "connection": consumer.name, "consumer": f"{queue}-tag"}
+        self.deliver(given, message_id, subscription, address, consumer)
         work = draw.randrange(500, 40_000) if draw.random() < 0.97 else draw.randrange(60, 90) * SECOND
         if fault < 0.05:
-            self.add(given + work, consumer, "rejected", message_id, **here)
+            self.add(given + work, consumer, "rejected", message_id, **subscription)
             self.add(
                 given + work + 1, self.broker, "dead_lettered", message_id, queue=queue, reason="rejected"
             )
-            # Some come back from where they went, and some of those twice.
+            # Some rejected messages are replayed, and some of those twice.
             replayed = {"exchange": "", "routing_key": queue, "connection": "operator"}
             for again in range(draw.choice([0, 0, 1, 2])):
                 back = given + work + (again + 1) * SECOND
                 self.add(back, self.broker, "published", message_id, queue=queue, **replayed)
-                self.deliver(back + 1000, message_id, here, replayed, consumer)
-                self.settle(back + 2000, message_id, here, consumer)
+                self.deliver(back + 1000, message_id, subscription, replayed, consumer)
+                self.settle(back + 2000, message_id, subscription, consumer)
             return
         if fault < 0.08:
-            self.add(given + work, consumer, "requeued", message_id, **here)
+            self.add(given + work, consumer, "requeued", message_id, **subscription)
             given += work + 1000
-            self.deliver(given, message_id, here, way, consumer, redelivered=True)
+            self.deliver(given, message_id, subscription, address, consumer, redelivered=True)
         if fault < 0.09:
             return
         if fault < 0.11:
             # The SDK's own dead letter: its copy is confirmed, then the message is acknowledged.
             self.add(given + work, consumer, "dead_lettered", message_id, queue=queue, reason="failed")
-        self.settle(given + work, message_id, here, consumer)
+        self.settle(given + work, message_id, subscription, consumer)
         if fault > 0.97:
             # The same message again, as if it had been published twice, or its acknowledgement lost.
             again = given + work + 5000
-            self.deliver(again, message_id, here, way, consumer, redelivered=fault > 0.985 or None)
-            self.settle(again + work, message_id, here, consumer)
+            self.deliver(
+                again, message_id, subscription, address, consumer, redelivered=fault > 0.985 or None
+            )
+            self.settle(again + work, message_id, subscription, consumer)
         elif fault > 0.94:
             # A retry: a copy with the number of its attempt.
             again = given + work + 5000
-            self.deliver(again, message_id, here, way, consumer, attempt=2)
-            self.settle(again + work, message_id, here, consumer)
+            self.deliver(again, message_id, subscription, address, consumer, attempt=2)
+            self.settle(again + work, message_id, subscription, consumer)
 
     def deliver(
         self,
         at: int,
         message_id: str,
-        here: dict[str, Any],
-        way: dict[str, Any],
+        subscription: dict[str, Any],
+        address: dict[str, Any],
         consumer: Source,
         **known: Any,
     ) -> None:
-        fields = {**here, "exchange": way["exchange"], "routing_key": way["routing_key"], **known}
+        fields = {
+            **subscription,
+            "exchange": address["exchange"],
+            "routing_key": address["routing_key"],
+            **known,
+        }
         self.add(at - 300, self.broker, "delivered", message_id, **fields)
         self.add(at, consumer, "delivered", message_id, **fields)
 
-    def settle(self, at: int, message_id: str, here: dict[str, Any], consumer: Source) -> None:
-        self.add(at, consumer, "acked", message_id, **here)
-        self.add(at + 300, self.broker, "acked", message_id, **here)
+    def settle(self, at: int, message_id: str, subscription: dict[str, Any], consumer: Source) -> None:
+        self.add(at, consumer, "acked", message_id, **subscription)
+        self.add(at + 300, self.broker, "acked", message_id, **subscription)
 
 
 class Expected:
@@ -185,7 +194,7 @@ class Expected:
         self.events = events
         self.late = late
 
-    def told_of(self, event: str) -> int:
+    def count_messages_with(self, event: str) -> int:
         """Return the number of messages with such an event in any queue."""
         return int(self.events[self.events["event"] == event]["message_id"].nunique())
 
@@ -201,17 +210,17 @@ class Expected:
 
     def lost(self) -> set[str]:
         ends = self.events[~self.events["event"].isin(["published", "confirmed"])]
-        told_of = set(ends["message_id"])
-        told_of |= set(self.in_queue["message_id"])
+        accounted_for = set(ends["message_id"])
+        accounted_for |= set(self.in_queue["message_id"])
         unrouted = self.events[(self.events["event"] == "published") & (self.events["by"] == "broker")]
-        told_of |= set(unrouted["message_id"])
+        accounted_for |= set(unrouted["message_id"])
         return {
             message_id
             for message_id, about in self.published.iterrows()
-            if message_id not in told_of and about["at"] <= self.horizon and self.passed(about)
+            if message_id not in accounted_for and about["at"] <= self.horizon and self.was_overtaken(about)
         }
 
-    def passed(self, about: Any) -> bool:
+    def was_overtaken(self, about: Any) -> bool:
         """Return whether the queue received such a message before this one, and delivered one after it."""
         of_kind = self.published[self.published["routing_key"] == about["routing_key"]]
         arrived = self.in_queue[self.in_queue["event"].isin(["published", "delivered"])]
@@ -243,13 +252,13 @@ class Expected:
             passed: dict[tuple[str, str], int] = defaultdict(int)
             for each in seen.sort_values("sequence").itertuples():
                 about = self.published.loc[each.message_id]
-                way = about["source"], about["routing_key"]
-                if about["sequence"] < passed[way]:
+                address = about["source"], about["routing_key"]
+                if about["sequence"] < passed[address]:
                     found.add((each.message_id, queue))
-                passed[way] = max(passed[way], about["sequence"])
+                passed[address] = max(passed[address], about["sequence"])
         return found
 
-    def took(self) -> dict[str, tuple[list[float], list[float]]]:
+    def latencies(self) -> dict[str, tuple[list[float], list[float]]]:
         """Return, by queue, the sorted seconds to the first delivery and from there to the first acknowledgement."""
         given = self.delivered[self.delivered["by"] == "sdk"].groupby(["queue", "message_id"])["at"].min()
         ended = self.acked.groupby(["queue", "message_id"])["at"].min()
@@ -261,7 +270,7 @@ class Expected:
             found[queue] = (sorted(to_delivery), sorted(to_end))
         return found
 
-    def late_ones(self) -> set[tuple[str, str]]:
+    def late_messages(self) -> set[tuple[str, str]]:
         ended = self.acked.groupby(["message_id", "queue"])["at"].min()
         done = self.successes()
         return {

@@ -30,16 +30,16 @@ class Queue:
     consumers: int = 1
     prefetch: int = 10
     handling: float = 0.01
-    way: float = 0.001
-    """From the broker to a consumer, and back."""
+    latency: float = 0.001
+    """Seconds from the broker to a consumer, and from there back."""
     rejected: float = 0.0
-    """Share of the deliveries; requeued likewise."""
+    """Share of the deliveries that are rejected, from 0 to 1; `requeued` likewise."""
     requeued: float = 0.0
     no_ack: bool = False
-    most: int | None = None
-    """Messages that wait; the oldest one beyond is dropped."""
+    max_length: int | None = None
+    """Maximum number of ready messages; the oldest one above it is dropped. None for no limit."""
     waiting: int = 0
-    """Messages that it held before anybody looked."""
+    """Number of messages in the queue before the capture began."""
     exchange: str = ""
     seed: int = 1
 
@@ -59,7 +59,7 @@ class EventLog:
         return sorted(kept, key=lambda each: each["at"])
 
 
-def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
+def simulate(queue: Queue, seconds: float) -> list[dict[str, Any]]:
     """Return the events of the broker and of the consumers' SDK."""
     draw, event_log, order = random.Random(queue.seed), EventLog(), count()
     agenda: list[tuple[float, int, str, Any]] = []
@@ -68,10 +68,10 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
     free = [0.0] * queue.consumers
     turn = 0
 
-    def plan(at: float, what: str, with_: Any) -> None:
+    def schedule(at: float, what: str, with_: Any) -> None:
         heapq.heappush(agenda, (at, next(order), what, with_))
 
-    def who(number: int) -> dict[str, Any]:
+    def subscription_of(number: int) -> dict[str, Any]:
         return {
             "queue": queue.name,
             "connection": f"connection {number}",
@@ -84,18 +84,22 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
             while ready and (queue.no_ack or held[turn] < queue.prefetch):
                 message, again = ready.popleft()
                 known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-                event_log.record("broker", "delivered", at, **who(turn), exchange=queue.exchange, **known)
+                event_log.record(
+                    "broker", "delivered", at, **subscription_of(turn), exchange=queue.exchange, **known
+                )
                 held[turn] += not queue.no_ack
-                plan(at + queue.way, "arrive", (turn, message, again))
+                schedule(at + queue.latency, "arrive", (turn, message, again))
             turn = (turn + 1) % queue.consumers
 
     at = draw.expovariate(queue.rate)
     published = 0
     for number in range(queue.consumers):
         for by in ("broker", "sdk"):
-            event_log.record(by, "consuming", 0, **who(number), prefetch=queue.prefetch, no_ack=queue.no_ack)
+            event_log.record(
+                by, "consuming", 0, **subscription_of(number), prefetch=queue.prefetch, no_ack=queue.no_ack
+            )
     while at < seconds:
-        plan(at, "publish", published)
+        schedule(at, "publish", published)
         published += 1
         at += draw.expovariate(queue.rate)
     if queue.consumers:
@@ -117,24 +121,26 @@ def simulated(queue: Queue, seconds: float) -> list[dict[str, Any]]:
             ready.append((given, False))
             if queue.consumers:
                 deliver(at)
-            if queue.most is not None and len(ready) > queue.most:
+            if queue.max_length is not None and len(ready) > queue.max_length:
                 ready.popleft()
                 event_log.record("broker", "dead_lettered", at, queue=queue.name, reason="maxlen")
         elif what == "arrive":
             number, message, again = given
             known = {"redelivered": again, "no_ack": queue.no_ack, "routing_key": queue.name}
-            event_log.record("sdk", "delivered", at, **who(number), exchange=queue.exchange, **known)
+            event_log.record(
+                "sdk", "delivered", at, **subscription_of(number), exchange=queue.exchange, **known
+            )
             if queue.no_ack:
                 continue
             free[number] = max(at, free[number]) + queue.handling * draw.uniform(0.5, 1.5)
-            plan(free[number], "handled", (number, message, draw.random()))
+            schedule(free[number], "handled", (number, message, draw.random()))
         elif what == "handled":
             number, message, luck = given
-            event_log.record("sdk", outcome(queue, luck), at, **who(number))
-            plan(at + queue.way, "settle", given)
+            event_log.record("sdk", outcome(queue, luck), at, **subscription_of(number))
+            schedule(at + queue.latency, "settle", given)
         else:
             number, message, luck = given
-            event_log.record("broker", outcome(queue, luck), at, **who(number))
+            event_log.record("broker", outcome(queue, luck), at, **subscription_of(number))
             held[number] -= 1
             if outcome(queue, luck) == "requeued":
                 ready.appendleft((message, True))
@@ -161,7 +167,7 @@ def sources(events: Sequence[dict[str, Any]], every: int = 500) -> list[Source]:
     return list(found.values())
 
 
-def table(events: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def event_table(events: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return the events with the change that each causes."""
     frame = pd.DataFrame(events)
     for column in ("redelivered", "no_ack"):
@@ -189,7 +195,7 @@ def at_seconds(rows: pd.DataFrame, change: str, first: int, last: int) -> pd.Ser
     return steps + max(0, -steps.min())
 
 
-def held(rows: pd.DataFrame, last: int) -> tuple[float, float, float]:
+def consumer_load(rows: pd.DataFrame, last: int) -> tuple[float, float, float]:
     """Return a consumer's seconds, its average number of messages, and the share of seconds at whose end it held none."""
     first = int(rows.second.min())
     levels = rows.unacked.cumsum().to_numpy()

@@ -1,4 +1,4 @@
-"""Runs of jobs like the command's, in the tests' shared session."""
+"""Jobs in the Spark session that the tests share, with the arguments of the command."""
 
 from __future__ import annotations
 

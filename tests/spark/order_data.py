@@ -1,4 +1,4 @@
-"""Orders as a workflow reports them, and the job's numbers computed in plain Python."""
+"""Messages of a workflow about orders, and the numbers that the job must find, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def from_file(path: Path) -> list[Order]:
         ]
 
 
-def fact(kind: str, order_id: str, message_id: str | None = None, **times: datetime) -> Message:
+def workflow_message(kind: str, order_id: str, message_id: str | None = None, **times: datetime) -> Message:
     """Return a message of the workflow, as the SDK writes it."""
     body = {"order_id": order_id, **{name: at.isoformat() for name, at in times.items()}}
     properties = pika.BasicProperties(
@@ -71,15 +71,20 @@ def fact(kind: str, order_id: str, message_id: str | None = None, **times: datet
     return Message(json.dumps(body).encode(), properties)
 
 
-def story(order: Order, timeout: timedelta = TIMEOUT) -> list[Message]:
+def messages_of_order(order: Order, timeout: timedelta = TIMEOUT) -> list[Message]:
     """Return the messages of the workflow about an order, in the order of time."""
-    facts = [fact("order_placed", order.order_id, placed_at=order.placed_at)]
+    messages = [workflow_message("order_placed", order.order_id, placed_at=order.placed_at)]
     if order.paid_at is None:
-        return [*facts, fact("cancel_order", order.order_id)]
-    paid = fact("order_paid", order.order_id, paid_at=order.paid_at)
+        return [*messages, workflow_message("cancel_order", order.order_id)]
+    paid = workflow_message("order_paid", order.order_id, paid_at=order.paid_at)
     if order.paid_at - order.placed_at <= timeout:
-        return [*facts, paid]
-    return [*facts, fact("order_cancelled", order.order_id), paid, fact("order_refunded", order.order_id)]
+        return [*messages, paid]
+    return [
+        *messages,
+        workflow_message("order_cancelled", order.order_id),
+        paid,
+        workflow_message("order_refunded", order.order_id),
+    ]
 
 
 def expected(orders: Iterable[Order], timeouts: Sequence[int]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Lines(RootModel[list[Line]]):
     pass
 
 
-def test_a_model_is_a_type() -> None:
+def test_a_model_becomes_a_spark_schema() -> None:
     assert json_type(OrderPlaced).simpleString() == (
         "struct<order_id:string,placed_at:timestamp,day:date,"
         "lines:array<struct<sku:string,count:bigint,price:decimal(38,18)>>,paid:boolean,weight:double,total:bigint,"
@@ -75,7 +75,7 @@ def test_a_model_is_a_type() -> None:
         json_type(Tree)
 
 
-def test_a_body_comes_back_as_its_model(spark: SparkSession, audit: Audit) -> None:
+def test_a_body_is_parsed_into_the_columns_of_its_model(spark: SparkSession, audit: Audit) -> None:
     order = OrderPlaced(
         order_id=UUID(int=1),
         placed_at=datetime(2026, 1, 31, 12, 0, 1, 500_000, tzinfo=UTC),

@@ -19,8 +19,8 @@ from warren.wire import methods
 from warren.wire.amqp_url import parse_url
 
 
-def look(url: str, queue: bytes, timeout: float) -> None:
-    with pipeline_errors("cannot look"):
+def declare_passively(url: str, queue: bytes, timeout: float) -> None:
+    with pipeline_errors("cannot declare"):
         connection = Address(url, timeout).open()
         try:
             connection.call("queue.declare", 0, queue, True, False, False, False, False, b"")
@@ -31,7 +31,7 @@ def look(url: str, queue: bytes, timeout: float) -> None:
 def connection_error(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
     """Return the error of an attempt to declare a queue passively."""
     with pytest.raises(PipelineError) as failed:
-        look(url, queue, timeout)
+        declare_passively(url, queue, timeout)
     text = str(failed.value)
     assert "\n" not in text
     return text
@@ -42,7 +42,7 @@ def test_errors_name_the_cause(amqp_url: str, audit: Audit) -> None:
     at = f"{url.host}:{url.port}"
     assert (
         connection_error(f"amqp://guest:s3cret@{at}")
-        == "cannot look: the broker refused the user name or the password"
+        == "cannot declare: the broker refused the user name or the password"
     )
     assert connection_error(f"amqp://{at}/nowhere").endswith(
         ": the virtual host does not exist, or the user has no access to it"

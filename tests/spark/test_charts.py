@@ -29,7 +29,7 @@ def example_chart(*, lines: bool) -> Chart:
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_chart_keeps_inside_its_drawing(lines: bool) -> None:
+def test_all_shapes_of_a_chart_are_inside_its_view_box(lines: bool) -> None:
     what = example_chart(lines=lines)
     for width in (charts.BROAD, NARROW):
         reader = read(charts.time_chart_svg(what, width, "c"))
@@ -55,7 +55,7 @@ def test_a_chart_keeps_inside_its_drawing(lines: bool) -> None:
         assert drawn == (2 if lines else 59 + 59)
 
 
-def test_a_line_is_broken_where_nothing_is_known() -> None:
+def test_a_line_is_interrupted_where_values_are_missing() -> None:
     what = Chart(
         "t", "s", ("1", "2", "3", "4"), (Series("n", "good", (1.0, None, 2.0, 3.0)),), TABLE, lines=True
     )
@@ -64,7 +64,7 @@ def test_a_line_is_broken_where_nothing_is_known() -> None:
     assert tags.count("polyline") == 1
 
 
-def test_sections_have_names_descriptions_and_no_markup_of_others() -> None:
+def test_sections_have_names_and_descriptions_and_escape_markup() -> None:
     ranking = Ranking("t", "s", (RankedBar("<script>", (BarPart(3, "warn", ""),), "3"),), TABLE)
     html = charts.chart(example_chart(lines=True), "one") + charts.ranking(ranking, "two")
     reader = read(html)
@@ -74,7 +74,7 @@ def test_sections_have_names_descriptions_and_no_markup_of_others() -> None:
     assert sum(tag == "table" for tag, _ in reader.tags) == 2
 
 
-def test_long_names_are_cut_in_the_middle_and_numbers_fit() -> None:
+def test_long_names_are_shortened_in_the_middle_and_numbers_fit() -> None:
     rows = (
         RankedBar(LONG, (BarPart(900, "late", ""), BarPart(100, "plain", "")), "900 + 100"),
         RankedBar("b", (), "0"),
@@ -91,7 +91,7 @@ def test_long_names_are_cut_in_the_middle_and_numbers_fit() -> None:
     assert charts.shorten_middle("short", 20) == "short"
 
 
-def test_labels_that_would_take_half_of_the_room_stand_above_their_bars() -> None:
+def test_wide_labels_are_placed_above_their_bars() -> None:
     rows = (
         BarRow("published, and not seen again", (BarPart(5, "warn", ""),), "5"),
         BarRow("kept", (BarPart(1, "good", ""),), "1"),
@@ -108,13 +108,13 @@ def test_labels_that_would_take_half_of_the_room_stand_above_their_bars() -> Non
     assert float(beside["x"] or 0) > 200
 
 
-def test_a_number_and_its_unit_stay_together() -> None:
+def test_a_number_and_its_unit_are_joined_by_a_no_break_space() -> None:
     assert html_page.keep_unit_with_number("1 h 8 min") == "1\u00a0h 8\u00a0min"
     assert html_page.keep_unit_with_number("40.3 %") == "40.3\u00a0%"
     assert html_page.keep_unit_with_number("orders, 12 of 13") == "orders, 12\u00a0of 13"
 
 
-def test_a_scale_is_round_and_holds_the_highest() -> None:
+def test_a_scale_ends_at_a_round_number_above_the_highest_value() -> None:
     for highest in (0.3, 1, 7, 99, 101, 12_345, 9e6):
         ticks = charts.scale(highest)
         assert ticks[0] == 0

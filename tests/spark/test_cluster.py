@@ -15,8 +15,8 @@ import pytest
 from tests.spark.captured_events import Source, batches, published
 from tests.spark.conftest import Message, audit_queue
 from tests.spark.dead_letter_data import NOON, Death
-from tests.spark.order_data import expected, generated, story
-from tests.spark.test_stream_source import Stream, declared
+from tests.spark.order_data import expected, generated, messages_of_order
+from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.processes import Child
 from tests.support.python_environments import python_elsewhere
 from tests.support.spark_cluster import SparkCluster
@@ -41,16 +41,16 @@ Results = dict[str, Any]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with SparkCluster(folder / "cluster", python=changing_python(folder), patience=PATIENCE) as started:
+    with SparkCluster(folder / "cluster", python=switchable_python(folder), patience=PATIENCE) as started:
         yield started
 
 
-def changing_python(folder: Path) -> Path:
+def switchable_python(folder: Path) -> Path:
     """Return the interpreter that executors start; the variable MACHINE selects another one, as on another machine.
 
     Drivers and the Connect server start it too, to plan; SPARK_EXECUTOR_DIRS is set where an executor starts it.
     """
-    lacking: dict[str, tuple[str, ...]] = {"bare": (), "without_pyarrow": ("pyarrow",)}
+    lacking: dict[str, tuple[str, ...]] = {"without_warren": (), "without_pyarrow": ("pyarrow",)}
     cases = "".join(
         f'{machine}) exec {shlex.quote(str(python_elsewhere(folder / machine, None, *packages)))} "$@" ;;\n'
         for machine, packages in lacking.items()
@@ -65,7 +65,7 @@ def changing_python(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def stream(amqp_url: str) -> Stream:
-    made = declared(amqp_url)
+    made = declare_stream(amqp_url)
     made.numbers(0, MESSAGES - 1)
     return made
 
@@ -73,7 +73,7 @@ def stream(amqp_url: str) -> Stream:
 @pytest.fixture(scope="module")
 def stream_of_jobs(amqp_url: str) -> Stream:
     """Publish messages for every job: orders, dead letters, captured events."""
-    made = declared(amqp_url)
+    made = declare_stream(amqp_url)
     letters = [
         Message(b"", pika.BasicProperties(message_id=death.message_id, headers=death.sdk_headers()))
         for death in (
@@ -92,11 +92,11 @@ def stream_of_jobs(amqp_url: str) -> Stream:
             queue="orders",
         )
     events = [Message(*published(batch)) for batch in batches([source])]
-    made.publish([*(fact for order in ORDERS for fact in story(order)), *letters, *events])
+    made.publish([*(message for order in ORDERS for message in messages_of_order(order)), *letters, *events])
     return made
 
 
-def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str, **env: str) -> Results:
+def run(cluster: SparkCluster, master: str, stream: Stream, folder: Path, *steps: str, **env: str) -> Results:
     """Run steps of `tests.spark.cluster_steps`, and return their results."""
     env = {
         **cluster.env,
@@ -106,7 +106,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
         "FOLDER": str(folder),
     }
     with Child(
-        [sys.executable, "-W", "ignore", "-m", "tests.spark.cluster_steps", place, *steps], env=env, cwd=ROOT
+        [sys.executable, "-W", "ignore", "-m", "tests.spark.cluster_steps", master, *steps], env=env, cwd=ROOT
     ) as child:
         assert child.wait(PATIENCE) == 0, child.errors[-4000:]
         assert SECRET not in child.errors
@@ -121,15 +121,22 @@ def on_cluster(
     folder = tmp_path_factory.mktemp("on-cluster")
     with audit_queue(stream.url) as queue:
         names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
-        steps = ("batch", "continuous", "written", "order_timeouts", "bare", "without_pyarrow")
+        steps = (
+            "batch",
+            "continuous",
+            "publish_and_read",
+            "order_timeouts",
+            "without_warren",
+            "without_pyarrow",
+        )
         return run(cluster, cluster.master, stream, folder, *steps, **names)
 
 
 @pytest.fixture(scope="module")
-def remotely(
+def through_connect(
     cluster: SparkCluster, stream: Stream, stream_of_jobs: Stream, tmp_path_factory: pytest.TempPathFactory
 ) -> Results:
-    folder = tmp_path_factory.mktemp("remotely")
+    folder = tmp_path_factory.mktemp("through_connect")
     with audit_queue(stream.url) as queue:
         names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
         return run(
@@ -140,12 +147,12 @@ def remotely(
             "jobs",
             "batch",
             "continuous",
-            "written",
+            "publish_and_read",
             **names,
         )
 
 
-@pytest.fixture(params=["on_cluster", "remotely"])
+@pytest.fixture(params=["on_cluster", "through_connect"])
 def results(request: pytest.FixtureRequest) -> Results:
     found: Results = request.getfixturevalue(request.param)
     return found
@@ -154,23 +161,23 @@ def results(request: pytest.FixtureRequest) -> Results:
 SUM = sum(range(MESSAGES))
 
 
-def test_a_range_is_read_by_several_tasks_and_spark_finds_the_format_by_itself(results: Results) -> None:
+def test_a_range_is_read_by_several_tasks_without_registering_the_format(results: Results) -> None:
     assert results["batch"] == [MESSAGES, 4, SUM]
 
 
-def test_a_continuous_read_goes_on_from_its_checkpoint(results: Results) -> None:
+def test_a_continuous_read_continues_from_its_checkpoint(results: Results) -> None:
     assert results["continuous"] == [MESSAGES, MESSAGES, SUM]
 
 
 def test_rows_are_published_by_the_executors(results: Results) -> None:
-    assert results["written"] == [100, sum(range(100)), 100]
+    assert results["publish_and_read"] == [100, sum(range(100)), 100]
 
 
-def test_every_job_runs_through_connect(remotely: Results) -> None:
-    assert remotely["jobs"].keys() == JOBS.keys()
-    orders = remotely["jobs"]["order-timeouts"]
+def test_every_job_runs_through_connect(through_connect: Results) -> None:
+    assert through_connect["jobs"].keys() == JOBS.keys()
+    orders = through_connect["jobs"]["order-timeouts"]
     assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
-    assert remotely["jobs"]["dead-letters"]["deaths"] == LETTERS
+    assert through_connect["jobs"]["dead-letters"]["deaths"] == LETTERS
 
 
 def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
@@ -179,8 +186,8 @@ def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
 
 
 def test_executors_without_warren_are_reported(on_cluster: Results) -> None:
-    assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["bare"]
-    assert "\n" not in on_cluster["bare"]
+    assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["without_warren"]
+    assert "\n" not in on_cluster["without_warren"]
 
 
 def test_executors_without_pyarrow_are_reported(on_cluster: Results) -> None:
@@ -190,7 +197,7 @@ def test_executors_without_pyarrow_are_reported(on_cluster: Results) -> None:
     assert on_cluster["without_pyarrow"].startswith(advice)
 
 
-def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, remotely: Results) -> None:
+def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, through_connect: Results) -> None:
     logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
     assert [path for path in logs if path.name == "stderr"], "executors write no logs"
     shown = [path for path in logs if SECRET in path.read_text(errors="replace")]

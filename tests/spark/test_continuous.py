@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit
 from tests.spark.job_runs import run_job
-from tests.spark.order_data import Order, fact, from_file, generated, story
-from tests.spark.test_order_timeouts import agrees
-from tests.spark.test_stream_source import Stream, declared
+from tests.spark.order_data import Order, from_file, generated, messages_of_order, workflow_message
+from tests.spark.test_order_timeouts import assert_agrees
+from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.broker_process import BrokerProcess, warren
 from tests.support.polling import wait_until
 from warren.cli.pipeline import parse, run
@@ -37,21 +37,21 @@ DONE = ("--available-now", "--settle", "0s")
 
 @pytest.fixture
 def stream(amqp_url: str) -> Stream:
-    return declared(amqp_url)
+    return declare_stream(amqp_url)
 
 
-def some_orders() -> list[Order]:
+def read_or_generate_orders() -> list[Order]:
     """Return a thousand orders; those of the file that ORDERS names, if it is set."""
     named = os.environ.get("ORDERS")
     return from_file(Path(named))[:1000] if named else generated(1000, seed=5)
 
 
-def test_consecutive_runs_give_the_numbers_of_one(
+def test_several_consecutive_runs_give_the_numbers_of_one_run(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
     """Two runs with half of the messages each, some orders in the middle of their life, some messages repeated."""
-    orders = some_orders()
-    messages = [message for order in orders for message in story(order)]
+    orders = read_or_generate_orders()
+    messages = [message for order in orders for message in messages_of_order(order)]
     middle = len(messages) // 2
     words = ("--stream", stream.name, *DONE, "--max-messages", "1000")
     stream.publish(messages[:middle])
@@ -60,7 +60,7 @@ def test_consecutive_runs_give_the_numbers_of_one(
 
     summary = run_job("order-timeouts", stream.url, tmp_path, *words)
 
-    agrees(summary, orders)
+    assert_agrees(summary, orders)
     assert (summary.undecided, summary.messages.duplicates) == (0, 20)
     events = spark.read.parquet(str(tmp_path / "events"))
     assert events.count() == events.select("offset").distinct().count() == len(messages) + 20
@@ -78,7 +78,7 @@ def test_a_query_is_restarted_after_a_worker_timeout(
     )
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    stream.publish([workflow_message("order_placed", "one", placed_at=NOON)])
     told: list[str] = []
     words = ["--source", stream.url, "--out", str(tmp_path / "out"), "--stream", stream.name, *DONE]
     summary: Any = run(parse(["order-timeouts", *words]), told.append)[0]
@@ -98,12 +98,12 @@ def test_late_messages_correct_earlier_rows(spark: SparkSession, audit: Audit, t
     words = ("--queue", audit.name, *DONE)
     audit.publish(
         [
-            fact("order_placed", "fine", placed_at=NOON),
-            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
-            fact("order_placed", "late", placed_at=NOON),
-            fact("order_cancelled", "late"),
-            fact("order_placed", "waits", placed_at=NOON),
-            fact("order_paid", "early", paid_at=NOON + timedelta(minutes=3)),
+            workflow_message("order_placed", "fine", placed_at=NOON),
+            workflow_message("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
+            workflow_message("order_placed", "late", placed_at=NOON),
+            workflow_message("order_cancelled", "late"),
+            workflow_message("order_placed", "waits", placed_at=NOON),
+            workflow_message("order_paid", "early", paid_at=NOON + timedelta(minutes=3)),
         ]
     )
     summary = run_job("order-timeouts", audit.url, tmp_path, *words)
@@ -115,10 +115,10 @@ def test_late_messages_correct_earlier_rows(spark: SparkSession, audit: Audit, t
     assert (summary.orders, summary.undecided) == (3, 1)
     audit.publish(
         [
-            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
-            fact("order_paid", "late", paid_at=NOON + timedelta(hours=1)),
-            fact("order_refunded", "late"),
-            fact("order_placed", "early", placed_at=NOON),
+            workflow_message("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
+            workflow_message("order_paid", "late", paid_at=NOON + timedelta(hours=1)),
+            workflow_message("order_refunded", "late"),
+            workflow_message("order_placed", "early", placed_at=NOON),
         ]
     )
     summary = run_job("order-timeouts", audit.url, tmp_path, *words)
@@ -135,7 +135,7 @@ def test_late_messages_correct_earlier_rows(spark: SparkSession, audit: Audit, t
 
 
 @contextmanager
-def going_on(stream: Stream, out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def running_job(stream: Stream, out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     source = ("--source", stream.url, "--stream", stream.name, "--out", str(out))
     command = warren("pipeline", "order-timeouts", *source, "--continuous", "--every", "1s", *words)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -157,12 +157,12 @@ def test_a_run_continues_after_a_signal(spark: SparkSession, stream: Stream, tmp
 
     stream.publish(
         [
-            fact("order_placed", "open", placed_at=NOON),
-            fact("order_placed", "paid", placed_at=NOON),
-            fact("order_paid", "paid", paid_at=NOON),
+            workflow_message("order_placed", "open", placed_at=NOON),
+            workflow_message("order_placed", "paid", placed_at=NOON),
+            workflow_message("order_paid", "paid", paid_at=NOON),
         ]
     )
-    with going_on(stream, out, "--timeout", "1s", "--settle", "2s", "--json") as process:
+    with running_job(stream, out, "--timeout", "1s", "--settle", "2s", "--json") as process:
         wait_until(lambda: numbers().get("orders") == 2, "both are told of", timeout=DEADLINE)
         process.send_signal(signal.SIGTERM)
         printed, errors = process.communicate(timeout=DEADLINE)
@@ -176,7 +176,10 @@ def test_a_run_continues_after_a_signal(spark: SparkSession, stream: Stream, tmp
     assert "Updated by" in (out / "report.html").read_text()
 
     stream.publish(
-        [fact("order_paid", "open", paid_at=NOON + timedelta(hours=1)), *story(generated(1, 1)[0])]
+        [
+            workflow_message("order_paid", "open", paid_at=NOON + timedelta(hours=1)),
+            *messages_of_order(generated(1, 1)[0]),
+        ]
     )
     summary = run_job("order-timeouts", stream.url, out, "--stream", stream.name, *DONE)
     assert (summary.orders, summary.paid_in_time, summary.undecided) == (3, 3, 0)
@@ -188,7 +191,7 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
     with pytest.raises(PipelineError, match=r"cannot read stream 'nowhere' at [^\n]+$"):
         run_job("order-timeouts", stream.url, tmp_path, "--stream", "nowhere", *DONE)
     words = ("--stream", stream.name)
-    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    stream.publish([workflow_message("order_placed", "one", placed_at=NOON)])
     run_job("order-timeouts", stream.url, tmp_path, *words, *DONE)  # what failed has not claimed the folder
     with pytest.raises(
         UsageError, match="belongs to a continuous run: choose another --out, or continue it with"
@@ -208,9 +211,9 @@ def test_a_lost_broker_ends_the_run_with_one_line(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The same command continues when the broker is back, with each message once."""
-    stream = declared(broker.url)
+    stream = declare_stream(broker.url)
     orders = generated(20, seed=9)
-    stream.publish([message for order in orders for message in story(order)])
+    stream.publish([message for order in orders for message in messages_of_order(order)])
 
     def progress(step: str) -> None:
         # Both queries have taken it all by now. What is told of the second one must not be missed because it had looked
@@ -224,4 +227,4 @@ def test_a_lost_broker_ends_the_run_with_one_line(
     broker.start()
     summary = run_job("order-timeouts", broker.url, tmp_path, "--stream", stream.name, *DONE)
     assert (summary.orders, summary.messages.duplicates) == (20, 0)
-    assert summary.messages.read == sum(len(story(order)) for order in orders)
+    assert summary.messages.read == sum(len(messages_of_order(order)) for order in orders)

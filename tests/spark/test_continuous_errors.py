@@ -12,8 +12,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import channel
-from tests.spark.streaming_queries import PATIENCE, ended
-from tests.spark.test_stream_source import Stream, declared
+from tests.spark.streaming_queries import PATIENCE, run_to_end
+from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
 from warren.pipeline.datasource import source_errors
@@ -32,12 +32,12 @@ def reading(spark: SparkSession, url: str, **options: str) -> DataFrame:
 def write(frame: DataFrame, folder: Path) -> None:
     writing = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     writing = writing.option("path", str(folder / "rows")).trigger(availableNow=True)
-    ended(writing.start)
+    run_to_end(writing.start)
 
 
 @pytest.fixture
 def source(amqp_url: str) -> Stream:
-    return declared(amqp_url)
+    return declare_stream(amqp_url)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_broker_that_stops_in_mid_batch_is_one_line_and_costs_no_message(
     spark: SparkSession, small_batches: None, tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
-        stream = declared(broker.url)
+        stream = declare_stream(broker.url)
         with channel(broker.url) as publishing:
             for number in range(MESSAGES):
                 publishing.basic_publish("", stream.name, b"%06d" % number + bytes(1000))

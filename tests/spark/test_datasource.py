@@ -40,7 +40,9 @@ def bodies(frame: DataFrame) -> list[bytes]:
     return [bytes(row["body"]) for row in frame.orderBy("offset").select("body").collect()]
 
 
-def test_a_read_takes_what_waits_in_order_and_leaves_it_there(spark: SparkSession, audit: Audit) -> None:
+def test_a_read_returns_the_messages_in_order_and_leaves_them_in_the_queue(
+    spark: SparkSession, audit: Audit
+) -> None:
     sent = [b"%d" % number for number in range(10_000)]
     audit.publish([Message(body) for body in sent])
     frame = load(spark, audit)
@@ -66,7 +68,7 @@ def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, audit: Audit) -> 
     assert frame.count() == 0
 
 
-def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
+def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
     audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
@@ -86,7 +88,7 @@ def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
     assert [body for batch in browse(audit).batches() for body in batch.bodies] == [b"1"]
 
 
-def test_every_property_and_header_comes_back_typed(spark: SparkSession, audit: Audit) -> None:
+def test_every_property_and_header_is_read_with_its_type(spark: SparkSession, audit: Audit) -> None:
     sent_at = datetime(2024, 2, 29, 12, 30, 45, tzinfo=UTC)
     properties = pika.BasicProperties(
         content_type="application/json",
@@ -157,7 +159,7 @@ def test_every_property_and_header_comes_back_typed(spark: SparkSession, audit: 
     }
 
 
-def test_what_is_not_set_is_null(spark: SparkSession, audit: Audit) -> None:
+def test_missing_properties_are_null(spark: SparkSession, audit: Audit) -> None:
     audit.publish([Message(b"", pika.BasicProperties())])
     row = load(spark, audit).first()
     assert row is not None
@@ -172,14 +174,14 @@ def test_two_scans_of_one_query_each_see_the_whole_queue(spark: SparkSession, au
     assert twice.groupBy("offset").count().where("count = 2").count() == 500
 
 
-def test_a_batch_is_bounded_by_bytes_too(audit: Audit) -> None:
+def test_a_batch_is_limited_in_bytes(audit: Audit) -> None:
     audit.publish([Message(bytes(1024 * 1024)) for _ in range(12)])
     sizes = [sum(map(len, batch.bodies)) for batch in browse(audit).batches()]
     assert sum(sizes) == 12 * 1024 * 1024
     assert max(sizes) <= BATCH_BYTES + 1024 * 1024
 
 
-def test_a_queue_that_somebody_consumes_is_refused(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_with_a_consumer_is_refused(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait for the queue is shortened, not the timeout of the broker's replies."""
     slept = 0.0
 
@@ -198,7 +200,7 @@ def test_a_queue_that_somebody_consumes_is_refused(audit: Audit, monkeypatch: py
     assert len(next(browse(audit).batches()).bodies) == 1
 
 
-def test_errors_say_what_is_wrong_and_hide_the_password(
+def test_errors_name_the_cause_and_hide_the_password(
     spark: SparkSession, audit: Audit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audit.publish([Message(b"x")])
@@ -242,7 +244,7 @@ def test_errors_say_what_is_wrong_and_hide_the_password(
         ({"url": "amqp://localhost", "queue": "q", "Prefetch": "3"}, "has no option 'prefetch'; there are"),
     ],
 )
-def test_wrong_options_are_named_when_the_frame_is_loaded(
+def test_invalid_options_are_rejected_when_the_frame_is_loaded(
     spark: SparkSession, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message):
@@ -255,7 +257,7 @@ def test_another_schema_is_refused(spark: SparkSession, audit: Audit) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_during_a_read_causes_one_error_and_no_loss(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         sent = [b"%d" % number + bytes(1000) for number in range(20_000)]
         audit.publish([Message(body) for body in sent])
@@ -276,16 +278,20 @@ def test_a_broker_that_hangs_ends_the_read_after_the_timeout(
     opened: list[BrokerConnection] = []
     opening = Address.open
 
-    def kept(address: Address, product: str = "test") -> BrokerConnection:
+    def record_connection(address: Address, product: str = "test") -> BrokerConnection:
         opened.append(opening(address, product))
         return opened[-1]
 
-    monkeypatch.setattr(Address, "open", kept)
+    monkeypatch.setattr(Address, "open", record_connection)
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish([Message(bytes(1000)) for _ in range(20_000)])
         batches = browse(audit, timeout=60).batches()
         next(batches)
-        opened[0].timeout = 2  # From here on: until then the broker only has to be slow to fail this.
+        opened[
+            0
+        ].timeout = (
+            2  # Set only now: with a short timeout from the start, a slow broker would fail this test.
+        )
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(

@@ -18,10 +18,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.dead_letter_data import COLUMNS, NOON, Death, agrees, expected, made_up, uuid7
+from tests.spark.dead_letter_data import (
+    COLUMNS,
+    NOON,
+    Death,
+    assert_agrees,
+    expected,
+    generated_deaths,
+    uuid7,
+)
 from tests.spark.job_runs import run_job
 from tests.spark.order_data import Order, from_file, generated
-from tests.spark.test_stream_source import declared
+from tests.spark.test_stream_source import declare_stream
 from tests.support.polling import wait_until
 from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
@@ -33,7 +41,7 @@ from warren.sdk import App, Command, Retry
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
-def summarised(letters: DataFrame, *words: str) -> Summary:
+def summarise(letters: DataFrame, *words: str) -> Summary:
     """Run the job as the command does, without files."""
     options = options_of(*words)
     return dead_letters.summarise({EVENTS: dead_letters.events(letters, options)}, options)
@@ -44,9 +52,9 @@ def options_of(*words: str) -> Namespace:
 
 
 def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) -> None:
-    truth = made_up(600, seed=11)
+    truth = generated_deaths(600, seed=11)
     rows = [death.row(offset) for offset, death in enumerate(truth)]
-    # A letter of a message with an id, once more from elsewhere, is no other death; without an id nobody can know.
+    # A copy of a dead letter with a message id is recognised; one without an id cannot be.
     again = [death for death in truth if death.message_id is not None][:50]
     rows += [("copies", *death.row(offset)[1:]) for offset, death in enumerate(again)]
     forged = {"x-death": "forged", "x-first-death-queue": "q"}
@@ -58,7 +66,7 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
     dead_letters.events(spark.createDataFrame(rows, COLUMNS), options).write.parquet(str(tmp_path / EVENTS))
     letters = spark.read.parquet(str(tmp_path / EVENTS))
     summary = dead_letters.summarise({EVENTS: letters}, options)
-    agrees(summary, expected(truth, 10, 10, "queue"))
+    assert_agrees(summary, expected(truth, 10, 10, "queue"))
     assert (summary.letters, summary.repeated, summary.unexplained) == (653, 50, 3)
     assert summary.messages == 600
     assert {group.words: group.deaths for group in summary.origins} == {
@@ -70,17 +78,17 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
         for name in ("OSError", "ValueError")
     }
     others = options_of("--burst-gap", "2s", "--burst-least", "4", "--burst-of", "reason")
-    agrees(dead_letters.summarise({EVENTS: letters}, others), expected(truth, 2, 4, "reason"))
+    assert_agrees(dead_letters.summarise({EVENTS: letters}, others), expected(truth, 2, 4, "reason"))
 
 
-def test_a_message_that_dies_again_and_again_is_one_message(spark: SparkSession) -> None:
+def test_dead_letters_of_one_message_count_as_one_message(spark: SparkSession) -> None:
     """A stream that is bound to a dead letter exchange receives a letter for each death."""
     one = Death("bills", "rejected", NOON, "m", NOON - timedelta(seconds=9), "timestamp")
     letters = [replace(one, count=count) for count in range(1, 13)]
-    summary = summarised(spark.createDataFrame([d.row(at) for at, d in enumerate(letters)], COLUMNS))
+    summary = summarise(spark.createDataFrame([d.row(at) for at, d in enumerate(letters)], COLUMNS))
     assert (summary.deaths, summary.messages, summary.repeated) == (12, 1, 0)
     assert [(bucket.above, bucket.count) for bucket in summary.times if bucket.count] == [(10, 1)]
-    assert summary.bursts == 0, "of eleven deaths nobody knows when they were"
+    assert summary.bursts == 0, "the times of eleven deaths are unknown"
     assert summary.deaths_left_out == 11
 
 
@@ -104,7 +112,7 @@ def test_the_later_of_two_recorded_deaths_counts(spark: SparkSession) -> None:
     assert second["after_seconds"] == 3600
 
 
-def test_an_id_that_is_older_than_its_publish_is_not_its_time(spark: SparkSession) -> None:
+def test_the_time_in_a_message_id_is_ignored_if_the_timestamp_is_later(spark: SparkSession) -> None:
     made = NOON - timedelta(days=2)
     sent = NOON - timedelta(seconds=30)
     death = Death("bills", "expired", NOON, uuid7(made), sent, "timestamp")
@@ -120,8 +128,8 @@ def dead_letter_queue(amqp_url: str) -> Iterator[Audit]:
 
 
 @pytest.fixture
-def dying(amqp_url: str, dead_letter_queue: Audit) -> Iterator[Callable[..., str]]:
-    """Declare a queue whose messages die in a certain way."""
+def declare_source_queue(amqp_url: str, dead_letter_queue: Audit) -> Iterator[Callable[..., str]]:
+    """Return a function that declares a queue with arguments that dead-letter its messages."""
     declared: list[str] = []
 
     def declare(name: str, **arguments: object) -> str:
@@ -189,40 +197,44 @@ def deadlines(orders: Sequence[Order]) -> list[Message]:
     return sent
 
 
-def refuse(consuming: Any, queue: str, *, requeue: bool) -> None:
+def reject_one(consuming: Any, queue: str, *, requeue: bool) -> None:
     """Receive one message, as soon as there is one, and reject it."""
     tags: list[int] = []
 
-    def take() -> bool:
+    def received() -> bool:
         method, _, _ = consuming.basic_get(queue)
         if method is not None:
             tags.append(method.delivery_tag)
         return bool(tags)
 
-    wait_until(take, f"a message is in {queue}")
+    wait_until(received, f"a message is in {queue}")
     consuming.basic_reject(tags[0], requeue=requeue)
 
 
-def orders_here() -> list[Order]:
+def read_or_generate_orders() -> list[Order]:
     named = os.environ.get("ORDERS")
     return from_file(Path(named)) if named else generated(600, seed=5)
 
 
 def test_dead_letters_of_real_brokers(
-    spark: SparkSession, amqp_url: str, dead_letter_queue: Audit, dying: Callable[..., str], tmp_path: Path
+    spark: SparkSession,
+    amqp_url: str,
+    dead_letter_queue: Audit,
+    declare_source_queue: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     """Unpaid orders expire, paid ones are rejected, and a small queue overflows."""
-    orders = orders_here()
+    orders = read_or_generate_orders()
     in_time = [
         o for o in orders if o.paid_at is not None and o.paid_at - o.placed_at <= timedelta(minutes=30)
     ]
     others = [order for order in orders if order not in in_time]
     due, paid, small = (
-        dying("due", x_message_ttl=1),
-        dying("paid"),
-        dying("small", x_max_length=5),
+        declare_source_queue("due", x_message_ttl=1),
+        declare_source_queue("paid"),
+        declare_source_queue("small", x_max_length=5),
     )
-    again = dying("again", x_queue_type="quorum", x_delivery_limit=2)
+    again = declare_source_queue("again", x_queue_type="quorum", x_delivery_limit=2)
     Audit(amqp_url, due).publish(deadlines(others))
     Audit(amqp_url, small).publish(deadlines(others[:105]))
     Audit(amqp_url, paid).publish(deadlines(in_time))
@@ -234,7 +246,7 @@ def test_dead_letters_of_real_brokers(
                 break
     with channel(amqp_url) as returning:
         for _ in range(9):
-            refuse(returning, again, requeue=True)
+            reject_one(returning, again, requeue=True)
     total = len(orders) + 103
     wait_until(lambda: dead_letter_queue.ready() == total, f"{total} letters are there")
 
@@ -256,7 +268,7 @@ def test_dead_letters_of_real_brokers(
     }
     assert (summary.letters, summary.repeated, summary.unexplained) == (total, 0, 0)
     truth = read_by_hand(dead_letter_queue)
-    agrees(summary, expected(truth, 3, 10, "queue"))
+    assert_agrees(summary, expected(truth, 3, 10, "queue"))
     assert {place.queue for place in summary.places} == {due, paid, small, again}
     assert summary.after.by_source["timestamp"] > 0
     assert summary.after.by_source["message_id"] > 0
@@ -267,7 +279,7 @@ def test_dead_letters_of_real_brokers(
     assert f"{total:,} deaths: " in (tmp_path / "report.html").read_text()
 
 
-def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
+def test_dead_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
     """An App parks messages that it could not handle; they are browsed, with exceptions and times in milliseconds."""
     name = f"bills.{uuid.uuid4().hex[:8]}"
     app = App(amqp_url)
@@ -301,13 +313,13 @@ def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) 
 
 
 def test_a_continuous_run_gives_the_same_numbers(
-    spark: SparkSession, amqp_url: str, dying: Callable[..., str], tmp_path: Path
+    spark: SparkSession, amqp_url: str, declare_source_queue: Callable[..., str], tmp_path: Path
 ) -> None:
     """Dead letters routed to a stream, as they come; the same letters as rows of one read.
 
     RabbitMQ 3.10 brings a dead letter to a stream only with the strategy at-least-once.
     """
-    stream = declared(amqp_url)
+    stream = declare_stream(amqp_url)
     table = {
         "x-queue-type": "quorum",
         "x-dead-letter-strategy": "at-least-once",
@@ -340,8 +352,8 @@ def test_a_continuous_run_gives_the_same_numbers(
     )
 
 
-def test_no_letters_give_an_empty_report(spark: SparkSession) -> None:
-    summary = summarised(spark.createDataFrame([], COLUMNS))
+def test_without_dead_letters_the_report_is_empty(spark: SparkSession) -> None:
+    summary = summarise(spark.createDataFrame([], COLUMNS))
     assert (summary.letters, summary.deaths, summary.messages, summary.bursts) == (0, 0, 0, 0)
     assert summary.after.known == 0
     assert "No message died" in dead_letters.page(
@@ -358,6 +370,6 @@ def test_no_letters_give_an_empty_report(spark: SparkSession) -> None:
         (["--burst-of", "type"], "invalid choice: 'type'"),
     ],
 )
-def test_wrong_options_are_one_line(words: list[str], message: str) -> None:
+def test_invalid_options_raise_one_line_errors(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         options_of(*words)

@@ -49,8 +49,8 @@ def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, 
         f"{name}.placed": orders["order_id"],
         f"{name}.paid": orders[orders["paid_at"].notna()]["order_id"],
     }
-    asyncio.run(carried(amqp_url, name, orders))
-    events = pd.DataFrame(raw(amqp_url, f"{name}.events"))
+    asyncio.run(run_applications(amqp_url, name, orders))
+    events = pd.DataFrame(read_events(amqp_url, f"{name}.events"))
 
     summary = run_job("delivery-audit", amqp_url, tmp_path, "--stream", f"{name}.events", "--settle", "1s")
 
@@ -64,7 +64,7 @@ def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, 
     )
     assert summary.messages.dead_lettered == refused.sum()
     assert summary.messages.acknowledged == messages - refused.sum()
-    # Its last event, of somebody who captures later, is none of the applications'.
+    # One more event: that of the source that only advances the captured time.
     assert (summary.capture.events, summary.capture.missing) == (len(events) + 1, 0)
     assert set(summary.findings.values()) == {0}
     assert fates(spark, tmp_path) == {
@@ -81,14 +81,14 @@ def test_the_numbers_of_the_file(spark: SparkSession, amqp_url: str, name: str, 
     }
     for queue in summary.queues:
         for found, seconds in zip(
-            (queue.to_delivery, queue.to_acknowledgement), took(events, queue.queue), strict=True
+            (queue.to_delivery, queue.to_acknowledgement), latencies(events, queue.queue), strict=True
         ):
             assert (found.count, found.maximum) == (len(seconds), pytest.approx(seconds[-1]))
             for level, value in found.quantiles.items():
                 assert value == pytest.approx(quantile(seconds, float(level)))
 
 
-async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
+async def run_applications(url: str, name: str, orders: pd.DataFrame) -> None:
     """Run one application that publishes and one that handles, both with capture."""
 
     class Placed(Command, queue=Queue(f"{name}.placed", type="classic")):
@@ -127,7 +127,7 @@ async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
         await eventually(lambda: len(done) == len(sending), "all are handled", 120)
 
 
-def raw(url: str, stream: str) -> list[dict[str, Any]]:
+def read_events(url: str, stream: str) -> list[dict[str, Any]]:
     """Read the events of both applications without the pipeline, then add an event that advances the captured time."""
     reading = CaptureReader(url, stream)
     try:
@@ -136,10 +136,10 @@ def raw(url: str, stream: str) -> list[dict[str, Any]]:
         reading.close()
     later = Source(app="later")
     later.record("started", time.time_ns() // 1000 + 5 * SECOND)
-    with channel(url) as telling:
-        telling.confirm_delivery()
+    with channel(url) as publishing:
+        publishing.confirm_delivery()
         for batch in batches([later]):
-            telling.basic_publish("", stream, *published(batch))
+            publishing.basic_publish("", stream, *published(batch))
     return found
 
 
@@ -148,7 +148,7 @@ def fates(spark: SparkSession, folder: Path) -> dict[tuple[str, str], str]:
     return {(row["message_id"], row["queue"]): row["fate"] for row in rows}
 
 
-def took(events: pd.DataFrame, queue: str) -> tuple[list[float], list[float]]:
+def latencies(events: pd.DataFrame, queue: str) -> tuple[list[float], list[float]]:
     """Return the sorted seconds to the delivery, and from there to the acknowledgement."""
 
     def first(event: str, there: pd.Series) -> pd.Series:

@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 STEADY = 60
 DROPPED, REPEATED, SWAPPED = (7, 23, 24, 50), (12, 31), (17, 40)
-FORGOTTEN = 2
-"""The last deliveries, whose acknowledgements are lost (and those of others, if one stands for several)."""
+LOST_ACKS = 2
+"""Number of last deliveries whose acknowledgements are lost (more, if one acknowledgement stands for several)."""
 CRASHED, HANDLED, AFTER = 20, 8, 10
 """Messages delivered to the consumer with automatic acknowledgement, handled by it, and delivered to the next one."""
 
@@ -60,24 +60,26 @@ def names() -> Names:
 
 
 @pytest.fixture
-def removed(amqp_url: str, names: Names) -> Iterator[None]:
+def delete_queues(amqp_url: str, names: Names) -> Iterator[None]:
     yield
     with channel(amqp_url) as deleting:
         for name in (names.steady, names.automatic, names.stream):
             deleting.queue_delete(name)
 
 
-def test_events_of_the_applications_alone(
-    spark: SparkSession, amqp_url: str, names: Names, removed: None, tmp_path: Path
+def test_planted_errors_are_found_without_broker_events(
+    spark: SparkSession, amqp_url: str, names: Names, delete_queues: None, tmp_path: Path
 ) -> None:
-    planted = asyncio.run(played(amqp_url, names))
-    audited(spark, amqp_url, names, planted, tmp_path)
+    planted = asyncio.run(run_with_planted_errors(amqp_url, names))
+    run_audit(spark, amqp_url, names, planted, tmp_path)
 
 
-def test_events_of_the_applications_and_the_broker(spark: SparkSession, names: Names, tmp_path: Path) -> None:
+def test_planted_errors_are_found_and_located_with_broker_events(
+    spark: SparkSession, names: Names, tmp_path: Path
+) -> None:
     with BrokerProcess(tmp_path / "broker", "--capture-events", names.stream) as broker:
-        planted = asyncio.run(played(broker.url, names))
-        places = audited(spark, broker.url, names, planted, tmp_path / "out")
+        planted = asyncio.run(run_with_planted_errors(broker.url, names))
+        places = run_audit(spark, broker.url, names, planted, tmp_path / "out")
     assert places == {
         "on the way": len(DROPPED),
         "in the queue": 0,
@@ -87,14 +89,14 @@ def test_events_of_the_applications_and_the_broker(spark: SparkSession, names: N
     }
 
 
-def audited(spark: SparkSession, url: str, names: Names, planted: Planted, out: Path) -> dict[str, int]:
-    # Somebody who captures goes on for a while: what has been told is settled.
+def run_audit(spark: SparkSession, url: str, names: Names, planted: Planted, out: Path) -> dict[str, int]:
+    # A later event advances the captured time, so that all earlier events are settled.
     later = Source(app="later")
     later.record("started", time.time_ns() // 1000 + 5_000_000)
-    with channel(url) as telling:
-        telling.confirm_delivery()
+    with channel(url) as publishing:
+        publishing.confirm_delivery()
         for batch in batches([later]):
-            telling.basic_publish("", names.stream, *published(batch))
+            publishing.basic_publish("", names.stream, *published(batch))
     summary = run_job("delivery-audit", url, out, "--stream", names.stream, "--settle", "2s")
     found: dict[str, set[str]] = {}
     for row in spark.read.parquet(str(out / "findings")).select("finding", "message_id").collect():
@@ -112,7 +114,7 @@ def audited(spark: SparkSession, url: str, names: Names, planted: Planted, out: 
     return dict(summary.places)
 
 
-async def played(url: str, names: Names) -> Planted:
+async def run_with_planted_errors(url: str, names: Names) -> Planted:
     """Publish everything through a proxy that tampers, and handle it behind another one that loses acknowledgements."""
 
     class Job(Command, queue=Queue(names.steady, type="classic")):
@@ -129,7 +131,7 @@ async def played(url: str, names: Names) -> Planted:
             drop=map(body, DROPPED), repeat=map(body, REPEATED), swap=map(body, SWAPPED)
         )
         arriving = STEADY - len(DROPPED) + len(REPEATED)
-        to_consumer.to_server.rewrite = Tampering(forget=arriving - FORGOTTEN + 1)
+        to_consumer.to_server.rewrite = Tampering(forget=arriving - LOST_ACKS + 1)
         capture = Capture(stream=names.stream)
         consumer = App(to_consumer.url, name="consumer", capture=capture)
         publisher = App(to_publisher.url, name="publisher", capture=capture)
@@ -150,11 +152,11 @@ async def played(url: str, names: Names) -> Planted:
             await eventually(lambda: handled.total() == arriving, "all are handled", 60)
             to_consumer.to_server.rewrite = None
             to_consumer.cut()
-            # What was not acknowledged comes again, and before what comes later.
+            # Unacknowledged messages are redelivered before later ones.
             await publish(STEADY)
-            await eventually(lambda: handled[STEADY] == 1, "the redelivered are handled", 60)
+            await eventually(lambda: handled[STEADY] == 1, "the redelivered messages are handled", 60)
             lost = await crash(url, names.automatic, names.stream, publisher)
-    assert handled.total() >= arriving + 1 + FORGOTTEN
+    assert handled.total() >= arriving + 1 + LOST_ACKS
     return Planted(
         {f"steady-{number}" for number in range(STEADY) if not handled[number]} | lost,
         {f"steady-{number}" for number, times in handled.items() if times > 1},
@@ -163,15 +165,17 @@ async def played(url: str, names: Names) -> Planted:
 
 
 async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
-    """Kill a consumer with automatic acknowledgement when everything is delivered to it; the next one takes what comes
-    later. Returns what nobody handled."""
+    """Kill a consumer with automatic acknowledgement when everything is delivered to it, and start another one for later
+    messages. Return the ids of messages that neither handled."""
 
     async def publish(first: int, count: int) -> None:
         for number in range(first, first + count):
             await publisher.publish(
                 b"a", key=queue, message_id=f"automatic-{number}", reliability="at_most_once"
             )
-        await asyncio.to_thread(wait_until, lambda: ready(url, queue) == count, "they are there", 60)
+        await asyncio.to_thread(
+            wait_until, lambda: ready(url, queue) == count, "the messages are in the queue", 60
+        )
 
     def handled(child: Child) -> set[str]:
         return {line.split()[1] for line in child.lines if line.startswith("handled ")}
@@ -186,16 +190,16 @@ async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
         done = handled(first)
     await publish(CRASHED, AFTER)
     with Child([*words, str(AFTER), "end"], cwd=ROOT) as second:
-        await asyncio.to_thread(second.wait_for_line, "over", 60)
+        await asyncio.to_thread(second.wait_for_line, "finished", 60)
         done |= handled(second)
     return {f"automatic-{number}" for number in range(CRASHED + AFTER)} - done
 
 
 def ready(url: str, queue: str) -> int:
-    with channel(url) as asking:
-        return int(asking.queue_declare(queue, passive=True).method.message_count)
+    with channel(url) as checking:
+        return int(checking.queue_declare(queue, passive=True).method.message_count)
 
 
 def consumers(url: str, queue: str) -> int:
-    with channel(url) as asking:
-        return int(asking.queue_declare(queue, passive=True).method.consumer_count)
+    with channel(url) as checking:
+        return int(checking.queue_declare(queue, passive=True).method.consumer_count)

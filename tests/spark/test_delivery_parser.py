@@ -16,7 +16,9 @@ from warren.wire.reply_codes import AmqpError
 FRAME_MAX = 4096
 
 
-def delivered(number: int, values: dict[str, properties.Property], body: bytes, key: bytes = b"k") -> bytes:
+def delivery_bytes(
+    number: int, values: dict[str, properties.Property], body: bytes, key: bytes = b"k"
+) -> bytes:
     """Return a delivery as a broker sends it; its stream offset is its number."""
     headers = values.get("headers")
     table = headers if isinstance(headers, bytes) else b""
@@ -26,7 +28,7 @@ def delivered(number: int, values: dict[str, properties.Property], body: bytes, 
     return deliver + content_frames(content, 1, FRAME_MAX)
 
 
-def taken(data: bytes, *cuts: int) -> MessageColumns:
+def parse(data: bytes, *cuts: int) -> MessageColumns:
     deliveries = DeliveryParser(FRAME_MAX, streamed=True)
     start = 0
     for cut in (*sorted(cuts), len(data)):
@@ -36,7 +38,7 @@ def taken(data: bytes, *cuts: int) -> MessageColumns:
     return deliveries.take()
 
 
-TOLD: list[dict[str, properties.Property]] = [
+PROPERTIES: list[dict[str, properties.Property]] = [
     {},
     {"message_id": b"1"},
     {"message_id": b"2", "headers": field_tables.encode({"a": 1})},
@@ -48,23 +50,25 @@ TOLD: list[dict[str, properties.Property]] = [
 
 @settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.tuples(st.sampled_from(TOLD), st.sampled_from([0, 1, 5000, 20_000])), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from(PROPERTIES), st.sampled_from([0, 1, 5000, 20_000])), min_size=1, max_size=8
+    ),
     st.lists(st.integers(0, 100_000), max_size=5),
 )
-def test_the_division_of_bytes_does_not_matter(
+def test_deliveries_are_parsed_however_their_bytes_are_divided(
     sent: list[tuple[dict[str, properties.Property], int]], cuts: list[int]
 ) -> None:
-    data = b"".join(delivered(number, values, bytes(size)) for number, (values, size) in enumerate(sent))
-    messages = taken(data, *(min(cut, len(data)) for cut in cuts))
+    data = b"".join(delivery_bytes(number, values, bytes(size)) for number, (values, size) in enumerate(sent))
+    messages = parse(data, *(min(cut, len(data)) for cut in cuts))
     assert messages.offsets == list(range(len(sent)))
     assert [len(body) for body in messages.bodies] == [size for _, size in sent]
     assert messages.routings == [(False, "x", "k")] * len(sent)
     # Each row is what it would be by itself: nothing of another message's is left in it.
-    alone = [taken(delivered(0, values, b"")).rows[0] for values, _ in sent]
+    alone = [parse(delivery_bytes(0, values, b"")).rows[0] for values, _ in sent]
     assert messages.rows == alone
 
 
-WHOLE = delivered(0, {"type": b"t", "headers": field_tables.encode({"a": 1})}, b"body")
+WHOLE = delivery_bytes(0, {"type": b"t", "headers": field_tables.encode({"a": 1})}, b"body")
 
 CONTENT = WHOLE[WHOLE.index(b"\x02\x00\x01") :]
 

@@ -32,12 +32,14 @@ def delete(url: str) -> None:
         deleting.queue_delete(AUDIT.name)
 
 
-def test_the_shop_tells_a_stream(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    async def trade() -> None:
+def test_the_job_reads_the_order_events_of_the_demo_shop(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    async def run_shop() -> None:
         async with SqliteStore(tmp_path / "store.sqlite") as store:
             shop = Shop(url, TIME_TO_PAY, store)
             async with shop.app, asyncio.timeout(200):
-                # However long it takes to say so, one of them is paid in time.
+                # Deadlines are paused, so that one order is paid in time however slow the machine is.
                 due = shop.app.subscriptions["order-unpaid.due"]
                 await due.pause()
                 now = datetime.now(UTC)
@@ -57,7 +59,7 @@ def test_the_shop_tells_a_stream(spark: SparkSession, url: str, tmp_path: Path) 
                     shop.changed.clear()
                     await shop.changed.wait()
 
-    asyncio.run(trade())
+    asyncio.run(run_shop())
     summary = run_job("order-timeouts", url, tmp_path / "out", "--stream", AUDIT.name)
     assert (summary.orders, summary.paid_in_time, summary.paid_late, summary.cancelled) == (3, 1, 1, 1)
     assert set(summary.contradictions.values()) == {0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured_events import COLUMNS, Source, batches, messages_of
+from tests.spark.captured_events import COLUMNS, Source, batches, frame_of_batches
 from warren.core.capture_events import MESSAGE_TYPE, EventBatch
 from warren.pipeline.jobs.event_rows import events_of
 
@@ -42,7 +42,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
         no_ack=False,
         stream=True,
     )
-    first, second = events_of(messages_of(spark, batches([source]))).orderBy("sequence").collect()
+    first, second = events_of(frame_of_batches(spark, batches([source]))).orderBy("sequence").collect()
     assert second.asDict() == {
         "source": "shop-1",
         "by": "broker",
@@ -83,7 +83,7 @@ def test_repeated_batches_count_once_and_other_messages_not_at_all(spark: SparkS
         (MESSAGE_TYPE, "shop", {"sequence": "30"}, sent[0].body),
         (MESSAGE_TYPE, "shop", None, b"\xff"),
     ]
-    found = events_of(messages_of(spark, [*sent, *sent[:3], sent[-1]], *strangers))
+    found = events_of(frame_of_batches(spark, [*sent, *sent[:3], sent[-1]], *strangers))
     assert numbers(found) == sorted((source.name, n) for source in (one, other) for n in range(1, 6))
 
 
@@ -99,7 +99,7 @@ def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession,
 
     def arrive(*sent: EventBatch) -> int:
         """Return the number of rows that Spark dropped."""
-        messages_of(spark, sent).coalesce(1).write.mode("append").parquet(str(arriving))
+        frame_of_batches(spark, sent).coalesce(1).write.mode("append").parquet(str(arriving))
         query = (
             events_of(spark.readStream.schema(COLUMNS).parquet(str(arriving)))
             .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import Audit, Message
-from tests.spark.test_stream_source import declared
+from tests.spark.test_stream_source import declare_stream
 from tests.support.example_programs import EXAMPLES, run
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.mark.slow
-def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:
+def test_browsing_counts_and_shows_messages_and_leaves_them_in_the_queue(audit: Audit) -> None:
     audit.publish([Message(f"order {number}".encode()) for number in range(5)])
     ran = run("spark_read", audit.name, AMQP_URL=audit.url)
     assert ran.returncode == 0, ran.stderr
@@ -24,14 +24,14 @@ def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:
 
 
 def test_a_stream_is_counted_and_its_last_messages_shown(amqp_url: str) -> None:
-    stream = declared(amqp_url)
+    stream = declare_stream(amqp_url)
     stream.publish([Message(b'{"number": %d, "paid": true}' % number) for number in range(10)])
     ran = run("spark_stream", stream.name, AMQP_URL=amqp_url)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{stream.name} 10", "9 9 True", "8 8 True", "7 7 True"], ran.stderr
 
 
-def test_what_is_written_is_taken_through_a_spool(audit: Audit, tmp_path: Path) -> None:
+def test_written_messages_are_read_through_a_spool(audit: Audit, tmp_path: Path) -> None:
     both = tmp_path / "both.py"  # in one process, which starts Java once
     names = ("spark_write", "spark_spool")
     programs = [[str(EXAMPLES / f"{name}.py"), audit.name, str(tmp_path)] for name in names]

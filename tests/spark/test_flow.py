@@ -15,11 +15,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured_events import batches, messages_of
+from tests.spark.captured_events import batches, frame_of_batches
 from tests.spark.conftest import Audit, channel
-from tests.spark.flow_simulation import Queue, at_seconds, held, simulated, sources, table, trend
+from tests.spark.flow_simulation import (
+    Queue,
+    at_seconds,
+    consumer_load,
+    event_table,
+    simulate,
+    sources,
+    trend,
+)
 from tests.spark.job_runs import run_job
-from tests.spark.order_data import Order, from_file, generated, story
+from tests.spark.order_data import Order, from_file, generated, messages_of_order
 from tests.support.broker_process import BrokerProcess
 from tests.support.capture_reader import CaptureReader, Event
 from tests.support.polling import wait_until
@@ -39,15 +47,15 @@ SECONDS = 42
 QUEUES = [
     Queue("calm", rate=20, consumers=2, handling=0.01, waiting=30, seed=1),
     Queue("slow", rate=60, consumers=2, prefetch=20, handling=0.05, rejected=0.05, exchange="shop", seed=2),
-    Queue("starved", rate=40, consumers=1, prefetch=1, handling=0.01, way=0.02, seed=3),
+    Queue("starved", rate=40, consumers=1, prefetch=1, handling=0.01, latency=0.02, seed=3),
     Queue("failing", rate=15, consumers=1, prefetch=5, handling=0.08, requeued=0.5, seed=4),
-    Queue("abandoned", rate=10, consumers=0, most=100, seed=5),
+    Queue("abandoned", rate=10, consumers=0, max_length=100, seed=5),
     Queue("quick", rate=25, consumers=1, no_ack=True, seed=6),
 ]
 
 
 def events() -> list[dict[str, object]]:
-    found = [each for queue in QUEUES for each in simulated(queue, SECONDS)]
+    found = [each for queue in QUEUES for each in simulate(queue, SECONDS)]
     return sorted(found, key=lambda each: each["at"])
 
 
@@ -55,20 +63,20 @@ def options_of(*words: str) -> Namespace:
     return parse(["flow", "--source", "amqp://localhost", "--stream", "s", "--out", "o", *words])
 
 
-def summarised(captured: DataFrame, *words: str) -> Summary:
+def summarise(captured: DataFrame, *words: str) -> Summary:
     options = options_of(*words)
     return flow.summarise({EVENTS: captured, **flow.tables(captured, options)}, options)
 
 
 @pytest.fixture(scope="module")
-def told_all(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+def all_events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Return the events of all queues, as the job stores them."""
     path = str(tmp_path_factory.mktemp("flow") / EVENTS)
-    flow.events(messages_of(spark, batches(sources(events()))), options_of()).write.parquet(path)
+    flow.events(frame_of_batches(spark, batches(sources(events()))), options_of()).write.parquet(path)
     return spark.read.parquet(path)
 
 
-def agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: int) -> None:
+def assert_agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: int) -> None:
     """Compare every number of every queue and consumer with the events."""
     first, last = int(rows.second.min()), int(rows.second.max()) + 1
     assert summary.seconds == last - first
@@ -103,7 +111,7 @@ def agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: 
         assert slope - queue.growth.low == pytest.approx(queue.growth.high - slope)
     for consumer in summary.consumers:
         mine = consumers[(consumers.consumer == consumer.consumer)]
-        seconds, average, idle = held(mine, last)
+        seconds, average, idle = consumer_load(mine, last)
         assert consumer.seconds == seconds
         assert consumer.held == pytest.approx(average)
         assert consumer.idle == pytest.approx(idle)
@@ -112,14 +120,14 @@ def agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: 
 
 
 @pytest.fixture(scope="module")
-def summary(told_all: DataFrame) -> Summary:
-    return summarised(told_all, "--limit", "1GB")
+def summary(all_events: DataFrame) -> Summary:
+    return summarise(all_events, "--limit", "1GB")
 
 
 def test_the_numbers_are_those_of_pandas(summary: Summary) -> None:
-    rows = table(events())
+    rows = event_table(events())
     sdk = rows[(rows.by == "sdk") & rows.consumer.notna()]
-    agrees(summary, rows[rows.by == "broker"], sdk, 4)
+    assert_agrees(summary, rows[rows.by == "broker"], sdk, 4)
     assert (summary.events, summary.sources, summary.missing) == (len(rows), 2, 0)
     assert summary.unrouted == 0
     assert {queue.by for queue in summary.queues} == {"broker"}
@@ -133,23 +141,23 @@ def test_the_numbers_are_those_of_pandas(summary: Summary) -> None:
     assert {queue.queue: queue.began_with for queue in summary.queues if queue.began_with} == {"calm": 30}
 
 
-def test_deliveries_reveal_the_queues_of_publishes(told_all: DataFrame) -> None:
+def test_deliveries_reveal_the_queues_of_publishes(all_events: DataFrame) -> None:
     """Deliveries reveal the queue of publishes with the same exchange and routing key."""
-    only = told_all.where("by = 'sdk'")
-    rows = table(events())
+    only = all_events.where("by = 'sdk'")
+    rows = event_table(events())
     rows = rows[rows.by == "sdk"].copy()
     rows["queue"] = rows.queue.fillna(rows.routing_key)
-    summary = summarised(only, "--step", "7s")
-    agrees(summary, rows, rows[rows.consumer.notna()], 4)
+    summary = summarise(only, "--step", "7s")
+    assert_agrees(summary, rows, rows[rows.consumer.notna()], 4)
     assert {queue.by for queue in summary.queues} == {"sdk"}
     nobody = flow.tables(only.where("event != 'delivered'"), options_of())
     lost = unrouted(nobody["steps"], nobody["routes"]).agg({"published": "sum"}).collect()[0][0]
     assert lost == ((rows.event == "published") & (rows.exchange == "shop")).sum()
 
 
-def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
+def test_partial_sums_add_up_to_the_whole(all_events: DataFrame) -> None:
     """The output of a continuous run, divided anywhere, adds up to that of a batch run."""
-    arrow = event_shares(told_all).toArrow()
+    arrow = event_shares(all_events).toArrow()
     parts = [part for at in range(0, arrow.num_rows, 997) for part in arrow.slice(at, 997).to_batches()]
     cut = len(parts) // 3
 
@@ -157,7 +165,7 @@ def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
         return pa.Table.from_batches(list(partial_sums(batches, KEYS, COUNTS, MAXIMA)))
 
     twice = pa.concat_tables([summed(iter(parts[:cut])), summed(iter(parts[cut:]))])
-    whole = flow.tables(told_all, options_of())["steps"].toArrow().to_pandas()
+    whole = flow.tables(all_events, options_of())["steps"].toArrow().to_pandas()
     folded = twice.to_pandas().groupby(list(KEYS), dropna=False).sum()
     for name in set(COUNTS) - {"acknowledgements"}:
         assert folded[name].sum() == whole[name].sum(), name
@@ -167,13 +175,13 @@ def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
 
 
 def test_lost_events_are_reported(spark: SparkSession, summary: Summary) -> None:
-    captured = sources(simulated(QUEUES[0], 8), every=100)
+    captured = sources(simulate(QUEUES[0], 8), every=100)
     for source in captured:
         source.flush()
         del source.batches[1]
     kept = sum(batch.count for source in captured for batch in source.batches)
     everything = sum(source.batches[-1].sequence + source.batches[-1].count - 1 for source in captured)
-    found = captured_of(flow.events(messages_of(spark, batches(captured)), options_of()))
+    found = captured_of(flow.events(frame_of_batches(spark, batches(captured)), options_of()))
     assert found == {"sources": 2, "events": kept, "missing": everything - kept, "cut_off": 0}
     assert found["missing"] > 0
     assert f"Capture lost {found['missing']:,} events" in flow.page(
@@ -230,7 +238,7 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
 
         stream = Audit(broker.url, "told")
         kinds = ("rejected", "purged", "published")
-        wait_until(lambda: told_by(stream, kinds), "the events are in the stream")
+        wait_until(lambda: has_all_events(stream, kinds), "the events are in the stream")
         summary = run_job("flow", broker.url, tmp_path / "once", "--stream", "told", "--limit", "1MB")
         with closing(CaptureReader(broker.url, "told")) as raw:
             raw.until(lambda found: any(map(is_last, found.events)))
@@ -238,8 +246,8 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
         on = run_job("flow", broker.url, tmp_path / "on", *onwards)
     assert replace(on, began=summary.began) == summary
     queues = {queue.queue: queue for queue in summary.queues}
-    orders_agree(queues, file, table([{**each, "by": "broker"} for each in raw.events]))
-    assert set(queues) == {"work", "short", "purged", "dead-letters", "log", *PAID}
+    assert_orders_agree(queues, file, event_table([{**each, "by": "broker"} for each in raw.events]))
+    assert set(queues) == {"work", "short", "purged", "dead-letters", "log", *ORDER_QUEUES}
     work = queues["work"]
     # Ten were rejected; of twenty deliveries after the sixtieth acknowledgement five were given back, and delivered again.
     assert (work.published, work.acked, work.rejected, work.requeued) == (100, 60, 10, 5)
@@ -263,8 +271,8 @@ def test_events_of_a_real_broker(spark: SparkSession, tmp_path: Path) -> None:
     assert "A stream keeps all messages, so it has only rates." in html
 
 
-PAID = ("order_placed", "order_paid", "order_cancelled", "order_refunded", "cancel_order")
-"""Queues: what is told of an order goes to the one of that name."""
+ORDER_QUEUES = ("order_placed", "order_paid", "order_cancelled", "order_refunded", "cancel_order")
+"""Queues of the order messages; each is named after the message type it gets."""
 HANDLED = 600
 
 
@@ -277,16 +285,18 @@ def orders() -> list[Order]:
 def send(url: str, file: list[Order]) -> None:
     """Publish the orders' messages and handle all but some placed ones; publish to a stream too, which is read twice."""
     with channel(url) as using:
-        for name in PAID:
+        for name in ORDER_QUEUES:
             using.queue_declare(name, durable=True)
         using.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
-        captured = [message for order in file for message in story(order)]
+        captured = [message for order in file for message in messages_of_order(order)]
         for message in captured:
             assert message.properties is not None
             using.basic_publish("", message.properties.type, message.body, message.properties)
         for _ in range(8):
             using.basic_publish("", "log", b"x" * 10)
-        sent = {name: sum(m.properties.type == name for m in captured if m.properties) for name in PAID}
+        sent = {
+            name: sum(m.properties.type == name for m in captured if m.properties) for name in ORDER_QUEUES
+        }
         using.basic_qos(prefetch_count=50)
         counts = {**sent, "order_placed": HANDLED, "log": 8}
         for name, count in [*counts.items(), ("log", 8)]:
@@ -295,29 +305,31 @@ def send(url: str, file: list[Order]) -> None:
                 using.basic_ack(method.delivery_tag)
                 if got == count:
                     break
-            # What else it was sent goes back.
+            # Prefetched messages beyond the count are requeued.
             using.cancel()
 
 
-def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataFrame) -> None:
+def assert_orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataFrame) -> None:
     """Compare the job's counts with pandas over the file, and over the events in the stream."""
     rows = pd.DataFrame([vars(order) for order in file])
     paid = rows.paid_at.notna()
     late = (rows.paid_at - rows.placed_at) > pd.Timedelta(minutes=30)
     expected = [len(rows), paid.sum(), late.sum(), late.sum(), (~paid).sum()]
-    assert {name: queues[name].published for name in PAID} == dict(zip(PAID, expected, strict=True))
-    handled = {name: queues[name].acked for name in PAID}
-    assert handled == {**dict(zip(PAID, expected, strict=True)), "order_placed": HANDLED}
-    waiting = {name: (queues[name].ready, queues[name].unacked) for name in PAID}
-    assert waiting == {**dict.fromkeys(PAID, (0, 0)), "order_placed": (len(rows) - HANDLED, 0)}
+    assert {name: queues[name].published for name in ORDER_QUEUES} == dict(
+        zip(ORDER_QUEUES, expected, strict=True)
+    )
+    handled = {name: queues[name].acked for name in ORDER_QUEUES}
+    assert handled == {**dict(zip(ORDER_QUEUES, expected, strict=True)), "order_placed": HANDLED}
+    waiting = {name: (queues[name].ready, queues[name].unacked) for name in ORDER_QUEUES}
+    assert waiting == {**dict.fromkeys(ORDER_QUEUES, (0, 0)), "order_placed": (len(rows) - HANDLED, 0)}
     counted = raw.groupby(["queue", "event"]).size()
-    for name in (*PAID, "log"):
+    for name in (*ORDER_QUEUES, "log"):
         for kind in ("published", "delivered", "acked", "requeued"):
             assert getattr(queues[name], kind) == counted.get((name, kind), 0), (name, kind)
         mean = raw[(raw.queue == name) & (raw.event == "published")].bytes.mean()
         assert queues[name].bytes_a_message == pytest.approx(mean)
     levels = raw.groupby("queue")[["ready", "unacked"]].sum()
-    for name in PAID:
+    for name in ORDER_QUEUES:
         assert waiting[name] == tuple(levels.loc[name])
     log = queues["log"]
     assert (log.stream, log.published, log.delivered, log.acked) == (True, 8, 16, 16)
@@ -326,7 +338,7 @@ def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataF
     assert {each.stream for name, each in queues.items() if name != "log"} == {False}
 
 
-def told_by(stream: Audit, kinds: Sequence[str]) -> bool:
+def has_all_events(stream: Audit, kinds: Sequence[str]) -> bool:
     """Return whether the stream has the test's last events: `after` was published to the purged queue."""
     with closing(CaptureReader(stream.url, stream.name)) as reading:
         reading.until(lambda found: any(map(is_last, found.events)))
@@ -347,6 +359,6 @@ def is_last(event: Event) -> bool:
         (["--trend", "soon"], "'soon' is not a duration"),
     ],
 )
-def test_wrong_options_are_one_line(words: list[str], message: str) -> None:
+def test_invalid_options_raise_one_line_errors(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         options_of(*words)

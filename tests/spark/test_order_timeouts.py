@@ -14,7 +14,15 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit, Message
 from tests.spark.job_runs import run_job
-from tests.spark.order_data import Order, expected, fact, from_file, generated, histogram, story
+from tests.spark.order_data import (
+    Order,
+    expected,
+    from_file,
+    generated,
+    histogram,
+    messages_of_order,
+    workflow_message,
+)
 from warren.core.errors import UsageError
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.order_timeouts.summary import Summary
@@ -29,7 +37,7 @@ def run(source: str, queue: str, out: Path) -> Summary:
     return summary
 
 
-def agrees(summary: Summary, orders: list[Order]) -> None:
+def assert_agrees(summary: Summary, orders: list[Order]) -> None:
     numbers = expected(orders, TIMEOUTS)
     assert summary.orders == len(orders)
     assert summary.paid_in_time == numbers["paid_in_time"]
@@ -61,11 +69,11 @@ def agrees(summary: Summary, orders: list[Order]) -> None:
 
 def test_the_numbers_are_those_of_plain_python(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     orders = generated(700, seed=7)
-    messages = [message for order in orders for message in story(order)]
+    messages = [message for order in orders for message in messages_of_order(order)]
     draw = random.Random(8)
     # At least once: the same message again, and the same fact under another id; in any order.
     repeated = draw.sample(messages, 60)
-    said_again = [story(order)[-1] for order in draw.sample(orders, 40)]
+    said_again = [messages_of_order(order)[-1] for order in draw.sample(orders, 40)]
     everything = [*messages, *repeated, *said_again]
     draw.shuffle(everything)
     noise = [
@@ -78,7 +86,7 @@ def test_the_numbers_are_those_of_plain_python(spark: SparkSession, audit: Audit
 
     summary = run(audit.url, audit.name, tmp_path)
 
-    agrees(summary, orders)
+    assert_agrees(summary, orders)
     assert summary.messages.read == len(everything) + len(noise) == audit.ready()
     assert summary.messages.duplicates == len(repeated)
     assert summary.messages.unreadable == 2
@@ -104,32 +112,34 @@ def test_the_numbers_are_those_of_plain_python(spark: SparkSession, audit: Audit
 @pytest.mark.skipif(not os.environ.get("ORDERS"), reason="ORDERS names no file of orders")
 def test_the_numbers_of_the_file(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     orders = from_file(Path(os.environ["ORDERS"]))
-    audit.publish([message for order in orders for message in story(order)])
-    agrees(run(audit.url, audit.name, tmp_path), orders)
+    audit.publish([message for order in orders for message in messages_of_order(order)])
+    assert_agrees(run(audit.url, audit.name, tmp_path), orders)
 
 
 @pytest.mark.slow
-def test_contradictions_are_counted_and_named(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_contradictory_messages_are_counted_by_kind(
+    spark: SparkSession, audit: Audit, tmp_path: Path
+) -> None:
     late = NOON + timedelta(hours=2)
     audit.publish(
         [
-            fact("order_placed", "fine", placed_at=NOON),
-            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=30)),
-            fact("order_placed", "open", placed_at=NOON),
-            fact("order_placed", "both", placed_at=NOON),
-            fact("order_paid", "both", paid_at=NOON),
-            fact("cancel_order", "both"),
-            fact("order_placed", "kept", placed_at=NOON),
-            fact("order_paid", "kept", paid_at=late),
-            fact("order_refunded", "kept"),
-            fact("order_placed", "gift", placed_at=NOON),
-            fact("order_cancelled", "gift"),
-            fact("order_refunded", "gift"),
-            fact("order_paid", "stray", paid_at=NOON),
-            fact("order_placed", "patient", placed_at=NOON),
-            fact("order_paid", "patient", paid_at=late),
-            fact("order_placed", "early", placed_at=NOON),
-            fact("order_paid", "early", paid_at=NOON - timedelta(minutes=1)),
+            workflow_message("order_placed", "fine", placed_at=NOON),
+            workflow_message("order_paid", "fine", paid_at=NOON + timedelta(minutes=30)),
+            workflow_message("order_placed", "open", placed_at=NOON),
+            workflow_message("order_placed", "both", placed_at=NOON),
+            workflow_message("order_paid", "both", paid_at=NOON),
+            workflow_message("cancel_order", "both"),
+            workflow_message("order_placed", "kept", placed_at=NOON),
+            workflow_message("order_paid", "kept", paid_at=late),
+            workflow_message("order_refunded", "kept"),
+            workflow_message("order_placed", "gift", placed_at=NOON),
+            workflow_message("order_cancelled", "gift"),
+            workflow_message("order_refunded", "gift"),
+            workflow_message("order_paid", "stray", paid_at=NOON),
+            workflow_message("order_placed", "patient", placed_at=NOON),
+            workflow_message("order_paid", "patient", paid_at=late),
+            workflow_message("order_placed", "early", placed_at=NOON),
+            workflow_message("order_paid", "early", paid_at=NOON - timedelta(minutes=1)),
         ]
     )
     summary = run(audit.url, audit.name, tmp_path)
@@ -156,14 +166,14 @@ def test_contradictions_are_counted_and_named(spark: SparkSession, audit: Audit,
     assert "1 order paid and cancelled, and not refunded: both" in page
 
 
-def test_an_empty_queue_is_a_report_too(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_an_empty_queue_gives_an_empty_report(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     summary = run(audit.url, audit.name, tmp_path)
     assert (summary.orders, summary.delay.payments, summary.delay.quantiles) == (0, 0, {})
     assert "No order has both" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_times_with_a_utc_offset_are_converted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     bodies = [
         ("order_placed", b'{"order_id": "z", "placed_at": "2024-05-01T12:00:00Z"}'),
         ("order_paid", b'{"order_id": "z", "paid_at": "2024-05-01T14:05:00.500+02:00"}'),
@@ -173,7 +183,9 @@ def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, 
 
 
 @pytest.mark.slow
-def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_messages_without_a_readable_time_are_counted(
+    spark: SparkSession, audit: Audit, tmp_path: Path
+) -> None:
     """The summary lists the most frequent message types, of which there may be any number."""
     bodies = [
         ("order_placed", b'{"order_id": "a", "placed_at": "yesterday"}'),
@@ -216,7 +228,7 @@ def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit,
     assert "times unknown" in page
 
 
-def test_a_queue_that_is_missing_is_one_line(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
+def test_a_missing_queue_raises_a_one_line_error(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
     with pytest.raises(
         PipelineError, match=r"^cannot read queue 'pipeline\.nowhere' at [^\n]+ no such queue[^\n]+$"
     ):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit
-from tests.spark.order_data import generated, story
+from tests.spark.order_data import generated, messages_of_order
 from tests.support.broker_process import warren
 from warren.cli.dispatch import main as warren_main
 from warren.cli.pipeline import main
@@ -39,14 +39,14 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
         ([*FINE, "--speed", "9"], "unrecognized arguments: --speed 9"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
+def test_invalid_arguments_raise_one_line_errors(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as failed:
         main(arguments)
     assert message in str(failed.value)
     assert "\n" not in str(failed.value)
 
 
-def test_without_java_it_says_what_to_install(
+def test_without_java_the_error_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -83,14 +83,16 @@ def test_a_java_that_is_too_old_or_broken_is_named(
     assert "install Java 17 or newer" in str(failed.value)
 
 
-def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_pyspark_the_error_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyspark.sql", None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[spark\]'"):
         main([*FINE, "--out", str(tmp_path)])
 
 
 @pytest.mark.parametrize("mode", [[], ["--continuous", "--available-now"]], ids=["once", "continuous"])
-def test_a_failure_of_spark_is_one_line(
+def test_a_failure_of_spark_is_reported_in_one_line(
     spark: SparkSession, audit: Audit, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]
 ) -> None:
     """A folder for which there is a path, and for the files in it there is none: it would be too long."""
@@ -105,7 +107,7 @@ def test_a_failure_of_spark_is_one_line(
 
 def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) -> None:
     orders = generated(50, seed=3)
-    audit.publish([message for order in orders for message in story(order)])
+    audit.publish([message for order in orders for message in messages_of_order(order)])
     words = ["order-timeouts", "--source", audit.url, "--queue", audit.name, "--out", str(tmp_path / "out")]
     done = subprocess.run(
         warren("pipeline", *words, "--timeout", "30m", "--json"),

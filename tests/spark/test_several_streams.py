@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tests.spark.conftest import channel
-from tests.spark.streaming_queries import ended
-from tests.spark.test_stream_source import Stream, declared
+from tests.spark.streaming_queries import run_to_end
+from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.polling import wait_until
 from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, BrokerConnection
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture
 def streams(amqp_url: str) -> Iterator[list[Stream]]:
     """Provide three empty streams; a test may delete one."""
-    made = [declared(amqp_url) for _ in range(3)]
+    made = [declare_stream(amqp_url) for _ in range(3)]
     with ExitStack() as ending:
         for stream in made:
             ending.callback(delete, stream)
@@ -50,7 +50,7 @@ def read(spark: SparkSession, streams: list[Stream], **options: str) -> DataFram
     return spark.read.format("amqp").options(url=streams[0].url, stream=names, **options).load()
 
 
-def found(frame: DataFrame) -> dict[str, list[int]]:
+def offsets_by_stream(frame: DataFrame) -> dict[str, list[int]]:
     """Return the offsets of each stream, in the order of the rows."""
     offsets: dict[str, list[int]] = {}
     for row in frame.select("queue", "offset", "body").collect():
@@ -59,25 +59,27 @@ def found(frame: DataFrame) -> dict[str, list[int]]:
     return offsets
 
 
-def test_several_streams_are_one_frame(spark: SparkSession, streams: list[Stream]) -> None:
+def test_several_streams_are_read_into_one_frame(spark: SparkSession, streams: list[Stream]) -> None:
     one, two, three = streams
     one.numbers(0, 29)
     two.numbers(0, 9)
     frame = read(spark, streams)
     assert frame.rdd.getNumPartitions() == 2, "one a stream that has something"
-    assert found(frame) == {one.name: list(range(30)), two.name: list(range(10))}
+    assert offsets_by_stream(frame) == {one.name: list(range(30)), two.name: list(range(10))}
     begin = f'{{"{one.name}": 25, "{three.name}": "next"}}'
-    assert found(read(spark, streams, startingOffset=begin)) == {
+    assert offsets_by_stream(read(spark, streams, startingOffset=begin)) == {
         one.name: list(range(25, 30)),
         two.name: list(range(10)),
     }
-    assert found(read(spark, streams, endingOffset=f'{{"{one.name}": 2}}', startingOffset="1")) == {
+    assert offsets_by_stream(
+        read(spark, streams, endingOffset=f'{{"{one.name}": 2}}', startingOffset="1")
+    ) == {
         one.name: [1],
         two.name: list(range(1, 10)),
     }
 
 
-def test_a_trigger_takes_a_bounded_share_of_each(
+def test_a_trigger_reads_a_limited_share_of_each_stream(
     spark: SparkSession, streams: list[Stream], tmp_path: Path
 ) -> None:
     """The backlog of three streams is read in batches of at most 40, each message once; the third is new to the
@@ -93,7 +95,7 @@ def test_a_trigger_takes_a_bounded_share_of_each(
             .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
         )
-        query = ended(writer.start)
+        query = run_to_end(writer.start)
         for progress in query.recentProgress:
             assert int(progress["numInputRows"]) <= 40
         return query.recentProgress
@@ -107,7 +109,7 @@ def test_a_trigger_takes_a_bounded_share_of_each(
     two.numbers(20, 24)
     three.numbers(0, 9)
     run(one, two, three)
-    offsets = found(spark.read.parquet(str(tmp_path / "out")))
+    offsets = offsets_by_stream(spark.read.parquet(str(tmp_path / "out")))
     assert {name: sorted(each) for name, each in offsets.items()} == {
         one.name: list(range(60)),
         two.name: list(range(25)),
@@ -115,7 +117,7 @@ def test_a_trigger_takes_a_bounded_share_of_each(
     }
 
 
-def test_a_stream_that_was_made_anew_is_an_error(
+def test_a_stream_that_was_deleted_and_declared_again_raises_an_error(
     spark: SparkSession, streams: list[Stream], tmp_path: Path
 ) -> None:
     stream = streams[0]
@@ -129,7 +131,7 @@ def test_a_stream_that_was_made_anew_is_an_error(
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
         )
-        ended(writer.start)
+        run_to_end(writer.start)
 
     stream.numbers(0, 9)
     run()
@@ -147,7 +149,7 @@ def test_a_stream_that_was_made_anew_is_an_error(
     run(failOnDataLoss="false")
 
 
-def test_what_may_be_read_is_shared_in_proportion() -> None:
+def test_the_read_limit_is_divided_in_proportion_to_the_streams() -> None:
     assert split_limit(100, {"a": 10, "b": 20}) == {"a": 10, "b": 20}
     assert split_limit(30, {"a": 90, "b": 10, "c": 0}) == {"a": 27, "b": 3, "c": 0}
     assert split_limit(1, {"a": 5, "b": 7}) == {"a": 0, "b": 1}
@@ -206,7 +208,7 @@ def test_unusual_messages_are_read(spark: SparkSession, streams: list[Stream]) -
     assert rows[4]["headers"] is rows[4]["headers_raw"] is None
 
 
-def test_an_end_is_found_whose_messages_are_acknowledged_already(
+def test_a_read_to_the_end_succeeds_if_its_last_batch_is_acknowledged_already(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chunk is exactly as long as the acknowledged batch; a second acknowledgement would be a channel error."""
@@ -245,7 +247,7 @@ def test_the_end_is_tracked_without_new_connections(
         watch.close()
 
 
-def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
+def test_heartbeats_are_not_returned_as_messages(streams: list[Stream]) -> None:
     """A broker that sends only heartbeats for a range beyond the end is waited for until the timeout."""
     stream = streams[0]
     stream.numbers(0, 4)
@@ -255,7 +257,7 @@ def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
         next(batches)
 
 
-def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:
+def test_a_batch_is_limited_in_bytes(streams: list[Stream]) -> None:
     stream = streams[0]
     publish(stream.url, stream.name, [({}, bytes(512 * 1024)) for _ in range(40)])
     client = StreamClient(Address(stream.url), stream.name)
@@ -266,14 +268,14 @@ def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> 
 
 
 @pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[None]:
+def filter_pushdown(spark: SparkSession) -> Iterator[None]:
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, "true")
     yield
     spark.conf.unset(name)
 
 
-@pytest.mark.usefixtures("pushing")
+@pytest.mark.usefixtures("filter_pushdown")
 def test_filters_narrow_the_read(spark: SparkSession, streams: list[Stream]) -> None:
     one, two, _ = streams
     one.numbers(0, 49)
@@ -282,7 +284,7 @@ def test_filters_narrow_the_read(spark: SparkSession, streams: list[Stream]) -> 
     def tasks(where: str) -> tuple[int, dict[str, list[int]]]:
         """Return the number of tasks of ten offsets that a query uses, and its result; each with a frame of its own."""
         frame = read(spark, [one, two], messagesPerTask="10", pushFilters="true").where(where)
-        return frame.rdd.getNumPartitions(), found(frame)
+        return frame.rdd.getNumPartitions(), offsets_by_stream(frame)
 
     few = f"queue = '{one.name}' and offset >= 15 and offset < 30 and body is not null"
     assert tasks(few) == (2, {one.name: list(range(15, 30))})
@@ -292,18 +294,20 @@ def test_filters_narrow_the_read(spark: SparkSession, streams: list[Stream]) -> 
     assert tasks("offset < 2 or offset > 47") == (10, {one.name: ends, two.name: ends})
 
 
-@pytest.mark.usefixtures("pushing")
-def test_a_frame_of_several_queries_pushes_nothing(spark: SparkSession, streams: list[Stream]) -> None:
+@pytest.mark.usefixtures("filter_pushdown")
+def test_no_filter_is_pushed_down_for_a_frame_of_several_queries(
+    spark: SparkSession, streams: list[Stream]
+) -> None:
     """Spark would read for each of them what the last one's filters left."""
     streams[0].numbers(0, 99)
     frame = read(spark, [streams[0]])
     low, high = frame.where("offset < 3"), frame.where("offset > 97")
-    assert found(low.unionAll(high)) == {streams[0].name: [0, 1, 2, 98, 99]}
+    assert offsets_by_stream(low.unionAll(high)) == {streams[0].name: [0, 1, 2, 98, 99]}
     assert frame.count() == 100
 
 
-@pytest.mark.usefixtures("pushing")
-def test_times_of_messages_lead_to_times_of_writing_where_they_are_said_to_be_near(
+@pytest.mark.usefixtures("filter_pushdown")
+def test_timestamp_filters_limit_the_offsets_if_a_tolerance_is_given(
     spark: SparkSession, streams: list[Stream]
 ) -> None:
     """A message with an old timestamp was written now: it is found, unless the options exclude this."""
@@ -314,10 +318,12 @@ def test_times_of_messages_lead_to_times_of_writing_where_they_are_said_to_be_ne
         [({"timestamp": 1_500_000_000}, b"0"), ({"timestamp": int(time.time())}, b"1")],
     )
     old, new = "timestamp < '2020-01-01'", "timestamp >= '2020-01-01'"
-    assert found(read(spark, [stream]).where(old)) == {stream.name: [0]}
+    assert offsets_by_stream(read(spark, [stream]).where(old)) == {stream.name: [0]}
 
     def near(where: str) -> dict[str, list[int]]:
-        return found(read(spark, [stream], pushFilters="true", timestampTolerance="60").where(where))
+        return offsets_by_stream(
+            read(spark, [stream], pushFilters="true", timestampTolerance="60").where(where)
+        )
 
     assert near(old) == {}
     assert near(new) == {stream.name: [1]}

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.streaming_queries import ended
+from tests.spark.streaming_queries import run_to_end
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
@@ -41,7 +41,7 @@ def write(frame: DataFrame, audit: Audit, **options: object) -> None:
         frame.write.format("amqp").options(**given).mode("append").save()
 
 
-def taken(audit: Audit) -> list[tuple[Any, bytes]]:
+def consume_all(audit: Audit) -> list[tuple[Any, bytes]]:
     """Consume and return the queue's messages."""
     count = audit.ready()
     found: list[tuple[Any, bytes]] = []
@@ -49,7 +49,7 @@ def taken(audit: Audit) -> list[tuple[Any, bytes]]:
         return []
     with channel(audit.url) as taking:
         for _, properties, body in taking.consume(audit.name, auto_ack=True, inactivity_timeout=60):
-            assert body is not None, "nothing comes any more"
+            assert body is not None, "no message arrived within 60 s"
             found.append((properties, body))
             if len(found) == count:
                 break
@@ -61,10 +61,10 @@ def numbers(spark: SparkSession, count: int, partitions: int = 1) -> DataFrame:
 
 
 @pytest.fixture
-def slow(spark: SparkSession, small_batches: None) -> Callable[[int], DataFrame]:
-    """Return numbers that come one a millisecond: time enough to stop the broker among them.
+def slow_numbers(spark: SparkSession, small_batches: None) -> Callable[[int], DataFrame]:
+    """Return a function that makes a frame with one row a millisecond, so that a test can stop the broker in between.
 
-    They are wide, because Spark hands on what it has for Python's processes in pieces of 64 KiB.
+    The rows are wide, because Spark sends rows to Python workers in pieces of 64 KiB.
     """
     return lambda count: (
         numbers(spark, count)
@@ -75,7 +75,7 @@ def slow(spark: SparkSession, small_batches: None) -> Callable[[int], DataFrame]
 
 def test_each_row_is_a_message_in_its_partitions_order(spark: SparkSession, audit: Audit) -> None:
     write(numbers(spark, 5000, 2), audit)
-    found = taken(audit)
+    found = consume_all(audit)
     assert sorted(int(body) for _, body in found) == list(range(5000))
     assert [int(body) for _, body in found if int(body) < 2500] == list(range(2500))
     assert {properties.delivery_mode for properties, _ in found} == {2}, (
@@ -84,7 +84,7 @@ def test_each_row_is_a_message_in_its_partitions_order(spark: SparkSession, audi
     assert len({properties.message_id for properties, _ in found}) == 5000
 
 
-def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -> None:
+def test_every_column_is_written_to_its_property(spark: SparkSession, audit: Audit) -> None:
     at = datetime(2024, 2, 29, 12, 30, 45, tzinfo=UTC)
     headers = {"text": "grüße", "none": None, "": ""}
     explicit = (
@@ -104,7 +104,7 @@ def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -
     frame = spark.createDataFrame([row, empty], FULL).coalesce(1)
     with source_errors():
         frame.write.format("amqp").options(url=audit.url, exchange="").mode("append").save()
-    (batch_is_full, body), (bare, nothing) = taken(audit)
+    (batch_is_full, body), (bare, nothing) = consume_all(audit)
     assert body == b"\x00\xff{}"
     limits = {name: value for name, value in vars(batch_is_full).items() if value is not None}
     assert limits == {
@@ -127,7 +127,7 @@ def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -
     assert set_for_it == {"delivery_mode", "message_id"}
 
 
-def test_rows_choose_exchange_and_routing_key(spark: SparkSession, audit: Audit) -> None:
+def test_columns_select_exchange_and_routing_key_of_each_row(spark: SparkSession, audit: Audit) -> None:
     exchange = f"pipeline.{uuid.uuid4().hex}"
     with channel(audit.url) as declaring:
         declaring.exchange_declare(exchange, "direct", auto_delete=True)
@@ -136,59 +136,59 @@ def test_rows_choose_exchange_and_routing_key(spark: SparkSession, audit: Audit)
     frame = spark.createDataFrame(rows, "body string, exchange string, routing_key string").coalesce(1)
     with source_errors():
         frame.write.format("amqp").option("url", audit.url).mode("append").save()
-    assert [body for _, body in taken(audit)] == [b"1", b"2"]
+    assert [body for _, body in consume_all(audit)] == [b"1", b"2"]
     write(frame, audit)
-    assert [body for _, body in taken(audit)] == [b"1", b"2"], "the options go before the columns"
+    assert [body for _, body in consume_all(audit)] == [b"1", b"2"], "the options go before the columns"
 
 
 def test_a_large_body_is_divided_into_frames(spark: SparkSession, audit: Audit) -> None:
     size = 300_000
     write(spark.range(2).selectExpr(f"REPEAT(CAST(id AS STRING), {size}) AS body"), audit)
-    assert sorted(body for _, body in taken(audit)) == [b"0" * size, b"1" * size]
+    assert sorted(body for _, body in consume_all(audit)) == [b"0" * size, b"1" * size]
 
 
-def test_headers_keep_their_type_where_their_text_is_unchanged(spark: SparkSession, audit: Audit) -> None:
+def test_headers_with_unchanged_text_keep_their_type(spark: SparkSession, audit: Audit) -> None:
     raw = field_tables.encode({"count": 7, "at": b"\xff", "gone": 1, "changed": 5})
     texts = {"count": "7", "at": "/w==", "changed": "6", "new": "8"}
     rows = [("1", texts, bytearray(raw)), ("2", None, bytearray(raw)), ("3", texts, None)]
     frame = spark.createDataFrame(rows, "body string, headers map<string,string>, headers_raw binary")
     write(frame.coalesce(1), audit)
-    found = [properties.headers for properties, _ in taken(audit)]
+    found = [properties.headers for properties, _ in consume_all(audit)]
     assert found[0] == {"count": 7, "at": b"\xff", "changed": "6", "new": "8"}
     assert found[1] == {"count": 7, "at": b"\xff", "gone": 1, "changed": 5}
     assert found[2] == texts
 
 
-def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, audit: Audit) -> None:
+def test_rows_that_were_read_can_be_written_unchanged(spark: SparkSession, audit: Audit) -> None:
     sent = pika.BasicProperties(headers={"n": 1}, message_id="m", type="t", delivery_mode=2)
     audit.publish([Message(b"x", sent)])
     read = spark.read.format("amqp").options(url=audit.url, queue=audit.name).load().localCheckpoint()
-    taken(audit)
+    consume_all(audit)
     write(read, audit)
-    (properties, body) = taken(audit)[0]
+    (properties, body) = consume_all(audit)[0]
     assert (properties.message_id, properties.type, body) == ("m", "t", b"x")
 
 
-def test_a_row_that_is_published_again_has_the_id_that_it_had(spark: SparkSession, audit: Audit) -> None:
+def test_a_row_that_is_published_again_has_the_same_message_id(spark: SparkSession, audit: Audit) -> None:
     """A second write with the same writeId stands for a retried task: the rows are in another order, as after a shuffle."""
     bodies = [str(number % 300) for number in range(1000)]
 
     def ids(order: list[str]) -> list[tuple[str, bytes]]:
         frame = spark.createDataFrame([(body,) for body in order], "body string").coalesce(1)
         write(frame, audit, writeId="w")
-        return sorted((properties.message_id, body) for properties, body in taken(audit))
+        return sorted((properties.message_id, body) for properties, body in consume_all(audit))
 
     first = ids(bodies)
     assert ids(bodies[::-1]) == first
     assert len(dict(first)) == 1000, "equal rows are different messages"
     other = spark.createDataFrame([(body,) for body in bodies], "body string").coalesce(1)
     write(other, audit)
-    assert not {properties.message_id for properties, _ in taken(audit)} & dict(first).keys()
+    assert not {properties.message_id for properties, _ in consume_all(audit)} & dict(first).keys()
 
 
 @pytest.mark.slow
-def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
-    slow: Callable[[int], DataFrame], tmp_path: Path
+def test_every_row_is_published_if_the_broker_restarts_during_a_write(
+    slow_numbers: Callable[[int], DataFrame], tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
@@ -199,15 +199,17 @@ def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
 
         with ThreadPoolExecutor(1) as beside:
             restarted = beside.submit(restart)
-            write(slow(3000), audit, timeout=120)
+            write(slow_numbers(3000), audit, timeout=120)
             restarted.result(120)
-        found = taken(audit)
+        found = consume_all(audit)
         assert {int(body) for _, body in found} == set(range(3000))
         assert len({properties.message_id for properties, _ in found}) == 3000
 
 
 @pytest.mark.slow
-def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame], tmp_path: Path) -> None:
+def test_a_broker_that_does_not_return_causes_one_error(
+    slow_numbers: Callable[[int], DataFrame], tmp_path: Path
+) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
         def kill() -> None:
@@ -218,7 +220,7 @@ def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame],
             killed = beside.submit(kill)
             with pytest.raises(PipelineError, match=r"cannot be reached.* \d+ messages were confirmed"):
                 # More than it gets to, however late it is killed, and a time in which something is confirmed before.
-                write(slow(60_000), audit, timeout=10)
+                write(slow_numbers(60_000), audit, timeout=10)
             killed.result(60)
         broker.start()
 
@@ -238,18 +240,18 @@ def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_
             .trigger(availableNow=True)
         )
         with source_errors():
-            ended(writer.start)
+            run_to_end(writer.start)
 
     for file in ("a", "b"):
         lines = [f'{{"body": "{file}{number}"}}\n' for number in range(10)]
         (tmp_path / "in" / f"{file}.json").write_text("".join(lines))
         run()
-    first = taken(audit)
+    first = consume_all(audit)
     assert sorted(body for _, body in first) == sorted(f"{f}{n}".encode() for f in "ab" for n in range(10))
     for name in ("1", ".1.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     run()
-    again = taken(audit)
+    again = consume_all(audit)
     ids = {body: properties.message_id for properties, body in first}
     assert {body: properties.message_id for properties, body in again} == {
         body: ids[body] for body in (f"b{number}".encode() for number in range(10))
@@ -257,7 +259,7 @@ def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_
 
 
 @pytest.mark.slow
-def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
+def test_a_write_waits_while_the_queue_is_full(spark: SparkSession, audit: Audit) -> None:
     """The queue rejects messages; as soon as there is room, the rest is accepted."""
     name = f"{audit.name}.full"
     with channel(audit.url) as declaring:
@@ -266,7 +268,7 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
     try:
         with pytest.raises(PipelineError, match="confirmed nothing for 10 s because it refuses messages"):
             write(numbers(spark, 25), batch_is_full, timeout=10)
-        assert len(taken(batch_is_full)) == 10
+        assert len(consume_all(batch_is_full)) == 10
         bodies: list[bytes] = []
 
         def drain() -> None:
@@ -288,7 +290,9 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_of_a_blocked_write_has_the_reason_of_the_broker(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with InProcessBroker(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
         def limit(memory: int) -> None:
@@ -303,7 +307,7 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
             write(numbers(spark, 25), audit, timeout=10)
         limit(2**62)
         write(numbers(spark, 25), audit)
-        assert len({properties.message_id for properties, _ in taken(audit)}) >= 25
+        assert len({properties.message_id for properties, _ in consume_all(audit)}) >= 25
 
 
 @pytest.mark.parametrize(
@@ -345,15 +349,15 @@ def test_invalid_columns_fail_before_anything_is_published(
         ("'somebody' AS user_id", "user_id"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(
+def test_the_error_for_an_invalid_value_names_its_column(
     spark: SparkSession, audit: Audit, columns: str, message: str
 ) -> None:
     with pytest.raises(PipelineError, match=message):
         write(spark.sql(f"SELECT 'x' AS body, {columns}"), audit)
-    assert taken(audit) == []
+    assert consume_all(audit) == []
 
 
-def test_errors_of_the_broker_are_one_line(spark: SparkSession, audit: Audit) -> None:
+def test_errors_of_the_broker_are_reported_in_one_line(spark: SparkSession, audit: Audit) -> None:
     one = numbers(spark, 1)
     with pytest.raises(
         PipelineError, match="no queue accepted a message with routing key 'nowhere'"
@@ -376,7 +380,7 @@ def test_errors_of_the_broker_are_one_line(spark: SparkSession, audit: Audit) ->
         one.write.format("amqp").options(url=audit.url, exchange="").mode("overwrite").save()
 
 
-def test_nothing_to_write_needs_no_broker(spark: SparkSession) -> None:
+def test_an_empty_frame_is_written_without_a_connection(spark: SparkSession) -> None:
     empty = numbers(spark, 0)
     with source_errors():
         empty.write.format("amqp").options(url="amqp://127.0.0.1:1", exchange="").mode("append").save()

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
-from tests.spark.streaming_queries import ended
+from tests.spark.streaming_queries import run_to_end
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
 from warren.pipeline.datasource import source_errors
@@ -44,7 +44,7 @@ def numbered(first: int, last: int, size: int = 0) -> list[Message]:
 
 
 @contextmanager
-def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolReader]:
+def open_reader(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolReader]:
     given = {"url": audit.url, "queue": audit.name, "spooldir": str(folder), "timeout": "60"}
     reader = SpoolReader(
         SpoolOptions.from_options(given | {name.lower(): str(value) for name, value in options.items()})
@@ -55,7 +55,7 @@ def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolRead
         reader.stop()
 
 
-def arrived(reader: SpoolReader, start: Any, count: int) -> Any:
+def wait_for_messages(reader: SpoolReader, start: Any, count: int) -> Any:
     """Return the offset after this number of new messages, as soon as they are in the spool."""
     wanted = start["position"] + count
     wait_until(lambda: reader.latestOffset(start, ALL)["position"] >= wanted, f"{count} have arrived")
@@ -75,11 +75,11 @@ def bodies(found: Sequence[dict[str, Any]]) -> list[int]:
     return [int(row["body"]) for row in found]
 
 
-def test_what_is_in_the_spool_is_acknowledged_and_only_that(audit: Audit, tmp_path: Path) -> None:
+def test_only_messages_in_the_spool_are_acknowledged(audit: Audit, tmp_path: Path) -> None:
     audit.publish(numbered(0, 999))
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         start = reader.initialOffset()
-        end = arrived(reader, start, 1000)
+        end = wait_for_messages(reader, start, 1000)
         found = rows(reader, start, end)
         assert bodies(found) == list(range(1000))
         assert [row["offset"] for row in found] == list(range(1000))
@@ -88,7 +88,7 @@ def test_what_is_in_the_spool_is_acknowledged_and_only_that(audit: Audit, tmp_pa
         }
         assert [row["message_id"] for row in found[:2]] == ["0", "1"]
     assert audit.ready() == 0
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         assert reader.initialOffset() == start
         assert bodies(rows(reader, start, end)) == list(range(1000)), (
             "as often as it takes, until it is committed"
@@ -97,60 +97,60 @@ def test_what_is_in_the_spool_is_acknowledged_and_only_that(audit: Audit, tmp_pa
         assert bodies(rows(reader, *part)) == list(range(300, 310))
 
 
-def test_a_message_that_comes_again_is_recognised(audit: Audit, tmp_path: Path) -> None:
+def test_a_redelivered_message_is_stored_once(audit: Audit, tmp_path: Path) -> None:
     """Also after it was committed and removed; one without an id is kept and marked as a possible duplicate."""
     audit.publish([*numbered(0, 9), Message(b"10")])
-    with reading(audit, tmp_path, spoolMaxBytes=100) as reader:
+    with open_reader(audit, tmp_path, spoolMaxBytes=100) as reader:
         start = reader.initialOffset()
         end: Any = start
         while end["position"] < 11:
-            end = arrived(reader, end, 1)
+            end = wait_for_messages(reader, end, 1)
             reader.commit(end)
     audit.publish([*numbered(5, 12), Message(b"13")])
     with channel(audit.url) as giving_back:
         for _ in range(9):
             method, _, _ = giving_back.basic_get(audit.name)
         giving_back.basic_nack(method.delivery_tag, multiple=True)
-    with reading(audit, tmp_path) as reader:
-        again = rows(reader, end, arrived(reader, end, 4))
+    with open_reader(audit, tmp_path) as reader:
+        again = rows(reader, end, wait_for_messages(reader, end, 4))
         assert bodies(again) == [10, 11, 12, 13]
         assert [row["possible_duplicate"] for row in again] == [False, False, False, True]
         assert [row["redelivered"] for row in again] == [True] * 4
     assert audit.ready() == 0
 
 
-def test_a_header_may_be_the_key(audit: Audit, tmp_path: Path) -> None:
+def test_a_header_can_be_the_deduplication_key(audit: Audit, tmp_path: Path) -> None:
     def message(body: bytes, headers: dict[str, object] | None) -> Message:
         return Message(body, pika.BasicProperties(headers=headers))
 
     audit.publish(
         [message(b"1", {"id": 1}), message(b"2", {"id": 1}), message(b"3", {"id": "1"}), message(b"4", None)]
     )
-    with reading(audit, tmp_path, dedupKey="header:id") as reader:
+    with open_reader(audit, tmp_path, dedupKey="header:id") as reader:
         start = reader.initialOffset()
-        assert bodies(rows(reader, start, arrived(reader, start, 3))) == [1, 3, 4]
+        assert bodies(rows(reader, start, wait_for_messages(reader, start, 3))) == [1, 3, 4]
 
 
-def test_a_copy_from_a_stream_is_a_message_like_any_other(audit: Audit, tmp_path: Path) -> None:
+def test_a_message_that_was_copied_from_a_stream_keeps_its_headers(audit: Audit, tmp_path: Path) -> None:
     """The copied header is unchanged: only a stream's own offset is removed."""
     copied = pika.BasicProperties(message_id="1", headers={"x-stream-offset": 2**40, "a": "b"})
     audit.publish([Message(b"0", copied), *numbered(1, 1)])
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         start = reader.initialOffset()
-        (row,) = rows(reader, start, arrived(reader, start, 1))
+        (row,) = rows(reader, start, wait_for_messages(reader, start, 1))
     assert row["headers"] == [("x-stream-offset", str(2**40)), ("a", "b")]
     assert field_tables.decode(row["headers_raw"]) == {"x-stream-offset": 2**40, "a": "b"}
     assert row["offset"] == 0
 
 
-def test_a_full_spool_holds_the_queue_back(audit: Audit, tmp_path: Path) -> None:
+def test_a_full_spool_receives_no_more_messages(audit: Audit, tmp_path: Path) -> None:
     audit.publish(numbered(0, 99, size=1000))
-    with reading(audit, tmp_path, spoolMaxBytes=10_000, prefetch=5) as reader:
+    with open_reader(audit, tmp_path, spoolMaxBytes=10_000, prefetch=5) as reader:
         position: Any = reader.initialOffset()
         found: list[dict[str, Any]] = []
         stored = []
         while len(found) < 100:
-            end = arrived(reader, position, 1)
+            end = wait_for_messages(reader, position, 1)
             end = reader.latestOffset(position, ALL)
             found += rows(reader, position, end)
             stored.append(sum(file.stat().st_size for file in tmp_path.glob("*.spool")))
@@ -160,33 +160,33 @@ def test_a_full_spool_holds_the_queue_back(audit: Audit, tmp_path: Path) -> None
         assert max(stored) < 40_000
 
 
-def test_a_bounded_run_takes_what_was_there_and_ends(audit: Audit, tmp_path: Path) -> None:
+def test_a_bounded_run_reads_the_messages_that_were_there_at_its_start(audit: Audit, tmp_path: Path) -> None:
     audit.publish(numbered(0, 49))
-    with reading(audit, tmp_path, maxMessagesPerTrigger=20) as reader:
+    with open_reader(audit, tmp_path, maxMessagesPerTrigger=20) as reader:
         reader.prepareForTriggerAvailableNow()
         limit = reader.getDefaultReadLimit()
         ends = [reader.initialOffset()]
         while (end := reader.latestOffset(ends[-1], limit)) != ends[-1]:
             ends.append(end)
         assert [end["position"] for end in ends] == [0, 20, 40, 50]
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         reader.prepareForTriggerAvailableNow()
         assert reader.latestOffset(ends[-1], ALL) == ends[-1], "nothing is there, and nothing is waited for"
 
 
 @pytest.mark.slow
-def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
+def test_a_reader_reconnects_after_a_lost_connection(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish(numbered(0, 4999))
-        with reading(audit, tmp_path / "spool", prefetch=100) as reader:
+        with open_reader(audit, tmp_path / "spool", prefetch=100) as reader:
             start = reader.initialOffset()
-            arrived(reader, start, 1)
+            wait_for_messages(reader, start, 1)
             broker.kill()
             broker.start()
             audit.publish(numbered(5000, 5099))
-            end = arrived(reader, start, 5100)
+            end = wait_for_messages(reader, start, 5100)
             assert bodies(rows(reader, start, end)) == list(range(5100))
-        with reading(audit, tmp_path / "spool", timeout=10) as reader:
+        with open_reader(audit, tmp_path / "spool", timeout=10) as reader:
             assert reader.latestOffset(end, ALL) == end
             broker.kill()
             with pytest.raises(PipelineError, match=r"cannot read queue .*: the broker cannot be reached"):
@@ -196,10 +196,10 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
+def test_a_broker_that_stops_responding_is_detected(tmp_path: Path) -> None:
     """The broker closes nothing; only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
-        with reading(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=10) as reader:
+        with open_reader(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=10) as reader:
             start = reader.initialOffset()
             assert reader.latestOffset(start, ALL) == start
             os.kill(broker.pid, signal.SIGSTOP)
@@ -208,33 +208,33 @@ def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
                     wait_until(lambda: reader.latestOffset(start, ALL) != start, "it is noticed", 60)
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
-        with reading(audit, tmp_path / "spool") as reader:
+        with open_reader(audit, tmp_path / "spool") as reader:
             audit.publish(numbered(0, 0))
-            assert bodies(rows(reader, start, arrived(reader, start, 1))) == [0]
+            assert bodies(rows(reader, start, wait_for_messages(reader, start, 1))) == [0]
 
 
-def test_what_is_in_the_spool_is_read_while_there_is_no_broker(audit: Audit, tmp_path: Path) -> None:
+def test_spooled_messages_are_read_without_a_broker(audit: Audit, tmp_path: Path) -> None:
     audit.publish(numbered(0, 4))
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         start = reader.initialOffset()
-        arrived(reader, start, 5)
+        wait_for_messages(reader, start, 5)
     for drain in (False, True):
-        with reading(audit, tmp_path, url="amqp://127.0.0.1:1", timeout=0.5) as reader:
+        with open_reader(audit, tmp_path, url="amqp://127.0.0.1:1", timeout=0.5) as reader:
             if drain:
                 reader.prepareForTriggerAvailableNow()
             end = reader.latestOffset(start, ALL)
             assert bodies(rows(reader, start, end)) == list(range(5))
             with pytest.raises(PipelineError, match=r"cannot be reached: Connection refused"):
-                arrived(reader, end, 1)
+                wait_for_messages(reader, end, 1)
 
 
 @pytest.mark.slow
-def test_a_bounded_run_ends_when_its_broker_falls_silent(tmp_path: Path) -> None:
+def test_a_bounded_run_ends_when_its_broker_stops_responding(tmp_path: Path) -> None:
     """Also without heartbeats: it requests the message count, and the reply has a timeout."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish(numbered(0, 1999))
         options = {"url": f"{broker.url}?heartbeat=0", "timeout": 10, "prefetch": 1}
-        with reading(audit, tmp_path / "spool", **options) as reader:
+        with open_reader(audit, tmp_path / "spool", **options) as reader:
             reader.prepareForTriggerAvailableNow()
             wait_until(lambda: reader.reportLatestOffset()["position"] != 0, "some have arrived")
             os.kill(broker.pid, signal.SIGSTOP)
@@ -280,7 +280,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_lose_and_repeat_nothing(audit: Audit, tmp_path: Path) -> None:
+def test_killing_the_reader_at_any_moment_loses_and_repeats_no_message(audit: Audit, tmp_path: Path) -> None:
     """A process acts like a driver and is killed again and again while messages arrive: its output has each message once,
     in order."""
     out = tmp_path / "out"
@@ -311,14 +311,14 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(audit: Audit, tmp_path: Pat
     publishing.join()
     batches = [json.loads(file.read_bytes()) for file in sorted(out.glob("*.json"))]
     assert [number for batch in batches for number in batch["found"]] == list(range(5000))
-    with reading(audit, tmp_path / "spool") as reader:
+    with open_reader(audit, tmp_path / "spool") as reader:
         reader.prepareForTriggerAvailableNow()
         end = batches[-1]["end"]
         assert reader.latestOffset(end, ALL) == end, "what was not acknowledged comes again, and is known"
     assert audit.ready() == 0
 
 
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+def test_a_query_continues_from_its_checkpoint(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
     def run() -> None:
         frame = spark.readStream.format("amqp").options(
             url=audit.url, queue=audit.name, spoolDir=str(tmp_path / "spool"), maxMessagesPerTrigger="600"
@@ -332,7 +332,7 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, audit: Audit, 
             .trigger(availableNow=True)
         )
         with source_errors():
-            ended(writer.start)
+            run_to_end(writer.start)
 
     audit.publish(numbered(0, 999))
     run()
@@ -352,12 +352,12 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, audit: Audit, 
         run()
 
 
-def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Path) -> None:
+def test_a_task_that_cannot_read_the_spool_folder_raises_an_error(audit: Audit, tmp_path: Path) -> None:
     """The spool is not mounted on an executor, and then damaged."""
     audit.publish(numbered(0, 0))
-    with reading(audit, tmp_path) as reader:
+    with open_reader(audit, tmp_path) as reader:
         start = reader.initialOffset()
-        end = arrived(reader, start, 1)
+        end = wait_for_messages(reader, start, 1)
         (file,) = tmp_path.glob("*.spool")
         intact = file.read_bytes()
         file.write_bytes(intact[:-1])
@@ -372,8 +372,11 @@ def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Pa
 
 def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
     def failure(**options: object) -> str:
-        with reading(audit, tmp_path / "spool", **options) as reader, pytest.raises(PipelineError) as failed:
-            arrived(reader, reader.initialOffset(), 1)
+        with (
+            open_reader(audit, tmp_path / "spool", **options) as reader,
+            pytest.raises(PipelineError) as failed,
+        ):
+            wait_for_messages(reader, reader.initialOffset(), 1)
         assert "\n" not in str(failed.value)
         return str(failed.value)
 
@@ -390,7 +393,7 @@ def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
     assert "there is no such queue; declare it" in failure()
     with channel(audit.url) as declaring:
         declaring.queue_declare(audit.name, durable=True, arguments={"x-queue-type": "stream"})
-        with reading(audit, tmp_path / "spool") as reader:
+        with open_reader(audit, tmp_path / "spool") as reader:
             position: Any = reader.initialOffset()
 
             def one_more_is_taken() -> bool:
@@ -415,7 +418,7 @@ def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
         ({"queue": ""}, "needs the option 'queue'"),
     ],
 )
-def test_wrong_options_are_named(spark: SparkSession, options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_rejected(spark: SparkSession, options: dict[str, str], message: str) -> None:
     given = {"url": "amqp://127.0.0.1:1", "queue": "q", "spoolDir": "/spool", **options}
     with pytest.raises(AnalysisException, match=message):
         spark.readStream.format("amqp").options(**given).load()

@@ -27,7 +27,9 @@ def entry(number: int, size: int = 10) -> SpooledMessage:
 
 
 @contextmanager
-def opened(path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = "q") -> Iterator[Segments]:
+def open_segments(
+    path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = "q"
+) -> Iterator[Segments]:
     folder = SpoolFolder(path, queue, wait=0)
     try:
         segments = Segments(folder, window, segment)
@@ -48,32 +50,32 @@ def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]
     return [(first, frames) for first, frames in found if first < stop]
 
 
-def knows(segments: Segments, *numbers: int) -> set[int]:
+def known_numbers(segments: Segments, *numbers: int) -> set[int]:
     """Return which of the messages are known."""
     return {int.from_bytes(key) for key in segments.known_keys([number.to_bytes(16) for number in numbers])}
 
 
-def filled(path: Path, batches: int, segment: int = 1 << 20) -> list[tuple[int, bytes]]:
-    with opened(path, segment=segment) as segments:
+def write_batches(path: Path, batches: int, segment: int = 1 << 20) -> list[tuple[int, bytes]]:
+    with open_segments(path, segment=segment) as segments:
         for number in range(batches):
             segments.append([entry(2 * number + 1), entry(2 * number + 2)])
         return content(segments, 0, 2 * batches)
 
 
-def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
-    written = filled(tmp_path, 5, segment=200)
+def test_appended_messages_survive_a_restart(tmp_path: Path) -> None:
+    written = write_batches(tmp_path, 5, segment=200)
     assert len(list(tmp_path.glob("*.spool"))) > 1
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         assert (segments.first, segments.end) == (0, 10)
         assert content(segments, 0, 10) == written
-        assert knows(segments, *range(1, 20)) == set(range(1, 11))
+        assert known_numbers(segments, *range(1, 20)) == set(range(1, 11))
         segments.append([entry(11)])
         assert segments.end == 11
 
 
-def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: Path) -> None:
+def test_a_truncated_file_loses_only_its_last_chunk(tmp_path: Path) -> None:
     """A kill in the middle of a write truncates the file at any byte; a file system may add zeros."""
-    written = filled(tmp_path / "whole", 3)
+    written = write_batches(tmp_path / "whole", 3)
     name = f"{0:020}.spool"
     data = (tmp_path / "whole" / name).read_bytes()
     third = len(data) // 3
@@ -85,19 +87,19 @@ def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: P
         path = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", path)
         (path / name).write_bytes(left)
-        with opened(path) as segments:
+        with open_segments(path) as segments:
             assert segments.end == 4
-            assert knows(segments, 4, 5) == {4}
+            assert known_numbers(segments, 4, 5) == {4}
             segments.append([entry(7)])
             assert content(segments, 0, 5)[:2] == written[:2]
-        with opened(path) as segments:
+        with open_segments(path) as segments:
             assert segments.end == 5
         shutil.rmtree(path)
 
 
-def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
+def test_a_damaged_file_raises_an_error_and_is_not_truncated(tmp_path: Path) -> None:
     """One bit in any byte of a header, also of the newest chunk, or in what follows: no size is trusted."""
-    filled(tmp_path, 3)
+    write_batches(tmp_path, 3)
     file = tmp_path / f"{0:020}.spool"
     data = bytearray(file.read_bytes())
     third = len(data) // 3
@@ -109,15 +111,15 @@ def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
             file.write_bytes(broken)
             with (
                 pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: restore it"),
-                opened(tmp_path),
+                open_segments(tmp_path),
             ):
                 pass
             assert file.read_bytes() == broken
 
 
-def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) -> None:
+def test_committed_messages_are_deleted_and_their_keys_kept_for_the_window(tmp_path: Path) -> None:
     """Files of two messages each and a window of six: a lost acknowledgement of one of the last six is harmless."""
-    with opened(tmp_path, window=6, segment=1) as segments:
+    with open_segments(tmp_path, window=6, segment=1) as segments:
         for number in range(1, 21, 2):
             segments.append([entry(number), entry(number + 1)])
             segments.remove_before(number - 1)
@@ -126,38 +128,38 @@ def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) ->
             segments.file_ranges(17, 20)
         with pytest.raises(PipelineError, match=r"is at position 21 and the spool .* ends at 20"):
             segments.file_ranges(20, 21)
-        remembered = knows(segments, *range(1, 21))
+        remembered = known_numbers(segments, *range(1, 21))
     assert len(remembered) <= 10
     assert set(range(15, 21)) <= remembered
-    with opened(tmp_path, window=6) as again:
+    with open_segments(tmp_path, window=6) as again:
         assert (again.first, again.end) == (18, 20)
-        assert knows(again, *range(1, 21)) == remembered
+        assert known_numbers(again, *range(1, 21)) == remembered
     assert len(list(tmp_path.iterdir())) < 12, "old files go"
 
 
-def test_a_crash_between_two_files_forgets_no_key(tmp_path: Path) -> None:
+def test_a_crash_between_two_files_loses_no_key(tmp_path: Path) -> None:
     """The keys of a full file were written, the next file was not created, and the full one grew."""
-    filled(tmp_path, 1)
+    write_batches(tmp_path, 1)
     (tmp_path / f"{0:020}.keys").write_bytes((1).to_bytes(16) + zlib.crc32((1).to_bytes(16)).to_bytes(4))
-    with opened(tmp_path, segment=1) as segments:
+    with open_segments(tmp_path, segment=1) as segments:
         segments.append([entry(3), entry(4)])
         segments.remove_before(4)
         assert segments.first == 4
-    with opened(tmp_path) as segments:
-        assert knows(segments, 1, 2, 3, 4, 5) == {1, 2, 3, 4}
+    with open_segments(tmp_path) as segments:
+        assert known_numbers(segments, 1, 2, 3, 4, 5) == {1, 2, 3, 4}
 
 
-def test_the_newest_file_stays_so_that_positions_go_on(tmp_path: Path) -> None:
-    filled(tmp_path, 2)
-    with opened(tmp_path) as segments:
+def test_the_newest_file_is_kept_so_that_positions_continue(tmp_path: Path) -> None:
+    write_batches(tmp_path, 2)
+    with open_segments(tmp_path) as segments:
         segments.remove_before(4)
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         assert segments.end == 4
         assert segments.bytes_from(4) == 0 < segments.bytes_from(0)
 
 
-def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(tmp_path) as segments:
+def test_a_failed_sync_removes_the_written_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_segments(tmp_path) as segments:
         segments.append([entry(1)])
 
         def fail(_: int) -> None:
@@ -168,22 +170,22 @@ def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
                 segments.append([entry(2)])
         assert segments.end == 1
-        assert not knows(segments, 2)
+        assert not known_numbers(segments, 2)
         with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
             segments.append([entry(3)])
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         assert segments.end == 1
         segments.append([entry(3)])
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         assert segments.end == 2
-        assert knows(segments, 2, 3) == {3}
+        assert known_numbers(segments, 2, 3) == {3}
 
 
-def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
+def test_nothing_is_appended_after_a_partial_chunk_that_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a failing disk neither the write nor the truncation after it succeeds."""
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         segments.append([entry(1)])
         write = os.write
 
@@ -201,7 +203,7 @@ def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
                 segments.append([entry(2)])
         with pytest.raises(PipelineError, match="cannot be used: Input/output error"):
             segments.append([entry(3)])
-    with opened(tmp_path) as segments:
+    with open_segments(tmp_path) as segments:
         assert segments.end == 1
         segments.append([entry(2)])
         assert segments.end == 2
@@ -209,7 +211,7 @@ def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
 
 @pytest.mark.processes
 def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
-    with opened(tmp_path):
+    with open_segments(tmp_path):
         with pytest.raises(
             PipelineError, match=rf"is used by another query \(process {os.getpid()} on .*\): give"
         ):
@@ -224,7 +226,7 @@ def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
     SpoolFolder(tmp_path, "q", wait=0).close()
 
 
-def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_invalid_folder_raises_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(PipelineError, match=r"the spool .*/file/spool cannot be used: File exists"):
         SpoolFolder(tmp_path / "file" / "spool", "q", wait=0)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.conftest import Message, channel
-from tests.spark.test_stream_source import Stream, declared
+from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
 from warren.pipeline.broker_connection import Address
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def stream(amqp_url: str) -> Iterator[Stream]:
     """Provide a stream with small segments, which retention removes one by one."""
-    made = declared(amqp_url, **{"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 16_384})
+    made = declare_stream(
+        amqp_url, **{"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 16_384}
+    )
     yield made
     with channel(amqp_url) as deleting:
         deleting.queue_delete(made.name)
@@ -39,7 +41,7 @@ def large(stream: Stream, count: int) -> None:
     stream.publish([Message(bytes(1000)) for _ in range(count)])
 
 
-def test_what_retention_takes_in_mid_read_is_an_error(
+def test_messages_that_retention_deletes_during_a_read_raise_an_error(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("warren.pipeline.source.stream_client.PREFETCH", 8)
@@ -53,13 +55,15 @@ def test_what_retention_takes_in_mid_read_is_an_error(
     assert next(lossy).offsets[0] <= 1
     for _ in range(40):
         large(stream, 10)
-    wait_until(lambda: (client.find_offset("first") or 0) > end, "what is being read is gone", 60)
+    wait_until(
+        lambda: (client.find_offset("first") or 0) > end, "the messages that are being read are deleted", 60
+    )
     with pytest.raises(PipelineError, match=r"messages from offset \d+ on are gone, it begins at \d+"):
         list(strict)
     assert sum(len(batch.bodies) for batch in lossy) < 150
 
 
-def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
+def test_offsets_of_internal_records_are_not_reported_as_loss(stream: Stream) -> None:
     """RabbitMQ assigns some offsets to internal records, about one for each segment."""
     for _ in range(12):
         large(stream, 10)
@@ -83,7 +87,7 @@ def test_the_end_of_a_busy_stream_is_found(stream: Stream, monkeypatch: pytest.M
     assert StreamClient(Address(stream.url), stream.name).end_offset() > 10
 
 
-def test_a_stream_that_is_made_anew_while_it_is_watched_is_an_error(stream: Stream) -> None:
+def test_a_stream_that_is_declared_again_during_a_query_raises_an_error(stream: Stream) -> None:
     stream.numbers(0, 4)
     client = StreamClient(Address(stream.url), stream.name)
     strict, lossy = EndOffsetTracker(client), EndOffsetTracker(client, fail_on_data_loss=False)
@@ -114,9 +118,9 @@ def test_a_read_that_begins_ahead_of_the_end_waits_for_it(stream: Stream) -> Non
         reader.stop()
 
 
-def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
+def test_a_read_waits_for_a_restarting_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
-        stream = declared(broker.url)
+        stream = declare_stream(broker.url)
         stream.numbers(0, 4)
         watch = EndOffsetTracker(StreamClient(Address(broker.url, 120), stream.name))
         short = EndOffsetTracker(StreamClient(Address(broker.url, 5), stream.name))
@@ -138,10 +142,10 @@ def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
             short.close()
 
 
-def test_a_broker_that_falls_silent_is_noticed_by_who_waits(tmp_path: Path) -> None:
+def test_a_broker_that_stops_responding_is_detected_while_waiting(tmp_path: Path) -> None:
     """The broker closes nothing; only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker:
-        stream = declared(broker.url)
+        stream = declare_stream(broker.url)
         stream.numbers(0, 4)
         watch = EndOffsetTracker(StreamClient(Address(f"{broker.url}?heartbeat=1", 10), stream.name))
         try:

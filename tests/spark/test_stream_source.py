@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, channel
-from tests.spark.streaming_queries import ended
+from tests.spark.streaming_queries import run_to_end
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
 from warren.pipeline.broker_connection import Address
@@ -41,7 +41,7 @@ class Stream(Audit):
         self.publish([Message(b"%d" % number) for number in range(first, last + 1)])
 
 
-def declared(url: str, **arguments: object) -> Stream:
+def declare_stream(url: str, **arguments: object) -> Stream:
     name = f"pipeline.{uuid.uuid4().hex}"
     with channel(url) as declaring:
         declaring.queue_declare(name, durable=True, arguments={"x-queue-type": "stream", **arguments})
@@ -50,7 +50,7 @@ def declared(url: str, **arguments: object) -> Stream:
 
 @pytest.fixture
 def stream(amqp_url: str) -> Iterator[Stream]:
-    made = declared(amqp_url)
+    made = declare_stream(amqp_url)
     yield made
     with channel(amqp_url) as deleting:
         deleting.queue_delete(made.name)
@@ -72,7 +72,7 @@ def offsets(frame: DataFrame) -> list[int]:
     return [row["offset"] for row in rows]
 
 
-def test_a_stream_is_read_whole_and_again(spark: SparkSession, stream: Stream) -> None:
+def test_a_stream_can_be_read_completely_several_times(spark: SparkSession, stream: Stream) -> None:
     stream.numbers(0, 199)
     frame = load(spark, stream)
     assert offsets(frame) == list(range(200))
@@ -81,7 +81,7 @@ def test_a_stream_is_read_whole_and_again(spark: SparkSession, stream: Stream) -
     assert offsets(load(spark, stream)) == list(range(210))
 
 
-def test_an_empty_stream_is_an_empty_frame(spark: SparkSession, stream: Stream) -> None:
+def test_an_empty_stream_gives_an_empty_frame(spark: SparkSession, stream: Stream) -> None:
     assert load(spark, stream).count() == 0
 
 
@@ -100,7 +100,9 @@ def test_a_long_range_is_read_by_several_tasks(spark: SparkSession, stream: Stre
     assert sorted(offsets(frame)) == list(range(100))
 
 
-def test_times_lead_to_offsets(spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_range_is_converted_to_offsets(
+    spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Timestamps of AMQP are whole seconds: the messages on both sides of one are a second apart."""
     stream.numbers(0, 9)
     border = int(time.time()) + 2
@@ -116,7 +118,7 @@ def test_times_lead_to_offsets(spark: SparkSession, stream: Stream, monkeypatch:
     )
 
 
-def test_the_offset_is_a_column_and_no_header(spark: SparkSession, stream: Stream) -> None:
+def test_the_offset_of_a_stream_is_not_among_the_headers(spark: SparkSession, stream: Stream) -> None:
     stream.publish([Message(b"0"), Message(b"1", pika.BasicProperties(headers={"a": 1}, message_id="m"))])
     rows = load(spark, stream).select("headers", "message_id", "routing_key", "queue").collect()
     assert [row.asDict() for row in rows] == [
@@ -125,9 +127,11 @@ def test_the_offset_is_a_column_and_no_header(spark: SparkSession, stream: Strea
     ]
 
 
-def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSession, amqp_url: str) -> None:
+def test_messages_that_retention_deleted_raise_an_error_unless_loss_is_allowed(
+    spark: SparkSession, amqp_url: str
+) -> None:
     arguments = {"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 4096}
-    stream = declared(amqp_url, **arguments)
+    stream = declare_stream(amqp_url, **arguments)
     stream.publish([Message(b"%d".ljust(1000) % number) for number in range(100)])
     client = StreamClient(Address(stream.url), stream.name)
     # RabbitMQ takes its time.
@@ -148,7 +152,7 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
         deleting.queue_delete(stream.name)
 
 
-def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+def test_a_query_continues_from_its_checkpoint(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """Two runs of one query, each up to the end: every message once, in order, in small batches."""
 
     def run() -> list[int]:
@@ -162,7 +166,7 @@ def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, 
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
         )
-        query = ended(writer.start)
+        query = run_to_end(writer.start)
         sizes = [int(progress["numInputRows"]) for progress in query.recentProgress]
         assert max(sizes) == 30
         return offsets(spark.read.parquet(str(tmp_path / "out")))
@@ -196,23 +200,23 @@ def test_errors_name_the_cause(spark: SparkSession, stream: Stream, audit: Audit
         ({"queue": "q"}, "has no option 'queue' for streams; there are"),
     ],
 )
-def test_wrong_options_are_named_when_the_frame_is_loaded(
+def test_invalid_options_are_rejected_when_the_frame_is_loaded(
     spark: SparkSession, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message):
         spark.read.format("amqp").options(url="amqp://localhost", stream="s", **options).load()
 
 
-def test_a_queue_is_not_read_continuously(spark: SparkSession, audit: Audit) -> None:
+def test_a_continuous_read_of_a_queue_without_a_spool_is_rejected(spark: SparkSession, audit: Audit) -> None:
     frame = spark.readStream.format("amqp").options(url=audit.url, queue=audit.name).load()
     with pytest.raises(Exception, match="a queue is not read continuously"):
         frame.writeStream.format("noop").start().awaitTermination(200)
 
 
 @pytest.mark.slow
-def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_during_a_read_causes_one_error_and_no_loss(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
-        stream = declared(broker.url)
+        stream = declare_stream(broker.url)
         with channel(broker.url) as publishing:
             for number in range(20_000):
                 publishing.basic_publish("", stream.name, b"%d" % number + bytes(1000))

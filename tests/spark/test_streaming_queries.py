@@ -1,4 +1,4 @@
-"""Restarts of streaming queries that Spark gave up on; test_continuous does it with a real one."""
+"""Restarts of streaming queries after a worker timeout; test_continuous restarts a real query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.pipeline.jobs.streaming_queries import MAX_STARTS, StreamingQueries
 WORKER_TIMEOUT = "Python worker failed to connect back."
 
 
-class Failed:
+class FailedQuery:
     """Query that has ended."""
 
     def __init__(self, reason: str) -> None:
@@ -23,7 +23,7 @@ class Failed:
         return StreamingQueryException(self.reason)
 
 
-class Beginnings:
+class FailingStarts:
     """Counter of starts, each of which fails at once."""
 
     def __init__(self, reason: str) -> None:
@@ -32,12 +32,12 @@ class Beginnings:
 
     def __call__(self) -> Any:
         self.count += 1
-        return Failed(self.reason)
+        return FailedQuery(self.reason)
 
 
-def looked_after(begin: Beginnings, stopped: threading.Event) -> None:
+def check_repeatedly(start_query: FailingStarts, stopped: threading.Event) -> None:
     queries = StreamingQueries(stopped, lambda _: None)
-    queries.start("events", begin)
+    queries.start("events", start_query)
     for _ in range(2 * MAX_STARTS):
         queries.check()
 
@@ -46,14 +46,14 @@ def looked_after(begin: Beginnings, stopped: threading.Event) -> None:
     ("reason", "count"), [(WORKER_TIMEOUT, MAX_STARTS), ("Python worker exited unexpectedly", 1)]
 )
 def test_a_query_is_restarted_a_few_times_only_after_a_worker_timeout(reason: str, count: int) -> None:
-    begin = Beginnings(reason)
+    start_query = FailingStarts(reason)
     with pytest.raises(StreamingQueryException, match=reason):
-        looked_after(begin, threading.Event())
-    assert begin.count == count
+        check_repeatedly(start_query, threading.Event())
+    assert start_query.count == count
 
 
 def test_a_stopping_run_restarts_no_query() -> None:
-    begin, stopped = Beginnings(WORKER_TIMEOUT), threading.Event()
+    start_query, stopped = FailingStarts(WORKER_TIMEOUT), threading.Event()
     stopped.set()
-    looked_after(begin, stopped)
-    assert begin.count == 1
+    check_repeatedly(start_query, stopped)
+    assert start_query.count == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from tests.spark.streaming_queries import ended
+from tests.spark.streaming_queries import run_to_end
 from warren.pipeline import register
 from warren.pipeline.spark_session import spark_session
 
@@ -29,7 +29,7 @@ def main() -> None:
             # Without the ids that the messages bring: the sink has to make some.
             writing = messages.select("body").writeStream.format("amqp")
         writing = writing.option("checkpointLocation", str(Path(folder, "checkpoint"))).options(**target)
-        ended(writing.start, patience=None)
+        run_to_end(writing.start, patience=None)
 
 
 if __name__ == "__main__":
