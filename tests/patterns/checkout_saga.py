@@ -169,11 +169,11 @@ class Checkout:
         )
 
     async def wait_for_state(self, key: str, state: str) -> SagaHistory:
-        async def there() -> bool:
+        async def is_reached() -> bool:
             history = await self.saga.history(key)
             return history is not None and history.state == state and not history.pending
 
-        await eventually(there, f"the saga of {key} is {state}")
+        await eventually(is_reached, f"the saga of {key} is {state}")
         history = await self.saga.history(key)
         assert history is not None
         return history

@@ -1,5 +1,5 @@
-"""The two duplications that nobody escapes: the acknowledgement that never arrives, and the publish
-repeated."""
+"""`Once` against the two unavoidable kinds of duplicates: a redelivery after a lost acknowledgement, and a republish
+after a lost confirm."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The contract of a store, the same for each: an atomic compare-and-set that is still true after a
-restart."""
+"""Contract of all stores: an atomic compare-and-set whose result survives a restart."""
 
 from __future__ import annotations
 
@@ -141,8 +140,7 @@ async def test_a_redis_key_of_another_type_fails_only_its_own_change(redis_url: 
 
 @pytest.mark.processes
 async def test_a_redis_outage_raises_store_unavailable_and_loses_no_record(tmp_path: Path) -> None:
-    """With an append-only file synced at every write, Redis stopped and started again knows what it
-    answered."""
+    """An append-only file that is synced at every write keeps all acknowledged changes over a restart of Redis."""
     port = free_port()
     durable = ("--appendonly", "yes", "--appendfsync", "always")
     store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=PATIENCE)
