@@ -87,8 +87,8 @@ def make_loader() -> Callable[[str, str, str], Any]:
 
 
 def reduce_class(pickled_class: type) -> tuple[Any, ...]:
-    """Return the pickle form of a class with the metaclass `VersionChecked`: the function that loads the class, and its
-    arguments (module and name of the class, and Warren's version).
+    """Return the form in which pickle stores a class with the metaclass `VersionChecked`: the function that loads the
+    class, and its arguments (module and name of the class, and Warren's version).
     """
     return make_loader(), (pickled_class.__module__, pickled_class.__qualname__, own_version())
 

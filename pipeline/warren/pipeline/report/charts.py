@@ -38,7 +38,7 @@ class LimitLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """Chart of values over time, as lines or as stacked columns."""
+    """Chart of values over time, with one or more series: drawn as lines if `lines` is true, else as stacked columns."""
 
     title: str
     description: str
@@ -54,7 +54,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class RankedBar:
-    """Bar of a ranking, with its label above it and a number at its end."""
+    """Bar of a ranking: `name` is the label above it, `parts` its coloured segments, and `number` the text at its end."""
 
     name: str
     parts: tuple[BarPart, ...]
@@ -103,7 +103,7 @@ def ranking(data: Ranking, name: str) -> str:
 def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]) -> str:
     """Return the HTML that begins a section: heading, description and legend.
 
-    :param legend: pairs of colour and meaning
+    :param legend: pairs of the name of a colour (good, late, off, warn or plain) and its meaning
     """
     key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in legend)
     return f'<section><h2>{escape(title)}</h2><p class="says">{escape(description)}</p>' + (

@@ -38,7 +38,11 @@ def trimmed(histogram: Sequence[AnyBucket]) -> list[AnyBucket]:
 
 
 def span(bucket: Bucket, format_value: Callable[[float], str] = format_duration) -> str:
-    """Format the range of a histogram's bucket: `to 5 min`, `over 2 h`."""
+    """Format the range of a histogram's bucket by its upper bound, or by the lower one if there is no upper: `to 5
+    min`, `over 2 h`.
+
+    :param format_value: converts a bound to text; by default as a duration in seconds
+    """
     if bucket.up_to is None:
         return f"over {format_value(bucket.above or 0)}"
     return f"to {format_value(bucket.up_to)}"
@@ -52,7 +56,7 @@ def brief(seconds: float) -> str:
 
 
 def clock(instant: str) -> str:
-    """Format an ISO 8601 time in UTC: `21 Nov 2026 11:04:05`."""
+    """Convert a time in ISO 8601 to text in UTC: `21 Nov 2026 11:04:05`."""
     return datetime.fromisoformat(instant).astimezone(UTC).strftime("%-d %b %Y %H:%M:%S")
 
 

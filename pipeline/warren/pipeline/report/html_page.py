@@ -20,8 +20,8 @@ LETTER = 8.2
 
 @dataclass(frozen=True)
 class BarPart:
-    """Coloured part of a bar: its length (`value`), its colour, and its name. `tone` is the colour, a class of the
-    style sheet: good, late, off, warn or plain.
+    """Coloured part of a bar. `value` decides its length; `tone` names its colour, a class of the style sheet: good,
+    late, off, warn or plain.
     """
 
     value: float

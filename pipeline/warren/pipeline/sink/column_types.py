@@ -48,7 +48,7 @@ SOURCE_ONLY = frozenset(("queue", "offset", "redelivered", "possible_duplicate")
 def check_columns(schema: StructType, exchange: str | None) -> None:
     """Check that rows of a schema can become messages, before anything is published.
 
-    :param exchange: exchange option of the write; None if it is not set
+    :param exchange: exchange option of the write; None if it is not set, so that a column must name the exchange
     :raises PipelineError: if a column is unknown, repeated, missing, or of a wrong type
     """
     counted = Counter(schema.fieldNames())

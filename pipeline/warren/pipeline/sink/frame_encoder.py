@@ -144,13 +144,17 @@ class FrameEncoder:
         after: list[bytes],
         bodies: list[bytes],
     ) -> list[bytes]:
-        """Return the message id of each row: the value of the column `message_id`, or an id derived from the rest of
-        the message.
+        """Return the message id of each row: the value of the column `message_id` or, if that is missing or null, an id
+        derived from the other values.
 
+        Each parameter except `columns` has one value for each row.
+
+        :param columns: Arrow columns of the batch, by name
         :param publishes: encoded `basic.publish` methods
         :param flags: property flags
         :param before: encoded properties that precede the message id in the header
         :param after: encoded properties that follow it
+        :param bodies: message bodies
         :raises PipelineError: if an id is longer than 255 bytes
         """
         column = columns.get("message_id")
@@ -262,6 +266,7 @@ def encode_short(name: str, value: bytes) -> bytes:
     """Encode a value as a short string: its length in one byte, then the value.
 
     :param name: name of the column, for the error
+    :raises PipelineError: if the value is longer than 255 bytes
     """
     check_short(name, value)
     return bytes((len(value),)) + value

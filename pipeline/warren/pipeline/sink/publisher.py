@@ -30,7 +30,7 @@ later attempts; the pause doubles."""
 class Publisher:
     """Publisher of encoded messages over a connection in confirm mode, which it opens again when it is lost.
 
-    Its errors do not name the target; wrap its use in `pipeline_errors`.
+    Its errors do not name the exchange and broker; the caller adds them by calling it inside `pipeline_errors`.
 
     :raises PipelineError: if no connection can be made
     """

@@ -60,6 +60,6 @@ class Target:
 
     @property
     def description(self) -> str:
-        """The destination and the broker's URL for error messages, without a password."""
+        """Exchange and URL of the broker for error messages, without a password."""
         where = "the exchanges of its rows" if self.exchange is None else f"exchange {self.exchange!r}"
         return f"{where} at {self.address.masked_url}"

@@ -85,7 +85,9 @@ class DeliveryParser:
         return taken
 
     def forget(self) -> None:
-        """Discard the complete messages, except for the offset of the last one."""
+        """Discard the complete messages, for a caller that needs only their number and the offset of the last one,
+        which is kept.
+        """
         self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
 
     def feed(self, data: bytes) -> None:

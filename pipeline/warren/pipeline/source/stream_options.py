@@ -116,7 +116,7 @@ class StreamOptions:
     def starts(self, ends: Offsets) -> Offsets:
         """Return the offset at which reading of each stream begins.
 
-        :param ends: end offset of each stream (the offset after its last message), from `ends`
+        :param ends: end offset of each stream (the offset after its last message), as the method `ends` returns it
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
@@ -124,7 +124,7 @@ class StreamOptions:
     def stops(self, ends: Offsets) -> Offsets:
         """Return the offset before which reading of each stream ends.
 
-        :param ends: end offset of each stream (the offset after its last message), from `ends`
+        :param ends: end offset of each stream (the offset after its last message), as the method `ends` returns it
         :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))

@@ -300,8 +300,8 @@ class Segments:
         self._drop_old_keys()
 
     def _drop_old_keys(self) -> None:
-        """Forget the deduplication keys of removed segments, the oldest first, while enough newer keys are
-        remembered.
+        """Forget the deduplication keys of removed segments, the oldest first, as long as at least `window` newer keys
+        remain.
         """
         with self._lock:
             newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
@@ -356,7 +356,7 @@ def read_keys(path: Path) -> bytes:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all bytes to a file descriptor."""
+    """Write all of `data` to a file descriptor, with several calls of write(2) if necessary."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -157,8 +157,11 @@ class SpoolConsumer:
             self._connection.close(self._scanner.rest)
 
     def _take_deliveries(self) -> None:
-        """Receive data once. Write the received messages to the spool if they are enough for a batch, or if no data
-        arrived.
+        """Receive data from the broker once. Then write the pending messages to the spool, if they fill a batch or
+        nothing arrived.
+
+        If messages that the queue had at the connection do not arrive, because they expired or were purged, ask for its
+        message count again.
         """
         pending = self._pending
         if pending.size < MAX_PENDING_BYTES:

@@ -56,9 +56,9 @@ class Capture:
 
 @dataclass(slots=True)
 class CaptureStatistics:
-    """Number of life-cycle events since the App started, by their present state.
+    """Numbers of the life-cycle events that were recorded since the App started.
 
-    Every event is `written` (confirmed by the broker), `waiting` or `dropped`.
+    Every event is counted once: as `written` (confirmed by the broker), `waiting` or `dropped`.
     """
 
     written: int = 0

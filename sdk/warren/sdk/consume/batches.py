@@ -115,7 +115,7 @@ class BatchCollector:
             raise
 
     def _close_batch(self) -> None:
-        """Start the handler for the current batch, and begin the next batch."""
+        """End the current batch: start a task that calls the handler with its messages, and begin the next batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

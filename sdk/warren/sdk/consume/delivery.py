@@ -126,7 +126,8 @@ class Delivery:
         return self._headers
 
     def fields(self) -> dict[str, field_tables.Field]:
-        """Return the header table with the wire types and bytes of its values, for forwarding without loss.
+        """Return the headers by name, each with its AMQP type and its bytes as received, so that they can be forwarded
+        without loss.
 
         :raises warren.wire.field_tables.TableError: if the table is malformed.
         """

@@ -10,8 +10,8 @@ Job = TypeVar("Job")
 
 
 class KeyedOrdering(Generic[Job]):
-    """Queue of jobs (deliveries to handle) that wait while another job with the same key runs. Jobs of a key keep their
-    order.
+    """Ordering of jobs (deliveries to handle) by key: of the jobs with one key, one runs at a time, and the others wait
+    in their order.
 
     :param key: returns the key of a job.
     """
@@ -24,8 +24,8 @@ class KeyedOrdering(Generic[Job]):
         """Key of each running job, by the job's identity."""
 
     def admit(self, job: Job) -> bool:
-        """Return True if no other job with the same key runs, so that this one
-        may start. Otherwise keep it for `release`.
+        """Return True if no other job with the same key runs, so that this one may start. Otherwise add it to the
+        waiting jobs of its key, which `release` returns one by one, and return False.
         """
         key = self._key(job)
         waiting = self._waiting.get(key)
