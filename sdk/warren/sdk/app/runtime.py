@@ -376,8 +376,9 @@ class Runtime:
         ]
 
     def _pending_parts(self) -> list[str]:
-        """Return the parts that are not ready: `publisher`, `consumer`,
-        and the queues on which the broker has not accepted the consumer.
+        """Return the names of the parts that are not ready: `publisher` (publish connection and its channels),
+        `consumer` (consume connection and the reply queue), and the queues on which the broker has not accepted the
+        consumer.
         """
         publishing, consuming = self._publish_connection, self._consume_connection
         pending = []

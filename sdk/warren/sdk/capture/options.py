@@ -50,7 +50,7 @@ class Capture:
         self.queue()
 
     def queue(self) -> Queue:
-        """Return the declaration of the stream."""
+        """Return the `Queue` that declares the stream, with its limits of age and size."""
         return Queue(self.stream, type="stream", max_age=self.max_age, max_length_bytes=self.max_length_bytes)
 
 

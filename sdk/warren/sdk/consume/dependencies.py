@@ -128,17 +128,18 @@ class ResolvedDependencies(NamedTuple):
 
 
 class DependencyInjector:
-    """Caller of one handler with its dependencies. They are resolved once, when the handler is registered.
+    """Invoker of one handler: for each message it creates the dependencies, calls the handler with them, and cleans
+    them up. The dependencies are resolved once, when the handler is registered.
 
     :param function: the handler; its first parameter takes the message.
     :param kind: type of the message that the handler takes.
-    :param context: objects, by type, that are passed to parameters annotated with their
-        type, such as the App; the same for every message.
-    :param overrides: replacements of functions that supply dependencies, by the
-        replaced function; call `resolve` after a change.
+    :param context: objects, by type, that are passed to parameters annotated with their type, such as the App; the same
+        for every message.
+    :param overrides: replacements of functions that supply dependencies, by the replaced function; call `resolve` after
+        a change.
     :param local_names: local names at the place where the handler is defined, to evaluate annotations that are strings.
-    :param delivery: annotation of the parameters that get the delivery:
-        `Delivery`, or `list[Delivery]` of a batch handler.
+    :param delivery: annotation of the parameters that get the delivery: `Delivery`, or `list[Delivery]` of a batch
+        handler.
     :raises ConfigError: if nothing supplies a parameter, or a dependency depends on itself.
     """
 
@@ -279,7 +280,8 @@ class DependencyGraph:
         return None
 
     def _dependency(self, mark: Depends, path: tuple[Function, ...]) -> Getter:
-        """Return the getter of the value that `Depends` supplies; add the provider that creates it.
+        """Return a function that reads from a `MessageScope` the value that `Depends` supplies; add the provider that
+        creates the value.
 
         Parameters that depend on the same function share one provider, except with `Depends(cache=False)`.
 

@@ -12,7 +12,7 @@ from warren.sdk.rpc.reply_types import ReplyCodec
 
 
 class HandlerInvoker(Protocol):
-    """Caller of a handler: it passes the message, and the arguments for the handler's further parameters."""
+    """Invoker of a handler: it passes the message, and the arguments for the handler's further parameters."""
 
     async def call(
         self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Delivery, /
