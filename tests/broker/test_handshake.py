@@ -328,7 +328,7 @@ def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
 
 
 def test_no_heartbeats_are_sent_if_none_are_negotiated(raw_connect: RawConnect, peer: RawClient) -> None:
-    beating = raw_connect().connect(heartbeat=1)
+    beating = raw_connect().connect(heartbeat=4)
     beating.read()
     peer.sync()
     peer.send(commands.Connection.Close(200, "", 0, 0), 0)

@@ -109,7 +109,7 @@ def test_the_url_names_the_certificate_authority(tmp_path: Path) -> None:
         url = f"amqps://127.0.0.1:{port}"
         assert "its certificate is not trusted (" in connection_error(url)
         for query in (f"cafile={authority.certificate}", "no_verify_ssl=1"):
-            connection = Address(f"{url}?{query}&heartbeat=1").open()
+            connection = Address(f"{url}?{query}&heartbeat=60").open()
             connection.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")
             assert connection.receive(0.1) == b"", "nothing comes by itself"
             connection.send(methods.frame(1, "basic.get", 0, b"pipeline.tls", True))

@@ -199,13 +199,13 @@ def test_a_reader_reconnects_after_a_lost_connection(tmp_path: Path) -> None:
 def test_a_broker_that_stops_responding_is_detected(tmp_path: Path) -> None:
     """The broker closes nothing; only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
-        with open_reader(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=10) as reader:
+        with open_reader(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=5", timeout=10) as reader:
             start = reader.initialOffset()
             assert reader.latestOffset(start, ALL) == start
             os.kill(broker.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(PipelineError, match=r"does not answer|stopped answering"):
-                    wait_until(lambda: reader.latestOffset(start, ALL) != start, "it is noticed", 60)
+                    wait_until(lambda: reader.latestOffset(start, ALL) != start, "it is noticed", 240)
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
         with open_reader(audit, tmp_path / "spool") as reader:

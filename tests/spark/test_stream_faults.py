@@ -147,13 +147,13 @@ def test_a_broker_that_stops_responding_is_detected_while_waiting(tmp_path: Path
     with BrokerProcess(tmp_path / "broker") as broker:
         stream = declare_stream(broker.url)
         stream.numbers(0, 4)
-        watch = EndOffsetTracker(StreamClient(Address(f"{broker.url}?heartbeat=1", 10), stream.name))
+        watch = EndOffsetTracker(StreamClient(Address(f"{broker.url}?heartbeat=5", 30), stream.name))
         try:
             assert watch.end() == 5
             os.kill(broker.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(PipelineError, match=r"does not answer|stopped answering"):
-                    wait_until(lambda: watch.end() != 5, "it is noticed", 60)
+                    wait_until(lambda: watch.end() != 5, "it is noticed", 240)
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
         finally:
