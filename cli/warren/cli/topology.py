@@ -44,7 +44,8 @@ Socket = Annotated[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `plan`, `apply` or `export`. Return 0 if the broker has everything that is declared, else 1."""
+    """Run `plan`, `apply` or `export`, and return the exit status: for `plan`, 0 if the broker has everything that the App
+    declares, else 1; for the others, 0 if they did their work."""
     return run_group(topology, "topology", arguments)
 
 

@@ -108,7 +108,7 @@ class Job(Protocol):
         """
 
     def summarise(self, tables: Mapping[str, DataFrame], options: argparse.Namespace, /) -> Summary:
-        """Compute the job's summary.
+        """Compute the numbers that the job's page and summary.json show, from the written tables.
 
         :param tables: frames that read the written tables, `events` included, from their Parquet files, by name
         :param options: parsed arguments of the command line

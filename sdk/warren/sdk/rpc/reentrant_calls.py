@@ -25,9 +25,10 @@ class ReentrantCalls:
         self._sender = sender
 
     async def submit(self, request: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """Start to handle the request; return a future that completes when it is handled, in place of the confirm.
+        """Pass the request to the endpoint of this process. Return a future that completes when the endpoint has settled the
+        request, or, if it requeues the request, when the broker has confirmed its publish to the queue.
 
-        :param timeout: seconds to publish the request, if it has to be published after all.
+        :param timeout: seconds for that publish.
         """
         return asyncio.ensure_future(self._handle(request, timeout))
 
