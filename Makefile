@@ -30,7 +30,7 @@ PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 check-tests: .venv/.tests
 	.venv/bin/pytest -q $(PARALLEL) --tier check
 
-# Before you commit: all that shows that this machine's Warren works, on one server of each kind. About seven minutes on two cores.
+# Before you commit: all that shows that this machine's Warren works, on one server of each kind. About six minutes on two cores.
 test: .venv/.tests system-runtime system-postgresql
 	$(call timed,make test,.venv/bin/pytest -q $(PARALLEL) --tier test)
 
