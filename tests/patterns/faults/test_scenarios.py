@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from warren.sdk import App
 matrices()  # The modules of the patterns state the outcomes.
 
 NewProcess = Callable[..., Any]
+TakeOver = Callable[[str], Awaitable[list[str]]]
+"""Kills a worker that stopped `before` or `after` its effect; another process takes over. Returns the workers' reports."""
 
 
 def each_pattern(scenario: Scenario) -> pytest.MarkDecorator:
@@ -53,54 +55,41 @@ async def publish(publisher: Process, case: Case) -> None:
         await publisher.publish(number)
 
 
-@each_pattern(scenarios.CRASH_BEFORE_EFFECT)
-async def test_a_process_dies_before_its_effect(
+@pytest.fixture
+def take_over(
     case: Case,
     amqp_url: str,
     workers: Workers,
     new_app: NewApp,
     new_process: NewProcess,
     arguments: dict[str, Any],
-) -> None:
-    await take_over(case, "before", amqp_url, workers, new_app, new_process, arguments)
-    assert f"handled {case.strikes_at}" not in workers.reports
+) -> TakeOver:
+    async def kill_and_take_over(stops: str) -> list[str]:
+        doomed = await scenarios.start_process(
+            workers, case.process, amqp_url, stops, strikes_at=case.strikes_at, **arguments
+        )
+        publisher = new_process(new_app(), handles=False)
+        async with publisher:
+            await publish(publisher, case)
+            await workers.wait_for("stopped")
+        successor = new_process(new_app())
+        async with successor:
+            await successor.stand_by()
+            doomed.kill()
+            await case.outcome(successor)
+        return workers.reports
+
+    return kill_and_take_over
+
+
+@each_pattern(scenarios.CRASH_BEFORE_EFFECT)
+async def test_a_process_dies_before_its_effect(case: Case, take_over: TakeOver) -> None:
+    assert f"handled {case.strikes_at}" not in await take_over("before")
 
 
 @each_pattern(scenarios.CRASH_AFTER_EFFECT)
-async def test_a_process_dies_after_its_effect(
-    case: Case,
-    amqp_url: str,
-    workers: Workers,
-    new_app: NewApp,
-    new_process: NewProcess,
-    arguments: dict[str, Any],
-) -> None:
-    await take_over(case, "after", amqp_url, workers, new_app, new_process, arguments)
-    assert workers.reports.count(f"handled {case.strikes_at}") == 1
-
-
-async def take_over(
-    case: Case,
-    stops: str,
-    amqp_url: str,
-    workers: Workers,
-    new_app: NewApp,
-    new_process: NewProcess,
-    arguments: dict[str, Any],
-) -> None:
-    """Kill a worker that handles a message; another process takes over."""
-    doomed = await scenarios.start_process(
-        workers, case.process, amqp_url, stops, strikes_at=case.strikes_at, **arguments
-    )
-    publisher = new_process(new_app(), handles=False)
-    async with publisher:
-        await publish(publisher, case)
-        await workers.wait_for("stopped")
-    successor = new_process(new_app())
-    async with successor:
-        await successor.stand_by()
-        doomed.kill()
-        await case.outcome(successor)
+async def test_a_process_dies_after_its_effect(case: Case, take_over: TakeOver) -> None:
+    assert (await take_over("after")).count(f"handled {case.strikes_at}") == 1
 
 
 @each_pattern(scenarios.LOST_ACKNOWLEDGEMENT)
