@@ -111,7 +111,7 @@ def test_a_time_range_is_converted_to_offsets(
     at = datetime.fromtimestamp(border, UTC).isoformat()
     assert offsets(load(spark, stream, startingTimestamp=at)) == list(range(10, 20))
     assert offsets(load(spark, stream, endingTimestamp=at)) == list(range(10))
-    monkeypatch.setattr("warren.pipeline.source.stream_client.YOUNG_TIMEOUT", 0.5)
+    monkeypatch.setattr("warren.pipeline.source.stream_client.QUIET_ROUND", 0.1)
     assert (
         StreamClient(Address(stream.url), stream.name).find_offset(datetime.fromtimestamp(border + 3600, UTC))
         is None

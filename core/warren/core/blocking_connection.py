@@ -66,6 +66,8 @@ class BlockingConnection:
         self.frame_max = FRAME_MAX
         self.heartbeat = 0
         """Negotiated heartbeat timeout in seconds; 0 is none. A client silent for twice as long is disconnected."""
+        self.server_product = ""
+        """Name of the broker's software, from its server properties: `RabbitMQ` or `Warren`; empty if it sends none."""
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.tls:
@@ -79,7 +81,8 @@ class BlockingConnection:
 
     def _handshake(self, url: AmqpUrl, product: str, heartbeat: int) -> None:
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
-        self.expect("connection.start")
+        start = self.expect("connection.start")
+        self.server_product = str(field_tables.decode(start.data("server_properties")).get("product", ""))
         # Without authentication_failure_close the broker answers a wrong password by closing the socket
         # (https://www.rabbitmq.com/docs/auth-notification).
         client = field_tables.encode(

@@ -128,6 +128,10 @@ class BrokerConnection:
         """Negotiated heartbeat interval in seconds: the broker sends something at least that often. 0 means no
         heartbeats.
         """
+        self.counts_are_exact = conversation.server_product == "Warren"
+        """True if the broker reports the current message count of a stream; False for RabbitMQ, which updates it every
+        5 s.
+        """
         self._conversation = conversation
         self._socket = conversation.socket
         self._readable, self._writable, self._either = select.poll(), select.poll(), select.poll()

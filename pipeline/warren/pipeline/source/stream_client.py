@@ -35,16 +35,16 @@ Start: TypeAlias = int | str | datetime
 PREFETCH = 2048
 """Number of unacknowledged messages that the broker sends ahead. If Spark is slower, further messages wait in the
 broker and in sockets."""
-EMPTY_TIMEOUT = 1.0
-"""Seconds without a delivery after which a stream whose reported message count is 0 is taken as empty: RabbitMQ updates
-the count only every few seconds."""
 MAX_ROUNDS = 16
 """Number of rounds (acknowledge, then receive what has arrived) after which the search for the end of a stream asks for
 the next message. If one arrives soon, the stream may grow faster than it is read, so the search ends with the offset of
 that message as the end."""
-YOUNG_TIMEOUT = 5.0
-"""Seconds without a delivery after which a stream that has messages is taken to have none after the requested position,
-such as a time."""
+QUIET_ROUNDS = 6
+"""Number of rounds without a delivery after which there is no message at the requested position. Each round ends with a
+reply from the broker, so that the time for which a broker stands still does not count. Together the rounds are longer
+than the 5 s after which RabbitMQ updates its message counts."""
+QUIET_ROUND = 1.0
+"""Seconds to wait for a delivery in each round."""
 
 
 @dataclass(frozen=True)
@@ -189,29 +189,37 @@ class StreamClient:
             raise
 
     def _has_message(self, consumer: BlockingConsumer, start: Start) -> bool:
-        """Wait for a message at the position at which the consumer started, and return whether one arrived. The wait
-        depends on the position and on the message count that the broker reports: it is short if there may be no message
-        at all.
+        """Wait for a message at the position at which the consumer started, and return whether one arrived.
+
+        A stream that the broker reports as empty may have messages whose delivery is late: only a broker that counts
+        exactly is believed at once.
 
         :param start: position at which the consumer started
         :raises PipelineError: if nothing arrives although the stream must have a message at that position
         """
-        reported_count = consumer.message_count()
-        # There may be no message from a time on; a stream that reports messages has a first and a last one.
-        message_expected = reported_count > 0 and start in ("first", "last")
-        limit = (
-            self.address.timeout if message_expected else YOUNG_TIMEOUT if reported_count else EMPTY_TIMEOUT
-        )
+        for _ in range(QUIET_ROUNDS):
+            reported_count = consumer.message_count()
+            if not reported_count and consumer.connection.counts_are_exact:
+                break
+            # There may be no message from a time on; a stream that reports messages has a first and a last one.
+            if reported_count and start in ("first", "last"):
+                if self._receives_message(consumer, self.address.timeout):
+                    return True
+                raise PipelineError(f"nothing arrived for {self.address.timeout:g} s")
+            if self._receives_message(consumer, QUIET_ROUND):
+                return True
+        # Messages may have arrived before the last reply.
+        consumer.message_count()
+        return consumer.deliveries.count > 0
+
+    def _receives_message(self, consumer: BlockingConsumer, limit: float) -> bool:
+        """Wait up to `limit` seconds for a message, and return whether one arrived."""
         deadline = time.monotonic() + limit
         while not consumer.deliveries.count:
-            if time.monotonic() >= deadline:
-                if message_expected:
-                    raise PipelineError(f"nothing arrived for {limit:g} s")
-                # A changed count means that the broker is only slow.
-                return bool(
-                    consumer.message_count() != reported_count or consumer.deliveries.count
-                ) and self._has_message(consumer, start)
-            consumer.receive(max(deadline - time.monotonic(), 0))
+            wait = deadline - time.monotonic()
+            if wait <= 0:
+                return False
+            consumer.receive(wait)
         return True
 
     def _offsets(self, messages: MessageColumns) -> list[int]:

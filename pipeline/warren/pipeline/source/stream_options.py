@@ -135,6 +135,9 @@ class StreamOptions:
                 return offset
             case "next" | "last":
                 return end
+            case _ if end == 0:
+                # The stream is empty, and to find that again takes a while on RabbitMQ.
+                return 0
             case start:
                 found = self.client(stream).find_offset(start)
                 return end if found is None else found
