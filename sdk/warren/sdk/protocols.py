@@ -154,8 +154,8 @@ class RetryPolicy(Protocol):
 
 
 class DelayBackend(Protocol):
-    """Delayed redelivery of messages to a queue. A backend that is also a `Component` is included by the App that gets
-    it.
+    """Delayed redelivery of messages to a queue. If a backend passed to an App is also a `Component`, the App includes
+    it, as `App.include` does.
     """
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> Iterable[Declarable]:

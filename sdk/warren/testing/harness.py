@@ -124,12 +124,13 @@ class Warren:
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish as a client outside of the Apps, and wait until the message
-        and all that follow from it now are handled.
+        """Publish as a client outside of the Apps, and wait until the message and the messages that its handlers
+        publish are handled.
 
-        Messages that are delayed, and handlers that sleep, are not awaited. Parameters are those of `App.publish`.
+        Messages that are delayed, and handlers that sleep, are not awaited. Parameters are those of `App.publish`;
+        `timeout` bounds the wait for the broker's confirm.
 
-        :raises Unsettled: if that takes more than `patience` seconds of real time.
+        :raises Unsettled: if the handlers take more than `patience` seconds (an attribute of this object) of real time.
         """
         client = self._client()
         if isinstance(message, Message):

@@ -86,7 +86,8 @@ def describe_frame(kind: int, payload: bytes) -> str:
 class AmqpError(Exception):
     """Error that closes the channel it occurs on, or the whole connection, with a reply code and text for the peer.
 
-    `code.closes_channel_only` decides which: a soft error, such as 404, closes only an open channel.
+    `code.closes_channel_only` decides which: a soft error, such as 404, closes the channel only. If the channel is not
+    open, it closes the connection too.
 
     :param code: reply code of the close method
     :param explanation: reply text after the name of the code

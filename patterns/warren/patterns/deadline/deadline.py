@@ -301,9 +301,9 @@ class Deadline:
         A wait queue has a fixed delay. If none fits, the message arrives early, and is then delayed again for the rest.
 
         :param until_ms: time of the delivery, in milliseconds since the epoch.
-        :param due_ms: the deadline as it is known now, written into the message; by default `until_ms`. The deadline in
-            the store decides, because it may have been extended since. The two differ when a failed check is retried:
-            the message arrives later, and the deadline is the same.
+        :param due_ms: the deadline as it is known now, written into the message; by default `until_ms`. They
+            differ only when a failed check is retried: the message arrives again later, for the same deadline. On arrival
+            the deadline in the store is compared with the clock, because it may have been extended since.
         """
         queue = self._queue.name
         rest_ms = until_ms - self._now_ms()

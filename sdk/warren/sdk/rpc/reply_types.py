@@ -48,10 +48,11 @@ class ReplyCodec:
     def write(self, result: object) -> bytes:
         """Return the handler's result as JSON.
 
-        If the reply type is a union, the name of the member and a line feed
-        come before the JSON, so that `once=` stores both.
+        If the reply type is a union, the name of the member and a line feed come before the JSON. `split` separates
+        them before the reply is sent. The pattern `Once` (the handler option `once=`) stores the returned bytes for
+        repeated requests, so they have to name the member.
 
-        :raises ValueError: if the result is not of the reply type; the text contains none of the result.
+        :raises ValueError: if the result is not of the reply type; the error's text quotes nothing of the result.
         """
         try:
             value = self._adapter.validate_python(result)
