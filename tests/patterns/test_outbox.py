@@ -15,6 +15,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
 from tests.support.async_client import take_one
 from tests.support.polling import eventually
+from warren.broker import VirtualClock
 from warren.core.errors import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
@@ -203,6 +204,44 @@ async def test_of_two_processes_one_relays_and_the_other_takes_over(
         await eventually(lambda: relaying() == [False, True], "the other relays")
         await eventually(lambda: sum(len(shop.received) for shop in shops) == 21, "and publishes")
         await relayed(21)
+
+
+async def test_a_lease_that_another_process_has_had_cannot_be_renewed(sessions: Sessions) -> None:
+    tables = Outbox(sessions)._tables
+    await tables.create()
+
+    async def expire() -> None:
+        async with sessions.begin() as session:
+            await session.execute(tables.lease.update().values(until_ms=0))
+
+    hour = 3_600_000
+    assert not await tables.renew_lease("a", hour)
+    assert await tables.take_lease("a", hour)
+    await expire()
+    assert await tables.renew_lease("a", hour), "nobody else has had it"
+    assert not await tables.take_lease("b", hour), "the renewal counts from now"
+    await expire()
+    assert await tables.take_lease("b", hour)
+    await tables.release_lease("b")
+    assert not await tables.renew_lease("a", hour)
+    assert await tables.take_lease("a", hour)
+
+
+async def test_a_relay_that_could_not_renew_its_lease_takes_it_again_at_once(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    clock = VirtualClock()
+    shop = Shop(new_app(), sessions, name)
+    blocked = App(amqp_url, clock=clock)
+    outbox = Outbox(sessions)
+    blocked.include(outbox)
+    blocked.publishes(shop.placed)
+    async with blocked:
+        await eventually(lambda: outbox.statistics.relaying, "it relays")
+        clock.jump(3600)  # As if the event loop had been blocked: no timer fires.
+        async with sessions.begin() as session:
+            await outbox.add(session, shop.placed(order="a"))
+        await eventually(lambda: outbox.statistics.relayed == 1, "it is relayed")
 
 
 async def test_messages_that_a_handler_returns_are_committed_with_its_transaction(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from tests.patterns.conftest import NewApp
@@ -23,12 +24,15 @@ from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
 from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Workers
+from warren.broker import VirtualClock
 from warren.patterns import Outbox, TransactionalOnce
-from warren.sdk import App, Command, Delivery
+from warren.sdk import App, Command, Delivery, Outgoing
 
 MATRIX = Matrix("outbox", page="docs/patterns/outbox.md")
 
 LEASE = timedelta(milliseconds=500)
+LONG_LEASE = timedelta(minutes=10)
+"""Lease that passes only if the test says so."""
 TWICE = "; both copies have the same message id, so that the consumer's `Once` takes one"
 
 
@@ -67,6 +71,15 @@ async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> 
             await outbox.add(session, note_in(queue)(text=its), ordered_by="the notes")
 
 
+async def all_are_deleted(outbox: Outbox) -> None:
+    """Wait until the confirms of all messages are recorded, so that nobody publishes one of them again."""
+
+    async def empty() -> bool:
+        return await outbox.lag() == timedelta(0)
+
+    await eventually(empty, "the table is empty")
+
+
 async def relay(worker: WorkerChannel, url: str, queue: str, database: str, add: str) -> None:
     """Relay the outbox in a worker that also writes a note, committed or not."""
     async with open_sessions(database, queue) as sessions:
@@ -83,6 +96,56 @@ async def relay(worker: WorkerChannel, url: str, queue: str, database: str, add:
                 await worker.report_and_wait("written")
         async with app:
             await worker.report_and_wait("relays")
+
+
+class StandstillRelay:
+    """A process that relays, and stands still until `resumes` is set, directly before it writes the note "2".
+
+    Its clock stands still too, until the test moves it.
+    """
+
+    def __init__(self, url: str, sessions: Sessions, queue: str) -> None:
+        self.clock = VirtualClock()
+        self.app = App(url, clock=self.clock)
+        self.outbox = Outbox(sessions, lease=LONG_LEASE)
+        self.stands_still = False
+        self.resumes = asyncio.Event()
+        self._sessions = sessions
+        self.app.include(self.outbox)
+        self.app.publishes(note_in(queue))
+        self.app.middleware(publish=self._stand_still)
+
+    async def _stand_still(
+        self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]], /
+    ) -> None:
+        if json.loads(outgoing.body) == {"text": "2"}:
+            self.stands_still = True
+            await self.resumes.wait()
+        await call_next(outgoing)
+
+    async def lease_passes(self) -> None:
+        """Move the database's time and that of the process beyond the end of the lease."""
+        async with self._sessions.begin() as session:
+            await session.execute(update(self.outbox.tables[1]).values(until_ms=0))
+        self.clock.jump(LONG_LEASE.total_seconds())
+
+    async def lease_is_taken(self) -> bool:
+        async with self._sessions() as session:
+            return bool((await session.execute(select(self.outbox.tables[1].c.until_ms))).scalar_one())
+
+    async def gives_up_or_publishes_all(self) -> None:
+        """Wait until the process has stopped relaying, or has published all three notes, as it must not."""
+        statistics = self.outbox.statistics
+        await eventually(lambda: not statistics.relaying or statistics.relayed >= 3, "it gives up")
+
+    async def takes_over(self, reader: Reader, text: str) -> None:
+        """Move the time of the process until it is the relay again and has published the note."""
+
+        async def published() -> bool:
+            await self.clock.advance(1)
+            return reader.texts[-1] == text
+
+        await eventually(published, f"{text} arrives")
 
 
 @pytest.fixture
@@ -229,6 +292,90 @@ async def test_the_broker_is_killed_while_messages_wait(
         await eventually(lambda: reader.texts[-1:] == texts[-1:], "all arrive")
     first = {its: position for position, its in reversed(list(enumerate(reader.texts)))}
     assert sorted(first, key=lambda its: first[its]) == texts
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "a relay that stands still for longer than its lease, or cannot renew it, publishes nothing that it had read before; "
+    "only what it was writing at that moment may arrive late, as a copy with the same message id",
+)
+async def test_a_relay_stands_still_while_another_relays(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    reader, slow = Reader(new_app(), name), StandstillRelay(amqp_url, sessions, name)
+    await write(sessions, Outbox(sessions), name, "1", "2", "3")
+    async with reader.app, slow.app:
+        await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
+        await slow.lease_passes()
+        other, outbox = new_app(), Outbox(sessions, lease=LONG_LEASE)
+        other.include(outbox)
+        async with other:
+            await reader.reads("1", "1", "2", "3")
+            slow.resumes.set()
+            await slow.gives_up_or_publishes_all()
+            await write(sessions, Outbox(sessions), name, "4")
+            await eventually(lambda: reader.texts[-1] == "4", "4 arrives")
+            assert reader.texts == ["1", "1", "2", "3", "4"]
+            assert slow.outbox.statistics.failed == 0
+            await all_are_deleted(outbox)
+        await write(sessions, Outbox(sessions), name, "5")
+        await slow.takes_over(reader, "5")
+    assert reader.texts == ["1", "1", "2", "3", "4", "5"]
+
+
+async def test_a_relay_stands_still_while_another_relays_and_stops(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    """The lease is free when the relay renews it, but the messages that it read before are out of date."""
+    reader, slow = Reader(new_app(), name), StandstillRelay(amqp_url, sessions, name)
+    await write(sessions, Outbox(sessions), name, "1", "2", "3")
+    async with reader.app, slow.app:
+        await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
+        await slow.lease_passes()
+        other, outbox = new_app(), Outbox(sessions, lease=LONG_LEASE)
+        other.include(outbox)
+        async with other:
+            await reader.reads("1", "1", "2", "3")
+            await all_are_deleted(outbox)
+        await slow.clock.advance(0)
+
+        async def renewed() -> bool:
+            return not slow.outbox.statistics.relaying or await slow.lease_is_taken()
+
+        await eventually(renewed, "it has renewed the lease, or given up")
+        slow.resumes.set()
+        await slow.gives_up_or_publishes_all()
+        await write(sessions, Outbox(sessions), name, "4")
+        await slow.takes_over(reader, "4")
+    assert reader.texts == ["1", "1", "2", "3", "4"]
+
+
+async def test_a_relay_loses_the_connection_while_another_relays(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    """The publisher repeats unconfirmed messages on its next connection, which may be long after."""
+    reader = Reader(new_app(), name)
+    async with reader.app, Proxy(amqp_url) as proxy:
+        slow = StandstillRelay(proxy.url, sessions, name)
+        slow.resumes.set()
+        async with slow.app:
+            await eventually(lambda: slow.outbox.statistics.relaying, "it relays")
+            proxy.to_client.hold()
+            await write(sessions, slow.outbox, name, "1", "2", "3")
+            await reader.reads("1")
+            proxy.refuse()
+            proxy.cut()
+            proxy.to_client.release()
+            await slow.lease_passes()
+            other = new_app()
+            other.include(Outbox(sessions, lease=LONG_LEASE))
+            async with other:
+                await reader.reads("1", "1", "2", "3")
+                proxy.accept()
+                await slow.gives_up_or_publishes_all()
+                await write(sessions, Outbox(sessions), name, "4")
+                await eventually(lambda: reader.texts[-1] == "4", "4 arrives")
+                assert reader.texts == ["1", "1", "2", "3", "4"]
 
 
 @MATRIX.shows(

@@ -4,7 +4,9 @@ Guarantees: a message that was added in a transaction is published at least once
 commit; always with the same message id, so that `Once` recognises its duplicates. Of the processes that share the
 table, one at a time is the relay, which publishes the messages; when it dies, another takes over after the lease.
 Messages with the same `ordered_by` reach the broker in the order in which they were added, provided that their
-transactions do not run at the same time (lock the row of the order before you add its event). A message that the broker
+transactions do not run at the same time (lock the row of the order before you add its event). A process that stood
+still for longer than the lease publishes none of the messages that it had read before, except one that it was writing
+at that moment: its copy may arrive behind newer messages, with the same message id. A message that the broker
 refuses is retried, and holds back only later messages with the same `ordered_by`.
 
 Costs: one insert per message in the caller's transaction, and one select and one delete by the relay per batch of
@@ -61,7 +63,9 @@ class Outbox:
     :param table: table of waiting messages, qualified with its schema unless that is the first of the search path. It
         is created if it is missing, as is `<table>_relay` for the relay's lease. `.tables` has the SQLAlchemy tables of
         both, for migrations.
-    :param lease: how long other processes wait after a relay died. Default 5 s, by the database's clock.
+    :param lease: how long other processes wait after a relay died. Default 5 s, by the database's clock. A relay
+        publishes only within two thirds of a lease after its last request for it, so choose a lease much longer than
+        the database takes to answer.
     :param poll: interval at which the relay reads messages that other processes have added. Default 100 ms.
         (PostgreSQL's NOTIFY is not used, because it makes commits wait for each other.)
     :param retry_after: first wait after the broker refused a message; it doubles up to a minute. Default 1 s.

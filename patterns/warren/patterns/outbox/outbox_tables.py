@@ -136,8 +136,8 @@ class OutboxTables:
             return oldest
 
     async def take_lease(self, holder: str, lease_ms: int) -> bool:
-        """Take or renew the relay's lease for `holder`, and return whether the holder has it now. The database's clock
-        is used, so that the machines' clocks need not agree.
+        """Take the relay's lease for `holder`, and return whether the holder has it now. The database's clock is used,
+        so that the machines' clocks need not agree.
 
         :param holder: id of the process.
         :param lease_ms: time in milliseconds after which the lease ends unless it is renewed.
@@ -153,6 +153,23 @@ class OutboxTables:
                 where=(columns.holder == holder) | (columns.until_ms <= now),
             )
             return (await session.execute(claim.returning(columns.id))).first() is not None
+
+    async def renew_lease(self, holder: str, lease_ms: int) -> bool:
+        """Renew the relay's lease, and return whether `holder` has had it all the time since it took it.
+
+        Unlike `take_lease`, this fails if another process had the lease meanwhile and has released it: what the holder
+        has read from the table of messages is then out of date.
+
+        :param holder: id of the process.
+        :param lease_ms: time in milliseconds after which the lease ends unless it is renewed.
+        """
+        from sqlalchemy import update
+
+        columns = self.lease.c
+        async with self.sessions.begin() as session:
+            until = _database_time_ms(session) + lease_ms
+            renewal = update(self.lease).where(columns.holder == holder).values(until_ms=until)
+            return (await session.execute(renewal.returning(columns.id))).first() is not None
 
     async def release_lease(self, holder: str) -> None:
         """Release the relay's lease if `holder` has it."""

@@ -7,9 +7,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 
@@ -43,7 +46,14 @@ class OutboxStatistics:
 
 
 class _LeaseLost(Exception):
-    """Error that ends the relay's work: its lease expired or could not be renewed, and another process holds it now."""
+    """Error that ends the relay's work: its lease expired, and another process holds it now, or has held it."""
+
+
+class _LeaseDoubtful(WarrenError):
+    """Refusal of a write: the lease may have expired, because it was not renewed for two thirds of its duration."""
+
+    def __init__(self) -> None:
+        super().__init__("the relay's lease may have expired", retryable=True)
 
 
 class Relay:
@@ -52,6 +62,12 @@ class Relay:
     Of two messages with the same `ordered_by` the second is published after the confirm of the first. Messages with
     different ordering keys, or with none, are published concurrently. A message is deleted after its confirm, so a
     crash in between publishes it again, with the same id.
+
+    If this process stands still, or does not reach the database, another one may take the lease and publish everything;
+    a message that this process has read before would then be an old copy behind newer messages. Therefore each write is
+    preceded by a look at the clock: when the last successful request for the lease was sent two thirds of a lease ago,
+    nothing more is written. The relay takes the lease again, and reads the messages afresh. The last third is for the
+    way of a message to the broker, and for clocks that do not run equally fast.
     """
 
     def __init__(
@@ -64,6 +80,9 @@ class Relay:
         self._poll = poll
         self._first_retry = retry
         self._holder = secrets.token_hex(8)
+        self._may_write_until = float("-inf")
+        """Monotonic time at which two thirds of the lease have passed since the last successful request for it was
+        sent."""
         self._working = True
         self._retry_times: dict[str | int, tuple[float, float]] = {}
         """Refused messages: ordering key (or id of a message without one) -> (time of the next retry, last wait in
@@ -85,8 +104,9 @@ class Relay:
         while True:
             try:
                 await self._tables.create()
-                if await self._tables.take_lease(self._holder, self._lease_ms):
-                    await self._relay_while_leased(app)
+                relays = True
+                while relays and await self._request_lease(app.clock, self._tables.take_lease):
+                    relays = await self._relay_while_leased(app)
                 self._working = False
                 await app.clock.sleep(min(self._poll, self._lease_ms / 3000))
             except TransportUnavailable as error:
@@ -108,7 +128,28 @@ class Relay:
         with contextlib.suppress(Exception):
             await self._tables.release_lease(self._holder)
 
-    async def _relay_while_leased(self, app: App) -> None:
+    async def _request_lease(self, clock: Clock, request: Callable[[str, int], Awaitable[bool]]) -> bool:
+        """Take or renew the lease, and return whether this process has it.
+
+        :param request: method of the tables, `take_lease` or `renew_lease`.
+        """
+        # Before the request: the lease begins when the database executes it, at an unknown time before the answer.
+        sent = monotonic_time(clock)
+        held = await request(self._holder, self._lease_ms)
+        self._may_write_until = sent + self._lease_ms / 1000 * 2 / 3 if held else float("-inf")
+        return held
+
+    def _check_lease(self, clock: Clock) -> None:
+        """Do nothing while this process certainly holds the lease.
+
+        :raises _LeaseDoubtful: it may have expired.
+        """
+        if monotonic_time(clock) >= self._may_write_until:
+            raise _LeaseDoubtful
+
+    async def _relay_while_leased(self, app: App) -> bool:
+        """Publish messages until the lease is lost or may have expired. Return False if it is lost, and True if it
+        should be taken again at once."""
         self._statistics.relaying = True
         relaying = asyncio.ensure_future(self._relay(app))
         renewing = asyncio.ensure_future(self._renew(app.clock))
@@ -118,15 +159,21 @@ class Relay:
             for task in (relaying, renewing):
                 task.cancel()
             await asyncio.wait((relaying, renewing))
-        for task in done:
-            with contextlib.suppress(_LeaseLost):
+            self._statistics.relaying = False
+        try:
+            for task in done:
                 task.result()
+        except _LeaseDoubtful:
+            log.warning("event=outbox.lease_doubtful table=%s", self._tables.messages.name)
+            return True
+        except _LeaseLost:
+            log.warning("event=outbox.lease_lost table=%s", self._tables.messages.name)
+        return False
 
     async def _renew(self, clock: Clock) -> None:
         while True:
             await clock.sleep(self._lease_ms / 3000)
-            if not await self._tables.take_lease(self._holder, self._lease_ms):
-                log.warning("event=outbox.lease_lost table=%s", self._tables.messages.name)
+            if not await self._request_lease(clock, self._tables.renew_lease):
                 raise _LeaseLost
 
     async def _relay(self, app: App) -> None:
@@ -160,7 +207,9 @@ class Relay:
 
         :param rows: messages in the order in which they were added.
         :raises TransportUnavailable: the connection was lost; the messages without a confirm stay in the table.
+        :raises _LeaseDoubtful: the lease may have expired; the messages without a confirm stay in the table.
         """
+        check_lease = partial(self._check_lease, app.clock)
         rounds: list[list[OutboxRow]] = []
         seen: dict[str, int] = {}
         for row in rows:
@@ -173,20 +222,26 @@ class Relay:
         confirmed: list[int] = []
         failed: set[str] = set()
         skipped = 0
+        doubtful: _LeaseDoubtful | None = None
         try:
             for each in rounds:
                 due = [row for row in each if row.ordered_by is None or row.ordered_by not in failed]
-                for row, problem in zip(due, await _publish_and_confirm(app, due), strict=True):
+                for row, problem in zip(due, await _publish_and_confirm(app, due, check_lease), strict=True):
                     if problem is None:
                         confirmed.append(row.id)
                         self._retry_times.pop(_ordering_key(row), None)
                         continue
                     if isinstance(problem, TransportUnavailable):
                         raise problem
+                    if isinstance(problem, _LeaseDoubtful):
+                        doubtful = problem
+                        continue
                     if row.ordered_by is not None:
                         failed.add(row.ordered_by)
                     if not self._schedule_retry(row, problem, app.clock.now()):
                         skipped = max(skipped, row.id)
+                if doubtful is not None:
+                    raise doubtful
             # Only now: messages that were not tried because the connection was lost must not be skipped.
             if skipped and not self._skipped_up_to:
                 self._rescan_at = app.clock.now() + MAX_RETRY_SECONDS
@@ -230,17 +285,23 @@ class Relay:
             timer.cancel()
 
 
-async def _publish_and_confirm(app: App, rows: list[OutboxRow]) -> list[WarrenError | None]:
+async def _publish_and_confirm(
+    app: App, rows: list[OutboxRow], check_lease: Callable[[], None]
+) -> list[WarrenError | None]:
     """Publish messages of the outbox concurrently. Return for each of them, in the same order, the error, or None if
     the broker has confirmed it.
 
     :param rows: rows of the messages in the outbox table.
+    :param check_lease: raises `_LeaseDoubtful` if nothing more may be written; called directly before each write.
     """
     sent: list[asyncio.Future[None] | WarrenError] = []
     try:
         for row in rows:
+            if sent and isinstance(sent[-1], _LeaseDoubtful):
+                sent.append(sent[-1])
+                continue
             try:
-                sent.append(await app.submit_encoded(row.outgoing, PUBLISH_SECONDS))
+                sent.append(await app.submit_encoded(row.outgoing, PUBLISH_SECONDS, check_lease))
             except WarrenError as error:
                 sent.append(error)
         futures = [entry for entry in sent if isinstance(entry, asyncio.Future)]

@@ -11,15 +11,14 @@ time is set.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.stores import RuleResult, Store, apply_rule
-from warren.sdk import Clock, SystemClock
-from warren.sdk.extend import AppClock
+from warren.sdk import Clock
 
 MAX_CHANGES: Final = 200
 """Number of announced changes (names of changed items, such as timers) that the election's record keeps. A leader that
@@ -120,13 +119,6 @@ class LeaderElection:
         await apply_rule(self._store, self._key, partial(_resign, owner=self.owner))
 
 
-def monotonic_time(clock: Clock) -> float:
-    """Return the seconds since an arbitrary start, by the machine's monotonic clock or, in a test, by the test's
-    clock."""
-    followed = clock.followed if isinstance(clock, AppClock) else clock
-    return time.monotonic() if isinstance(followed, SystemClock) else followed.now()
-
-
 def _heartbeat(
     record: bytes | None, *, owner: str, overdue: tuple[str, int, int] | None
 ) -> RuleResult[LeaderRecord]:
@@ -172,4 +164,4 @@ def _write(head: LeaderRecord) -> RuleResult[LeaderRecord]:
     return RuleResult(json.dumps(fields, separators=(",", ":")).encode(), head, KEEP_MS)
 
 
-__all__ = ["HeartbeatResult", "LeaderElection", "LeaderRecord", "monotonic_time"]
+__all__ = ["HeartbeatResult", "LeaderElection", "LeaderRecord"]

@@ -27,10 +27,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.stores import StoreUnavailable, apply_rule, apply_rule_with_retry, record_key
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import rules as rules
-from warren.patterns.timers.leader_election import LeaderElection, monotonic_time
+from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedules import DateSchedule, Schedule, description, next_time_ms, spec_of
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock

@@ -358,14 +358,19 @@ class App:
         """
         return Transaction(self._operations, self._operations.transaction_channels, timeout)
 
-    async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
+    async def submit_encoded(
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         """Publish a message that `warren.sdk.extend.encode` returned, without declaring its topology.
 
         Returns the future of its confirm when the message is written, as `submit` does.
 
         :param timeout: seconds for the write and the confirm together.
+        :param before_write: called directly before each write, also before the message is published again because its
+            channel was lost; if it raises a `WarrenError`, nothing is written, and the error is raised or is the result
+            of the future.
         """
-        return await self._operations.write(outgoing, timeout)
+        return await self._operations.write(outgoing, timeout, before_write)
 
     async def forward(
         self,

@@ -102,7 +102,8 @@ class OutgoingSender(Protocol):
         """Write the message as soon as the window of unconfirmed messages has room; return the future of its confirm.
 
         :param timeout: seconds for the write and the confirm together.
-        :param before_write: called directly before the write; if it raises, nothing is written.
+        :param before_write: called directly before each write, also before the message is published again because its
+            channel was lost; if it raises, nothing is written, and its error is the outcome.
         """
         ...
 

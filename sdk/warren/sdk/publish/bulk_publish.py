@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
+from functools import partial
 from typing import Literal, Protocol, TypedDict
 
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_random_exponential
@@ -270,7 +271,7 @@ class BulkPublish:
             if self._stopped is not None:
                 raise _not_sent(self._stopped)
             try:
-                written = await self._sender.write(outgoing, self._timeout, self._check_order)
+                written = await self._sender.write(outgoing, self._timeout, partial(self._check_order, entry))
                 if written.done() and isinstance(written.exception(), _OrderBroken):
                     continue
             except _OrderBroken:
@@ -280,7 +281,9 @@ class BulkPublish:
             written.add_done_callback(self._check_result)
             return
 
-    def _check_order(self) -> None:
+    def _check_order(self, entry: BulkEntry) -> None:
+        if entry.result is not None:
+            return  # The message was written in its order. It is published again because its channel was lost.
         # The callback of a future runs one turn of the event loop later, and the next message may come before it.
         while self._in_flight and self._in_flight[0].done():
             self._check_result(self._in_flight.popleft())

@@ -112,7 +112,8 @@ class PublishOperations:
         A message that is written for the second time has been through the publish middlewares, and skips them.
 
         :param timeout: seconds for the write and the confirm together.
-        :param before_write: called directly before the write; if it raises, nothing is written.
+        :param before_write: called directly before each write, also before the message is published again because its
+            channel was lost; if it raises, nothing is written, and its error is the outcome.
         """
         runtime = self._running()
         sender = runtime.direct_sender if outgoing.middlewares_applied else runtime.sender

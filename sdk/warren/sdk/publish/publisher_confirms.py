@@ -58,16 +58,23 @@ class PendingConfirm:
     :ivar error: set if the broker returned the message; the confirm follows.
     """
 
-    __slots__ = ("deadline", "error", "future", "identity", "outgoing")
+    __slots__ = ("before_write", "deadline", "error", "future", "identity", "outgoing")
 
-    def __init__(self, outgoing: Outgoing, deadline: float, future: asyncio.Future[None]) -> None:
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        deadline: float,
+        future: asyncio.Future[None],
+        before_write: Callable[[], None] | None,
+    ) -> None:
         self.outgoing: Outgoing = outgoing
         self.deadline: float = deadline
         self.future: asyncio.Future[None] = future
+        self.before_write: Callable[[], None] | None = before_write
         self.error: Unroutable | None = None
         self.identity: str | tuple[str, int] = ""
 
-    def settle(self, error: WarrenError | None) -> None:
+    def settle(self, error: Exception | None) -> None:
         """Complete the future with the error, or successfully if `error` is None; do nothing if it is done."""
         if self.future.done():
             return
@@ -189,7 +196,7 @@ class Publisher:
         channel = self._channel_with_room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
-        await self._send(channel, outgoing, deadline).future
+        await self._send(channel, outgoing, deadline, None).future
 
     async def submit(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
@@ -197,7 +204,8 @@ class Publisher:
         """Write the message as soon as there is a connection and room in the window; return the future of its confirm.
 
         :param timeout: seconds for the write and the confirm together.
-        :param before_write: called directly before the write; if it raises, nothing is written.
+        :param before_write: called directly before each write, also before the message is published again because its
+            channel was lost; if it raises, nothing is written, and its error is the outcome.
         """
         deadline = self._loop.time() + timeout
         channel = self._channel_with_room() if not self._waiters else None
@@ -209,7 +217,7 @@ class Publisher:
             except BaseException:
                 self._wake()
                 raise
-        return self._send(channel, outgoing, deadline).future
+        return self._send(channel, outgoing, deadline, before_write).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
         """Publish without a confirm; return when the message is in the write buffer.
@@ -373,8 +381,14 @@ class Publisher:
 
     # In flight
 
-    def _send(self, channel: DataChannel, outgoing: Outgoing, deadline: float) -> PendingConfirm:
-        pending = PendingConfirm(outgoing, deadline, self._loop.create_future())
+    def _send(
+        self,
+        channel: DataChannel,
+        outgoing: Outgoing,
+        deadline: float,
+        before_write: Callable[[], None] | None,
+    ) -> PendingConfirm:
+        pending = PendingConfirm(outgoing, deadline, self._loop.create_future(), before_write)
         self.statistics.published += 1
         timer = self._timer
         if timer is None or deadline < timer.when():
@@ -425,6 +439,12 @@ class Publisher:
             pending = self._awaiting_republish.popleft()
             if pending.future.done():
                 continue
+            if pending.before_write is not None:
+                try:
+                    pending.before_write()
+                except Exception as error:
+                    pending.settle(error)
+                    continue
             # A return on the lost channel says nothing about this attempt.
             pending.error = None
             pending.outgoing.set_header(REPUBLISHED, True)
