@@ -28,7 +28,6 @@ class NewApp(Protocol):
 def _patient_browsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the parking lot enough time for the broker's answers, and for requeueing what was read, on a slow machine."""
     monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", PATIENCE)
-    monkeypatch.setattr(parking_lot, "REQUEUE_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["redis", "sqlite", "postgres"])

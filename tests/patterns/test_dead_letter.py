@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.support.async_client import take_one
+from tests.support.frames import CHANNEL_CLOSE_OK
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
+from tests.support.proxy_empty_counts import EmptyCounts
 from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, SelectionResult, discard, replay
 from warren.patterns.dead_letters import REPLAYED, parking_lot
 from warren.patterns.dead_letters.parking_lot import count_messages
-from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
-from warren.sdk.transport.data_channel import DataChannel
+from warren.sdk import (
+    App,
+    Command,
+    DeadLetter,
+    Delivery,
+    Event,
+    Queue,
+    Requeue,
+    Retry,
+    TopologyMismatch,
+    TransportUnavailable,
+)
 
 
 class OrderConsumer:
@@ -351,27 +363,154 @@ async def test_browsed_messages_are_back_in_their_queue_for_the_next_reader(
     assert sizes == [300] * 15
 
 
+@pytest.mark.parametrize("single_active_consumer", [False, True])
+@pytest.mark.parametrize("type", ["quorum", "classic"])
 async def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
+    new_app: NewApp,
+    amqp_url: str,
+    name: str,
+    type: Literal["quorum", "classic"],
+    single_active_consumer: bool,
+) -> None:
+    dead = Queue(name, type=type, dead_letter_exchange=None, single_active_consumer=single_active_consumer)
+    app = new_app()
+    app.declare(dead)
+    bodies = [b"%d" % number for number in range(12)]
+    async with app, Proxy(amqp_url) as proxy:
+        await app.publish_many(bodies, key=name)
+        for _ in range(3):
+            proxy.to_client.rewrite = EmptyCounts(10)
+            assert await count_messages(proxy.url, [name]) == {name: 12}
+            proxy.to_client.rewrite = EmptyCounts(10)
+            async with ParkingLot(proxy.url, name) as lot:
+                assert lot.size == 12
+                assert [letter.delivery.body async for letter in lot] == bodies
+        proxy.to_client.rewrite = EmptyCounts(10)
+        async with ParkingLot(proxy.url, name) as lot:
+            assert (await discard(lot)).done == 12
+        proxy.to_client.rewrite = EmptyCounts(10)
+        assert await count_messages(proxy.url, [name]) == {name: 0}
+        async with ParkingLot(proxy.url, name) as lot:
+            assert lot.size == 0
+
+
+async def test_messages_that_a_client_held_when_the_leader_was_back_are_counted(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    """A leader that answers again hands messages out to clients that have given up, and requeues them soon after."""
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        await app.publish_many([b"1", b"2"], key=f"{name}.dead")
+        async with ParkingLot(amqp_url, f"{name}.dead") as holder:
+            await anext(aiter(holder))
+            proxy.to_client.rewrite = counts = EmptyCounts(1)
+            counting = asyncio.create_task(count_messages(proxy.url, [f"{name}.dead"]))
+            # Two more replies: if the first 0 is verified once, the second has the consumer.
+            await eventually(lambda: counts.seen >= 4 or counting.done(), "the broker is asked again")
+        assert await counting == {f"{name}.dead": 2}
+
+
+async def test_a_reader_waits_while_the_queue_has_no_leader(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
-    declare, late = parking_lot._declare_passively, 2
+    monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = counts = EmptyCounts(0)
+        await app.publish(b"1", key=f"{name}.dead")
+        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+            lot.size = 3  # others come later, as if they had been in transit
+            letters = aiter(lot)
+            assert (await anext(letters)).delivery.body == b"1"
+            counts.left = 1000
+            following = asyncio.ensure_future(anext(letters))
+            await eventually(lambda: counts.rewritten >= 10, "the broker is asked again")
+            assert not following.done()
+            await app.publish(b"2", key=f"{name}.dead")
+            assert (await following).delivery.body == b"2"
+            counts.left = 0
+            assert [letter async for letter in letters] == []
 
-    async def slow(channel: DataChannel, queue: str) -> tuple[int, int]:
-        nonlocal late
-        found = await declare(channel, queue)
-        late -= 1
-        return found if late < 0 else (0, 0)
 
-    monkeypatch.setattr(parking_lot, "_declare_passively", slow)
+async def test_reading_a_queue_that_has_no_leader_raises_an_error(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = counts = EmptyCounts(0)
+        await app.publish(b"1", key=f"{name}.dead")
+
+        async def read() -> None:
+            async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+                lot.size, counts.left = 2, 1000
+                # On a slow machine the reply times out, with the same result.
+                monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", 0.1)
+                async for _ in lot:
+                    pass
+
+        with pytest.raises(TransportUnavailable, match="cannot read queue"):
+            await read()
+
+
+async def test_removals_that_no_leader_confirmed_raise_an_error(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = counts = EmptyCounts(0)
+        await app.publish(b"1", key=f"{name}.dead")
+
+        async def remove() -> None:
+            async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+                lot.remove(await anext(aiter(lot)))
+                counts.left = 1000
+                monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", 0.1)
+
+        with pytest.raises(TransportUnavailable, match="removed messages may still be in it"):
+            await remove()
+
+
+async def test_messages_that_are_not_back_in_their_queue_are_reported(
+    new_app: NewApp,
+    amqp_url: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = EmptyCounts(1000, after=[CHANNEL_CLOSE_OK])
+        await app.publish(b"1", key=f"{name}.dead")
+        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+            assert (await anext(aiter(lot))).delivery.body == b"1"
+            # On a slow machine another reply times out, with the same result.
+            monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", 0.1)
+    assert f"event=dead_letters.requeue_unconfirmed queue={name}.dead" in caplog.text
+
+
+async def test_the_end_of_a_block_waits_for_messages_that_were_not_read(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More messages stay in the queue than are read, so their number alone proves nothing."""
+    monkeypatch.setattr(parking_lot, "PAGE", 5)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:
-        await app.publish(b"1", key=f"{name}.dead")
-        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
-            assert [letter.delivery.body async for letter in lot] == [b"1"]
-        late = 2
-        assert await count_messages(amqp_url, [f"{name}.dead"]) == {f"{name}.dead": 1}
+        await app.publish_many([b"%d" % n for n in range(16)], key=f"{name}.dead")
+        sizes = []
+        for _ in range(15):
+            async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+                sizes.append(lot.size)
+                letters = aiter(lot)
+                for _ in range(6):
+                    await anext(letters)
+    assert sizes == [16] * 15
 
 
 async def test_a_missing_queue_raises_an_error(amqp_url: str, name: str) -> None:

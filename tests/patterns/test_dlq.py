@@ -11,8 +11,12 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.support.async_client import take_one
+from tests.support.frames import BASIC_GET_EMPTY
+from tests.support.proxy import Proxy
+from tests.support.proxy_empty_counts import EmptyCounts
 from warren.cli.dlq import main
 from warren.core.errors import ExitStatus, UsageError
+from warren.patterns.dead_letters import parking_lot
 from warren.sdk import App, Queue
 
 DEAD = {
@@ -116,25 +120,67 @@ async def test_a_failed_replay_exits_with_status_1(
     assert err.startswith("not replayed: m7: no queue takes")
 
 
-async def test_the_dead_letter_queues_of_an_app_are_counted(
-    parked: App,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def target(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the MODULE:APP of an App with the dead letter queues `<name>.dead` and `<name>.never.dead`."""
     module = f"shop_{name}"
     (tmp_path / f"{module}.py").write_text(
         f"from warren.sdk import App, Queue\napp = App()\napp.declare(Queue({name!r}), Queue('{name}.never'))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert await dlq("queues", f"{module}:app") == ExitStatus.FAILED
+    return f"{module}:app"
+
+
+async def test_the_dead_letter_queues_of_an_app_are_counted(
+    parked: App, name: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await dlq("queues", target) == ExitStatus.FAILED
     assert capsys.readouterr().out == f"{name}.dead\t3\n{name}.never.dead\tnot declared\n"
     assert await dlq("discard", f"{name}.dead", "--yes") == ExitStatus.SUCCESS
     capsys.readouterr()
-    assert await dlq("queues", f"{module}:app", "--json") == ExitStatus.SUCCESS
+    assert await dlq("queues", target, "--json") == ExitStatus.SUCCESS
     assert json.loads(capsys.readouterr().out) == {f"{name}.dead": 0, f"{name}.never.dead": None}
+
+
+async def test_no_command_takes_a_queue_without_a_leader_for_empty(
+    parked: App, name: str, amqp_url: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        for words, status, printed in (
+            (("queues", target), ExitStatus.FAILED, f"{name}.dead\t3\n{name}.never.dead\tnot declared"),
+            (("ls", f"{name}.dead"), ExitStatus.SUCCESS, f"3 of 3 letters in {name}.dead"),
+            (("replay", f"{name}.dead"), ExitStatus.SUCCESS, f"3 of 3 letters in {name}.dead replayed"),
+            (("ls", name), ExitStatus.SUCCESS, f"3 of 3 letters in {name}"),
+            (("discard", name, "--yes"), ExitStatus.SUCCESS, f"3 of 3 letters in {name} discarded"),
+            (("queues", target), ExitStatus.SUCCESS, f"{name}.dead\t0\n{name}.never.dead\tnot declared"),
+        ):
+            proxy.to_client.rewrite = counts = EmptyCounts(10)
+            assert (await dlq(*words, "--url", proxy.url), words) == (status, words)
+            assert capsys.readouterr().out.endswith(f"{printed}\n")
+            assert counts.rewritten
+
+
+@pytest.mark.parametrize("words", [("queues",), ("ls",), ("replay",), ("discard", "--yes")])
+async def test_a_queue_that_does_not_answer_exits_with_the_io_status(
+    new_app: NewApp,
+    name: str,
+    amqp_url: str,
+    target: str,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = EmptyCounts(1000, drop=[BASIC_GET_EMPTY])
+        # On a slow machine the declare times out, with the same result.
+        monkeypatch.setattr(parking_lot, "ANSWER_SECONDS", 0.1)
+        of = target if words[0] == "queues" else f"{name}.dead"
+        assert await dlq(words[0], of, *words[1:], "--url", proxy.url) == ExitStatus.IO
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"warren dlq: cannot read queue '{name}.dead': no answer in time\n")
 
 
 async def test_invalid_arguments_raise_usage_errors(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
@@ -13,17 +13,19 @@ from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
 from warren.sdk.extend import DataChannel, Session, translate_errors
 
+log: logging.Logger = logging.getLogger("warren.patterns")
+
 PAGE: Final = 500
 """Prefetch count of a consumer. When it has that many unacknowledged messages, it is cancelled and a new consumer is
 opened on the same channel, which may receive as many again."""
 ANSWER_SECONDS: Final = 10.0
+"""Longest wait for an answer of the broker, for a leader of the queue, and for the return of unacknowledged messages to
+the queue after their channel was closed."""
 IDLE_SECONDS: Final = 1.0
-REQUEUE_SECONDS: Final = 2.0
-"""Seconds to wait until the broker has requeued the unacknowledged messages of a closed channel."""
 POLL_SECONDS: Final = 0.05
-EMPTY_ANSWERS: Final = 4
-"""Number of consecutive reports of 0 messages after which a queue counts as empty: RabbitMQ also reports 0 for a quorum
-queue whose leader has not answered within 250 ms."""
+
+Frames = tuple[bytes, bytes, bytes]
+"""Payloads of a message's frames: method, header, body."""
 
 
 class ParkingLot:
@@ -37,8 +39,8 @@ class ParkingLot:
 
     :raises TopologyMismatch: the queue does not exist, or is exclusive to another connection.
     :raises TransportUnavailable: there is no connection, or it was lost; all unacknowledged messages are back in the
-        queue then. Also raised at the end of the block if the connection was lost before the broker had confirmed the
-        removals.
+        queue then. Also raised if the queue has no leader for 10 s, so that nobody knows whether it is empty, and at
+        the end of the block if the connection was lost before the broker had confirmed the removals.
     """
 
     def __init__(self, url: str, queue: str) -> None:
@@ -50,6 +52,9 @@ class ParkingLot:
         self._session: Session | None = None
         self._channel: DataChannel | None = None
         self._consumer = ""
+        self._own_consumers = 0
+        """Largest number of consumers of this channel that the broker may count: a quorum queue also counts a cancelled
+        consumer, and a `basic.get`, until their messages are settled."""
         self._received: deque[tuple[int, Delivery]] = deque()
         self._arrived = asyncio.Event()
         self._capacity = PAGE
@@ -61,39 +66,32 @@ class ParkingLot:
         this tag does not let the present consumer receive another, because the prefetch counts per consumer."""
 
     async def __aenter__(self) -> ParkingLot:
-        self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)
+        session = await Session.open(self._url, "warren dead letters", lambda reason: None)
         try:
-            self._channel = await self._session.channel()
-            self._channel.on_delivery = self._deliver
-            self._channel.ended.add_done_callback(lambda ended: self._arrived.set())
-            self.size = await _ready_messages(self._channel, self.queue)
-            await self._consume()
+            await self._open(session)
         except BaseException:
-            await self._session.close()
+            await session.close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._session is not None
         try:
-            # The answer arrives after the removals; closing alone would not report a loss.
-            _, consumers = await _declare_passively(self._usable(), self.queue)
-            with translate_errors("cannot close the channel"):
-                await self._usable().close(timeout=ANSWER_SECONDS)
-            if consumers <= 1:
-                await self._wait_until_requeued()
+            await self._close(self._session)
         except TopologyMismatch:
             pass  # The queue was deleted meanwhile with all its messages.
         except TransportUnavailable as lost:
             if kind is None and self._removed_any:
                 raise TransportUnavailable(
-                    f"the connection was lost before the broker had acknowledged the removals from queue {self.queue!r};"
-                    " removed messages may still be in it"
+                    "the connection was lost, or the queue had no leader, before the broker had acknowledged the removals"
+                    f" from queue {self.queue!r}; removed messages may still be in it"
                 ) from lost
+            if kind is None and self._unacknowledged > 0:
+                _warn_not_requeued(self.queue, lost)
         finally:
-            if self._session is not None:
-                await self._session.close()
+            await self._session.close()
 
     async def __aiter__(self) -> AsyncIterator[ParkedMessage]:
         for _ in range(self.size):
@@ -124,14 +122,88 @@ class ParkingLot:
                 async with asyncio.timeout(IDLE_SECONDS):
                     await self._arrived.wait()
             except TimeoutError:
-                # Deliveries may arrive before the answer that no longer counts them.
-                if (
-                    not self._received
-                    and await _ready_messages(self._usable(), self.queue) == 0
-                    and not self._received
-                ):
+                if await self._is_empty():
                     return None
         return self._received.popleft()
+
+    async def _is_empty(self) -> bool:
+        """Return True if the queue has no ready message, and none is on its way to this client."""
+        for _ in range(2):
+            # A delivery may follow the answer that no longer counts it, but it precedes the next answer.
+            ready, _ = await self._counts(or_arrival=True)
+            if ready or self._received:
+                return False
+        return True
+
+    async def _counts_after_deliveries(self) -> tuple[int, int]:
+        """Return the number of ready messages and of consumers, when all messages that were delivered before have been
+        received."""
+        await self._counts()
+        return await self._counts()
+
+    async def _counts(self, *, or_arrival: bool = False) -> tuple[int, int]:
+        """Return the number of ready messages of the queue and of its consumers, one of which is this lot.
+
+        RabbitMQ reports 0 of both for a quorum queue whose leader does not answer within 250 ms. This lot consumes the
+        queue, so 0 consumers prove that the report is such a one, and the broker is asked again.
+
+        :param or_arrival: true to return whatever the broker reports as soon as a message has been received.
+        :raises TransportUnavailable: the broker has reported 0 consumers for `ANSWER_SECONDS`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ANSWER_SECONDS
+        while True:
+            ready, consumers = await _declare_passively(self._usable(), self.queue)
+            if consumers or (or_arrival and self._received):
+                return ready, consumers
+            if loop.time() >= deadline:
+                raise TransportUnavailable(
+                    f"cannot read queue {self.queue!r}: the broker has reported no consumer of it for"
+                    f" {ANSWER_SECONDS:g} s, although this program consumes it: its leader does not answer; try again"
+                    " when it does"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _open(self, session: Session, *, reported_empty: bool = False) -> None:
+        """Count the messages of the queue, and consume them if there are any.
+
+        :param reported_empty: true if the broker has reported 0 messages and 0 consumers, which is to be verified.
+        """
+        self._session = session
+        channel = await self._open_channel(session)
+        ready, consumers = (0, 0) if reported_empty else await _declare_passively(channel, self.queue)
+        if ready or consumers:
+            self.size = ready
+        elif (counted := await _count_by_get(channel, self.queue)) is not None:
+            self.size, got = counted
+            if got is not None:
+                self._own_consumers += 1
+                self._deliver(*got)
+        else:
+            await self._open_channel(session)
+            await self._consume()
+            ready, _ = await self._counts_after_deliveries()
+            self.size = ready + len(self._received)
+        if self.size and not self._consumer:
+            await self._consume()
+
+    async def _close(self, session: Session) -> None:
+        """Close the channel, and wait until the messages that were received but not removed are back in the queue."""
+        ready = consumers = 0
+        if self._consumer:
+            # The answer arrives after the removals; closing alone would not report a loss.
+            ready, consumers = await self._counts_after_deliveries()
+        with translate_errors("cannot close the channel"):
+            await self._usable().close(timeout=ANSWER_SECONDS)
+        # Another consumer may receive the messages at once.
+        if self._unacknowledged > 0 and consumers <= self._own_consumers:
+            await _wait_until_requeued(session, self.queue, ready + self._unacknowledged)
+
+    async def _open_channel(self, session: Session) -> DataChannel:
+        self._channel = channel = await session.channel()
+        channel.on_delivery = self._deliver
+        channel.ended.add_done_callback(lambda ended: self._arrived.set())
+        return channel
 
     def _deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         self._capacity -= 1
@@ -148,18 +220,8 @@ class ParkingLot:
                 if self._consumer:
                     await channel.cancel(self._consumer)
                 self._capacity, self._previous_last_tag = PAGE, self._last_tag
+                self._own_consumers += 1
                 self._consumer = await channel.consume(self.queue, prefetch=PAGE)
-
-    async def _wait_until_requeued(self) -> None:
-        """Wait, for a few seconds at most, until the broker reports the messages that were read but not removed as
-        ready again. RabbitMQ requeues those of a quorum queue only after it has closed their channel."""
-        if self._session is None or self._unacknowledged <= 0:
-            return
-        with contextlib.suppress(TimeoutError, TransportUnavailable, TopologyMismatch):
-            async with asyncio.timeout(REQUEUE_SECONDS):
-                channel = await self._session.channel()
-                while (await _declare_passively(channel, self.queue))[0] < self._unacknowledged:  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_SECONDS)
 
     def _usable(self) -> DataChannel:
         channel = self._channel
@@ -178,50 +240,100 @@ async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int
     return ok.message_count or 0, ok.consumer_count or 0
 
 
-async def _ready_messages(channel: DataChannel, queue: str) -> int:
-    """Return the number of ready messages of a queue. Return 0 only after several reports of 0, because RabbitMQ also
-    reports 0 for a quorum queue whose leader does not answer in time."""
-    for _ in range(EMPTY_ANSWERS):
-        ready, _ = await _declare_passively(channel, queue)
-        if ready:
-            return ready
+async def _count_by_get(channel: DataChannel, queue: str) -> tuple[int, Frames | None] | None:
+    """Return the number of ready messages of a queue, and one of them, unacknowledged, if there is any.
+
+    RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader does not answer within 250 ms. Only the
+    leader answers a `basic.get`, and its answer contains the number of the remaining messages.
+
+    :returns: None if the queue has a single active consumer: the broker refuses the `basic.get` and closes the channel.
+    :raises TransportUnavailable: there was no answer, or the connection was lost.
+    """
+    try:
+        with translate_errors(f"cannot read queue {queue!r}"):
+            got = await _get(channel, queue)
+    except TopologyMismatch as error:
+        if error.reply_code != 405:
+            raise
+        return None
+    # The number is the last field of basic.get-ok.
+    own, remaining = (0, 0) if got is None else (1, int.from_bytes(got[0][-4:]))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ANSWER_SECONDS
+    while True:
+        # A leader that answers again first answers the clients that gave up meanwhile, and hands messages out to them.
+        # A quorum queue of RabbitMQ counts these as consumers until it finds them gone and requeues their messages.
+        ready, consumers = await _declare_passively(channel, queue)
+        remaining = max(remaining, ready)
+        if consumers <= own or loop.time() >= deadline:
+            return own + remaining, got
         await asyncio.sleep(POLL_SECONDS)
-    return 0
+
+
+async def _get(channel: DataChannel, queue: str) -> Frames | None:
+    try:
+        return await channel.get(queue, ANSWER_SECONDS)
+    except OSError as error:
+        raise channel.close_error or error from error
+
+
+async def _wait_until_requeued(session: Session, queue: str, expected: int) -> None:
+    """Wait until the broker reports `expected` messages of a queue as ready; log a warning if it does not.
+
+    RabbitMQ requeues the messages of a quorum queue some time after it has closed their channel. Another command that
+    comes before would find fewer.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ANSWER_SECONDS
+    try:
+        channel = await session.channel()
+        while (ready := (await _declare_passively(channel, queue))[0]) < expected:
+            if loop.time() >= deadline:
+                raise TransportUnavailable(
+                    f"{ready} of {expected} messages are ready after {ANSWER_SECONDS:g} s"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+    except TransportUnavailable as error:
+        _warn_not_requeued(queue, error)
+
+
+def _warn_not_requeued(queue: str, error: TransportUnavailable) -> None:
+    log.warning("event=dead_letters.requeue_unconfirmed queue=%s error=%s", queue, error)
 
 
 async def count_messages(url: str, queues: Iterable[str]) -> dict[str, int | None]:
     """Return the number of ready messages of each queue, or None for a queue that does not exist.
 
+    A count of 0 is verified with a `basic.get`, for which the user needs the permission to read the queue.
+
     :param url: AMQP URL of the broker.
-    :raises TransportUnavailable: there is no connection, or it was lost.
+    :raises TransportUnavailable: there is no connection, it was lost, or a queue has no leader that answers.
     """
-    counts: dict[str, int | None] = {}
     session = await Session.open(url, "warren dead letters", lambda reason: None)
     try:
-        asked = list(queues)
-        for _ in range(EMPTY_ANSWERS):
-            for queue in asked:
-                counts[queue] = await _ready(session, queue)
-            asked = [queue for queue in asked if counts[queue] == 0]
-            if not asked:
-                break
-            await asyncio.sleep(POLL_SECONDS)
+        return {queue: await _ready(session, url, queue) for queue in queues}
     finally:
         await session.close()
-    return counts
 
 
-async def _ready(session: Session, queue: str) -> int | None:
+async def _ready(session: Session, url: str, queue: str) -> int | None:
     # A separate channel: the broker closes the channel if the queue does not exist.
     channel = await session.channel()
     try:
-        ready, _ = await _declare_passively(channel, queue)
-        await channel.close(timeout=ANSWER_SECONDS)
+        ready, consumers = await _declare_passively(channel, queue)
+        with translate_errors(f"cannot read queue {queue!r}"):
+            await channel.close(timeout=ANSWER_SECONDS)
+        if ready or consumers:
+            return ready
+        # The lot verifies the 0. If it finds messages it reads all, because RabbitMQ would requeue one as the last.
+        lot = ParkingLot(url, queue)
+        await lot._open(session, reported_empty=True)
+        await lot._close(session)
     except TopologyMismatch as error:
         if error.reply_code != 404:
             raise
         return None
-    return ready
+    return lot.size
 
 
 __all__ = ["ParkingLot", "count_messages"]
