@@ -205,7 +205,11 @@ class StreamClient:
             if reported_count and start in ("first", "last"):
                 if self._receives_message(consumer, self.address.timeout):
                     return True
-                raise PipelineError(f"nothing arrived for {self.address.timeout:g} s")
+                # RabbitMQ counts its internal records too, which are all that is left if retention removes the rest.
+                raise PipelineError(
+                    f"nothing arrived for {self.address.timeout:g} s, although the broker reports {reported_count} "
+                    "messages: it is too slow, or retention has removed all of them"
+                )
             if self._receives_message(consumer, QUIET_ROUND):
                 return True
         # Messages may have arrived before the last reply.
