@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.support import tiers
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 # Warren's pytest plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one,
 # and `rabbitmq` starts Debian's. Without it all tests of the tier run, with a `warren broker`.
+
+
+# A machine that stands still makes one example slow.
+settings.register_profile(
+    "warren", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("warren")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

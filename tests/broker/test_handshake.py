@@ -300,8 +300,14 @@ def test_a_handshake_times_out(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
     """With a timeout of one second, the broker sends two a second, and drops a client after two silent seconds."""
-    start = time.monotonic()
-    peer, alive = raw_connect().connect(heartbeat=1), raw_connect().connect(heartbeat=1).open()
+    while True:
+        start = time.monotonic()
+        try:
+            peer, alive = raw_connect().connect(heartbeat=1), raw_connect().connect(heartbeat=1).open()
+            break
+        except ConnectionError:
+            # Only because this machine stood still.
+            assert time.monotonic() - start > 1.5
     last_heartbeat, longest = start, 0.0
     beats = 0
     try:

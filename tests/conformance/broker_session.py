@@ -94,14 +94,14 @@ class BrokerSession:
                 properties = self.names.properties(step.properties)
                 self.lines[step.client].publish(method, step.body, properties, step.channel)
                 self._call_and_wait(step.client, step.channel, commands.Channel.Flow(True))
-                if step.wait_after:
-                    self.advance_time(step.wait_after)
             case Settle():
                 self._settle(step)
             case CloseConnection():
                 self._close_connection(step)
             case WaitSeconds():
                 self.advance_time(step.seconds)
+        if not isinstance(step, WaitSeconds) and step.wait_after:
+            self.advance_time(step.wait_after)
 
     def _call(self, client: int, channel: int, command: base.Frame) -> None:
         self._open(client, channel)

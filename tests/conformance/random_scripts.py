@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -105,12 +106,20 @@ HEADERS: list[dict[str, Any] | None] = [
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
+def starts_lifetimes(step: CallMethod | Publish | Settle | CloseConnection) -> bool:
+    """Return whether the step may publish, dead-letter or requeue messages."""
+    if isinstance(step, CallMethod):
+        return isinstance(step.command, (Tx.Commit, Basic.Recover, commands.Channel.Close))
+    return isinstance(step, (Publish, Settle, CloseConnection))
+
+
 class RandomScript(RuleBasedStateMachine):
     """One script. The tests set `make_run` and `timed`."""
 
     make_run: Callable[[list[str], list[str]], DifferentialRun]
     timed = False
-    """True if messages may expire after a while: each publish then waits."""
+    """True if messages may expire after a while. Each step that publishes, dead-letters or requeues messages then waits
+    until they have expired, because RabbitMQ may take longer than their lifetime to show its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,6 +135,8 @@ class RandomScript(RuleBasedStateMachine):
 
     def play(self, step: CallMethod | Publish | Settle | CloseConnection) -> None:
         before = len(self.run.subject.deliveries)
+        if self.timed and starts_lifetimes(step):
+            step = replace(step, wait_after=EXPIRED_AFTER)
         observed = self.run.play(step)
         for (client, channel), texts in observed.answers.items():
             if any("Close" in text for text in texts):
@@ -274,8 +285,7 @@ class RandomScript(RuleBasedStateMachine):
         )
         for _ in range(times):
             body = b"m%d" % next(self.bodies)
-            pause = EXPIRED_AFTER if self.timed else 0.0
-            self.play(Publish(client, channel, exchange, key, body, properties, mandatory, pause))
+            self.play(Publish(client, channel, exchange, key, body, properties, mandatory))
 
     @rule(client=connections, channel=channels)
     def select_confirms(self, client: int, channel: int) -> None:

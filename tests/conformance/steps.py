@@ -16,6 +16,8 @@ class CallMethod:
     client: int
     channel: int
     command: base.Frame
+    wait_after: float = 0.0
+    """Seconds to wait before effects are observed, for messages that expire meanwhile."""
 
     def __str__(self) -> str:
         texts = {name: value for name, value in dict(self.command).items() if value not in (None, "", 0, {})}
@@ -54,6 +56,8 @@ class Settle:
     """Index of the delivery in the order of the script's observations, from 0."""
     multiple: bool = False
     requeue: bool = False
+    wait_after: float = 0.0
+    """Seconds to wait before effects are observed, for messages that expire meanwhile."""
 
     def __str__(self) -> str:
         words = [
@@ -71,6 +75,8 @@ class CloseConnection:
 
     client: int
     gracefully: bool = True
+    wait_after: float = 0.0
+    """Seconds to wait before effects are observed, for messages that expire meanwhile."""
 
     def __str__(self) -> str:
         return f"{self.client} {'closes its connection' if self.gracefully else 'drops its socket'}"

@@ -86,28 +86,31 @@ RECOVER = CallMethod(1, 1, Basic.Recover(requeue=True))
 QUEUES = ["q1", "q2", "q3", "q4"]
 EXCHANGES = ["x1", "x2", "x3"]
 
+TTL_MS = 2000
+"""Milliseconds of a message's lifetime, in which RabbitMQ must show that it is still there."""
+
 SCRIPTS: Mapping[str, Script] = {
     "a rejected message goes round, and its history counts": [
         queue("q1", dead_letter_exchange="", dead_letter_routing_key="q2"),
-        queue("q2", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q1"),
+        queue("q2", message_ttl=TTL_MS, dead_letter_exchange="", dead_letter_routing_key="q1"),
         CONFIRMS,
         publish_to_queue("q1", b"again", headers={"mine": 1}, message_id="m", delivery_mode=2),
         get("q1"),
         Settle(0, 2, "reject", 0),
-        WaitSeconds(0.2),
+        WaitSeconds(TTL_MS / 1000 + 0.5),
         get("q1"),
         Settle(0, 2, "nack", 1),
-        WaitSeconds(0.2),
+        WaitSeconds(TTL_MS / 1000 + 0.5),
         get("q1"),
         Settle(0, 2, "ack", 2),
     ],
     "what expires in a circle ends": [
-        queue("q1", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q2"),
-        queue("q2", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q3"),
-        queue("q3", message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="q1"),
+        queue("q1", message_ttl=TTL_MS, dead_letter_exchange="", dead_letter_routing_key="q2"),
+        queue("q2", message_ttl=TTL_MS, dead_letter_exchange="", dead_letter_routing_key="q3"),
+        queue("q3", message_ttl=TTL_MS, dead_letter_exchange="", dead_letter_routing_key="q1"),
         CONFIRMS,
         publish_to_queue("q1", b"circle"),
-        WaitSeconds(0.5),
+        WaitSeconds(3 * TTL_MS / 1000 + 1),
     ],
     "a dead letter keeps its keys, and loses BCC": [
         exchange("x1"),

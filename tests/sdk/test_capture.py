@@ -154,6 +154,10 @@ async def test_events_of_a_stream_consumer_are_marked(
         done.put_nowait(job.what)
 
     async with app:
+        # RabbitMQ looks up the end of the stream after consume-ok, and before it replies to the next method.
+        reader = app.subscriptions[f"{name}.log"]._channel
+        assert reader is not None
+        await reader.methods.basic_qos(prefetch_count=20)
         for message in (Line(what="line"), Job(what="job")):
             await app.publish(message)
             await asyncio.wait_for(done.get(), 30)

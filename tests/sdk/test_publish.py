@@ -229,7 +229,8 @@ async def test_a_publish_without_room_for_its_bytes_keeps_its_place(
     app = make_app()
     app.declare(Queue(name))
     async with app:
-        await asyncio.gather(*(app.publish(b"%04d" % number, key=name) for number in range(20)))
+        # Twenty confirms, one after the other.
+        await asyncio.gather(*(app.publish(b"%04d" % number, key=name, timeout=240) for number in range(20)))
     assert [(await amqp_client.take(name)).body for _ in range(20)] == [
         b"%04d" % number for number in range(20)
     ]

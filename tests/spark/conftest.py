@@ -42,6 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(autouse=True)
+def patient_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an App that stops take as long as a busy machine needs to write its captured events."""
+    monkeypatch.setattr("warren.sdk.app.runtime.FLUSH_SECONDS", 60.0)
+
+
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
     """Exchange 100 rows at a time with Python workers instead of 10,000."""

@@ -169,7 +169,8 @@ def test_a_run_continues_after_a_signal(spark: SparkSession, stream: Stream, tmp
     assert process.returncode == 0, errors
     assert json.loads(printed)["contradictions"]["open"] == numbers()["contradictions"]["open"] == 1
     assert numbers()["continuous"] is True
-    lines = [line.split(" s  ")[1] for line in errors.splitlines()]
+    # A query that Spark gave up on because a Python worker was slow to start is restarted.
+    lines = [line.split(" s  ")[1] for line in errors.splitlines() if "restarted, because" not in line]
     assert lines[0] == "starting Spark"
     assert lines[1].startswith("events: 3 messages, ")
     assert lines[-1] == "stopped"

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.conftest import Audit, Message
 from tests.spark.test_stream_source import declare_stream
 from tests.support.example_programs import EXAMPLES, run
+from warren.pipeline.jobs.streaming_queries import MAX_STARTS, WORKER_TIMEOUT
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +37,16 @@ def test_written_messages_are_read_through_a_spool(audit: Audit, tmp_path: Path)
     names = ("spark_write", "spark_spool")
     programs = [[str(EXAMPLES / f"{name}.py"), audit.name, str(tmp_path)] for name in names]
     both.write_text(
-        f"import runpy, sys\nfor sys.argv in {programs}:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "import runpy, sys\n"
+        f"for sys.argv in {programs}:\n"
+        f"    for start in range({MAX_STARTS}):\n"
+        "        try:\n"
+        "            runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "            break\n"
+        "        except Exception as error:\n"
+        # Spark gave up on a Python worker that was slow to start.
+        f"            if {WORKER_TIMEOUT!r} not in str(error) or start == {MAX_STARTS - 1}:\n"
+        "                raise\n"
     )
     ran = run(both, AMQP_URL=audit.url)
     assert ran.returncode == 0, ran.stderr

@@ -61,11 +61,11 @@ class AsyncClient:
         """Wait until the queue has this number of consumers.
 
         The consumer of a lost connection disappears when its messages are ready again, not before. Two answers in a row must
-        agree: RabbitMQ answers 0 also for a quorum queue that does not respond in time.
+        agree, and twelve for none: RabbitMQ answers 0 also for a quorum queue that does not respond within 0.25 s.
         """
         agreeing = 0
         async with asyncio.timeout(seconds):
-            while agreeing < 2:
+            while agreeing < (2 if count else 12):
                 consumers = (await self._declare_passively(queue)).consumer_count
                 agreeing = agreeing + 1 if consumers == count else 0
                 await asyncio.sleep(0.01)

@@ -142,7 +142,7 @@ class Child:
             self._arrived.notify_all()
 
     def _release(self) -> None:
-        self._reader.join(5)
+        self._reader.join(60)
         if not self._errors.closed:
             self._last_errors = self.errors
             self._errors.close()

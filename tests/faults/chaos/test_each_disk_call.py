@@ -31,7 +31,7 @@ from warren.broker.store.errors import StoreError
 from warren.broker.store.log.log import Log
 from warren.core.errors import ExitStatus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 FULL_FOR = 3
 """Calls that a full disk refuses before there is room again."""

@@ -34,7 +34,8 @@ MESSAGES = 200_000
 PROCESSES = 8
 KILLS = 40
 COPIES = 5
-LEASE = timedelta(seconds=3)
+LEASE = timedelta(seconds=10)
+"""Longer than this machine stands still, which would let handlers run twice without a kill."""
 CONCURRENCY = 20
 FORMS = ("redis", "transactional")
 IMPORTED = ("warren.patterns", "asyncpg", "redis.asyncio", "aio_pika", "tests.patterns.sql_sessions")

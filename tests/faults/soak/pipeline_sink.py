@@ -23,7 +23,10 @@ ACKNOWLEDGE = 500
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
     count, kills = amounts(share)
-    with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
+    with (
+        BrokerProcess(folder / "broker") as broker,
+        SparkCluster(folder / "cluster", patience=PATIENCE) as cluster,
+    ):
         read, written = declare(broker.url, "stream", 2)
         arrivals = Arrivals(broker.url, [read], count, 2 * kills)
         source = {

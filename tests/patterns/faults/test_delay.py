@@ -174,7 +174,7 @@ async def test_messages_arrive_in_the_order_of_their_times(new_app: NewApp, name
     here = Bell(new_app(), name)
     async with here.app:
         times = (("d", 4), ("b", 2), ("a", 1), ("c", 2))
-        await asyncio.gather(*(here.set(text, count * timedelta(milliseconds=500)) for text, count in times))
+        await asyncio.gather(*(here.set(text, count * timedelta(seconds=3)) for text, count in times))
         await eventually(lambda: len(here.rung) == 4, "all ring")
     assert here.rung == ["a", "b", "c", "d"]
 

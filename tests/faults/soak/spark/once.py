@@ -28,7 +28,10 @@ def once(
     :raises AssertionError: if a message is lost, duplicated or out of order, or remains in a classic queue
     """
     messages, kills = amounts(share)
-    with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
+    with (
+        BrokerProcess(folder / "broker") as broker,
+        SparkCluster(folder / "cluster", patience=PATIENCE) as cluster,
+    ):
         queues = declare(broker.url, kind, number)
         arrivals = Arrivals(broker.url, queues, messages, 2 * kills)
         output = folder / "messages"
