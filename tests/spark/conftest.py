@@ -101,11 +101,14 @@ def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChan
 
 
 @contextmanager
-def audit_queue(url: str) -> Iterator[Audit]:
-    """Provide a queue, and delete it at the end if the broker is still running."""
+def audit_queue(url: str, arguments: dict[str, object] | None = None) -> Iterator[Audit]:
+    """Provide a queue, and delete it at the end if the broker is still running.
+
+    :param arguments: arguments of the queue; by default it is a classic queue
+    """
     name = f"pipeline.{uuid.uuid4().hex}"
     with channel(url) as declaring:
-        declaring.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
+        declaring.queue_declare(name, durable=True, arguments=arguments or {"x-queue-type": "classic"})
     try:
         yield Audit(url, name)
     finally:

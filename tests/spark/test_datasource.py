@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker_process import BrokerProcess
+from tests.support.proxy import Proxy
+from tests.support.proxy_empty_counts import EmptyCounts, UncountedDeliveries
 from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
@@ -24,7 +28,6 @@ from warren.pipeline.source.blocking_consumer import BATCH_BYTES
 from warren.pipeline.source.queue_browser import QueueBrowser
 from warren.pipeline.source.row_schema import SCHEMA
 from warren.wire.field_tables import decode
-from warren.wire.methods import Argument, Arguments
 
 
 def load(spark: SparkSession, audit: Audit, **options: str) -> DataFrame:
@@ -68,24 +71,35 @@ def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, audit: Audit) -> 
     assert frame.count() == 0
 
 
-def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(lambda: EmptyCounts(1000), id="no-leader"),
+        pytest.param(lambda: UncountedDeliveries((50, 0), 3), id="leader-lost-later"),
+    ],
+)
+async def test_a_queue_whose_messages_are_not_counted_is_not_taken_for_empty(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch, plan: Callable[[], EmptyCounts]
 ) -> None:
-    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
-    audit.publish([Message(b"1")])
-    call, late = BrokerConnection.call, 2
+    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue that has no leader for a moment."""
+    monkeypatch.setattr("warren.pipeline.source.queue_browser.PROBE_INTERVAL", 0.1)
+    sent = [b"%d" % number for number in range(50)]
+    audit.publish([Message(body) for body in sent])
+    async with Proxy(audit.url) as proxy:
+        proxy.to_client.rewrite = plan()
+        browser = QueueBrowser(Address(proxy.url), audit.name)
+        batches = await asyncio.to_thread(lambda: list(browser.batches()))
+    assert [body for batch in batches for body in batch.bodies] == sent
+    assert audit.ready() == 50
 
-    def slow(connection: BrokerConnection, name: str, *values: Argument) -> Arguments:
-        nonlocal late
-        found = call(connection, name, *values)
-        if name == "queue.declare":
-            late -= 1
-            if late >= 0:
-                found |= {"message_count": 0, "consumer_count": 0}
-        return found
 
-    monkeypatch.setattr(BrokerConnection, "call", slow)
-    assert [body for batch in browse(audit).batches() for body in batch.bodies] == [b"1"]
+def test_an_empty_queue_that_refuses_basic_get_is_an_error(amqp_url: str) -> None:
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    with (
+        audit_queue(amqp_url, arguments) as audit,
+        pytest.raises(PipelineError, match="cannot confirm that it is empty, because it has a single active"),
+    ):
+        list(browse(audit).batches())
 
 
 def test_every_property_and_header_is_read_with_its_type(spark: SparkSession, audit: Audit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.spark.streaming_queries import run_to_end
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
+from tests.support.proxy import Proxy
+from tests.support.proxy_empty_counts import EmptyCounts, UncountedDeliveries
+from tests.support.rabbitmq import RabbitMQ
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.spark_reader import SpoolReader
@@ -172,6 +176,81 @@ def test_a_bounded_run_reads_the_messages_that_were_there_at_its_start(audit: Au
     with open_reader(audit, tmp_path) as reader:
         reader.prepareForTriggerAvailableNow()
         assert reader.latestOffset(ends[-1], ALL) == ends[-1], "nothing is there, and nothing is waited for"
+
+
+def drain(audit: Audit, folder: Path, **options: object) -> list[int]:
+    """Return the bodies that a query with the trigger `availableNow` reads."""
+    with open_reader(audit, folder, **options) as reader:
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        return bodies(rows(reader, start, reader.latestOffset(start, ALL)))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(lambda: EmptyCounts(1000), id="no-leader"),
+        pytest.param(lambda: UncountedDeliveries((0, 1), 2), id="other-consumer-left"),
+        pytest.param(lambda: UncountedDeliveries((50, 0), 4), id="leader-lost-later"),
+    ],
+)
+async def test_a_queue_whose_messages_are_not_counted_is_not_taken_for_empty(
+    audit: Audit, tmp_path: Path, plan: Callable[[], EmptyCounts]
+) -> None:
+    """RabbitMQ reports 0 messages and 0 consumers for a quorum queue that has no leader for a moment. The other consumer
+    had all messages, and requeued them."""
+    audit.publish(numbered(0, 49))
+    async with Proxy(audit.url) as proxy:
+        proxy.to_client.rewrite = plan()
+        assert await asyncio.to_thread(drain, audit, tmp_path, url=proxy.url, prefetch=5) == list(range(50))
+    assert audit.ready() == 0
+
+
+async def test_expired_messages_are_not_waited_for(audit: Audit, tmp_path: Path) -> None:
+    """The count is 60, but only 50 messages are left."""
+    audit.publish(numbered(0, 49))
+    async with Proxy(audit.url) as proxy:
+        proxy.to_client.rewrite = UncountedDeliveries((60, 0), 2)
+        assert await asyncio.to_thread(drain, audit, tmp_path, url=proxy.url) == list(range(50))
+
+
+@pytest.mark.slow
+async def test_a_queue_without_a_leader_ends_a_bounded_run_with_an_error(
+    audit: Audit, tmp_path: Path
+) -> None:
+    audit.publish(numbered(0, 9))
+    async with Proxy(audit.url) as proxy:
+        proxy.to_client.rewrite = UncountedDeliveries((10, 0), 1000)
+        with pytest.raises(PipelineError, match=r"seems to have no leader \(waited 10 s\)"):
+            await asyncio.to_thread(drain, audit, tmp_path, url=proxy.url, timeout=10)
+    wait_until(lambda: audit.ready() == 10, "the messages are back in the queue")
+
+
+def drain_twice(url: str, folder: Path, **arguments: object) -> None:
+    """Drain a quorum queue while it is empty, and with messages."""
+    with audit_queue(url, {"x-queue-type": "quorum", **arguments}) as audit:
+        assert drain(audit, folder) == []
+        audit.publish(numbered(0, 49))
+        assert drain(audit, folder) == list(range(50))
+        assert audit.ready() == 0
+
+
+def test_a_quorum_queue_is_drained(amqp_url: str, tmp_path: Path) -> None:
+    drain_twice(amqp_url, tmp_path)
+
+
+def test_a_quorum_queue_that_refuses_basic_get_is_drained(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    """RabbitMQ accepts an exclusive consumer for a queue with a single active consumer; Warren does not."""
+    drain_twice(rabbitmq.url, tmp_path, **{"x-single-active-consumer": True})
+
+
+async def test_a_large_message_of_an_uncounted_queue_is_read(audit: Audit, tmp_path: Path) -> None:
+    """basic.get fetches it in several frames, with its key; it is acknowledged with those after it."""
+    audit.publish(numbered(0, 2, size=300_000))
+    async with Proxy(audit.url) as proxy:
+        proxy.to_client.rewrite = EmptyCounts(1000)
+        assert await asyncio.to_thread(drain, audit, tmp_path, url=proxy.url, prefetch=1) == [0, 1, 2]
+    assert audit.ready() == 0
 
 
 @pytest.mark.slow

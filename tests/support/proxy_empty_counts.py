@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection
 
-from tests.support.frames import METHOD, QUEUE_DECLARE_OK
+from tests.support.frames import BASIC_DELIVER, BODY, HEADER, METHOD, QUEUE_DECLARE_OK
 
 
 class EmptyCounts:
@@ -67,3 +67,38 @@ class EmptyCounts:
         self.rewritten += 1
         counts = 12 + frame[11]
         return frame[:counts] + bytes(8) + frame[counts + 8 :]
+
+
+class UncountedDeliveries(EmptyCounts):
+    """Plan for one connection at a time: the leader is lost after a first reply of queue.declare-ok.
+
+    No delivery passes before the last rewritten reply.
+
+    :param first: counts of messages and consumers in the first reply
+    :param left: number of later replies that report 0 messages and 0 consumers
+    """
+
+    def __init__(self, first: tuple[int, int], left: int) -> None:
+        super().__init__(left)
+        self._first: tuple[int, int] | None = first
+        self._held: list[bytes] = []
+
+    def __call__(self) -> Callable[[bytes], bytes]:
+        self._held.clear()
+        return super().__call__()
+
+    def _rewrite(self, frame: bytes) -> bytes:
+        kind = frame[0]
+        method = struct.unpack_from(">HH", frame, 7) if kind == METHOD else None
+        if method == QUEUE_DECLARE_OK and self._first is not None:
+            first, self._first = struct.pack(">LL", *self._first), None
+            counts = 12 + frame[11]
+            return frame[:counts] + first + frame[counts + 8 :]
+        if (method == BASIC_DELIVER and self.left > 0) or (self._held and kind in (HEADER, BODY)):
+            self._held.append(frame)
+            return b""
+        passed = super()._rewrite(frame)
+        if self.left <= 0:
+            passed += b"".join(self._held)
+            self._held.clear()
+        return passed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from typing import NamedTuple
 
 from warren.wire import field_tables, methods
 from warren.wire.amqp_url import AmqpUrl
@@ -39,6 +40,15 @@ class ClosedByBroker(Exception):
     def is_client_error(self) -> bool:
         """True if the request is wrong (a wrong password, other queue arguments), False if the broker has a problem."""
         return self.code in _REFUSALS or self.code == Reply.NOT_ALLOWED
+
+
+class FetchedDelivery(NamedTuple):
+    """Message fetched with basic.get, as a delivery."""
+
+    frames: bytes
+    """Frames of a basic.deliver with an empty consumer tag, for the parsers of deliveries."""
+    remaining: int
+    """Number of ready messages in the queue after it."""
 
 
 class BlockingConnection:
@@ -124,11 +134,36 @@ class BlockingConnection:
         self.send(name, *values, channel=channel)
         return self.expect(f"{name}-ok")
 
+    def get(self, queue: bytes) -> FetchedDelivery | None:
+        """Fetch the next message of a queue, which must be acknowledged; return None if the queue has none.
+
+        :raises ClosedByBroker: if the broker closes the channel or the connection instead
+        """
+        self.send("basic.get", 0, queue, False)
+        name, arguments = self._expect_one_of("basic.get-ok", "basic.get-empty")
+        if name == "basic.get-empty":
+            return None
+        fields = [arguments[field] for field in ("delivery_tag", "redelivered", "exchange", "routing_key")]
+        frames, missing = methods.frame(CHANNEL, "basic.deliver", b"", *fields), -1
+        while missing:
+            kind, channel, payload = self._read()
+            frame = _FRAME.pack(kind, channel, len(payload)) + payload + b"\xce"
+            if channel != CHANNEL:
+                self.raise_if_closed(frame)
+                continue
+            frames += frame
+            missing = int.from_bytes(payload[4:12], "big") if kind == 2 else missing - len(payload)
+        return FetchedDelivery(frames, arguments.number("message_count"))
+
     def expect(self, name: str) -> methods.Arguments:
         """Receive frames until a method of this name arrives, and return its arguments. Other frames are dropped.
 
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         """
+        return self._expect_one_of(name)[1]
+
+    def _expect_one_of(self, *names: str) -> tuple[str, methods.Arguments]:
+        """Receive frames until a method with one of these names arrives, and return its name and its arguments."""
         while True:
             kind, _, payload = self._read()
             if kind != 1:
@@ -137,8 +172,8 @@ class BlockingConnection:
             if method is None:
                 continue
             arguments = methods.decode(method, payload)
-            if method.name == name:
-                return arguments
+            if method.name in names:
+                return method.name, arguments
             raise_if_close(method.name, arguments)
 
     def raise_if_closed(self, frame: bytes) -> None:

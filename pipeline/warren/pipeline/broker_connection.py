@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker, FetchedDelivery
 from warren.pipeline.errors import PipelineError
 from warren.wire import methods
 from warren.wire.amqp_url import parse_url
@@ -162,6 +162,21 @@ class BrokerConnection:
             answer = self._conversation.call(name, *values)
             self._last_received_at = time.monotonic()
             return answer
+
+    def get(self, queue: bytes) -> FetchedDelivery | None:
+        """Fetch the next message of a queue, which must be acknowledged; return None if the queue has none.
+
+        Use it to ask whether a queue is empty while nothing can arrive. RabbitMQ replies to a passive `queue.declare` of a
+        quorum queue with 0 messages and 0 consumers if no leader answers within 250 ms; `basic.get` waits for the leader.
+
+        :raises ClosedByBroker: if the broker refuses, as RabbitMQ does for a quorum queue with a single active consumer
+        :raises OSError: if the connection is lost
+        """
+        with self._lock:
+            self._last_sent_at = time.monotonic()
+            fetched = self._conversation.get(queue)
+            self._last_received_at = time.monotonic()
+            return fetched
 
     def send(self, frames: bytes) -> None:
         """Send frames; wait while the broker accepts no data.

@@ -126,8 +126,20 @@ class BlockingConsumer:
 
     def message_count(self) -> int:
         """Ask the broker for the number of ready messages in the queue, without the unacknowledged ones."""
-        declared = self.call("queue.declare", 0, self._queue, True, False, False, False, False, b"")
-        return declared.number("message_count")
+        return self._counts().number("message_count")
+
+    def reports_empty_queue(self) -> bool:
+        """Ask the broker whether the queue has no ready messages. Do not use it for streams.
+
+        A reply without any consumer does not count, because this one is attached: RabbitMQ reports 0 messages and 0
+        consumers for a quorum queue whose leader has not answered within 250 ms.
+        """
+        counts = self._counts()
+        return not counts.number("message_count") and counts.number("consumer_count") > 0
+
+    def _counts(self) -> methods.Arguments:
+        """Return the reply to a passive `queue.declare`, which has the counts of messages and consumers."""
+        return self.call("queue.declare", 0, self._queue, True, False, False, False, False, b"")
 
     def close(self) -> None:
         """Close the connection, which also ends the consumer. The broker then requeues the unacknowledged messages,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warren.core.blocking_connection import ClosedByBroker
+from warren.core.blocking_connection import ClosedByBroker, FetchedDelivery
 from warren.pipeline.broker_connection import Address, BrokerConnection, describe_failure, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import queue_name
@@ -32,9 +32,6 @@ PROBE_INTERVAL = 1.0
 messages may have expired or been purged."""
 RETRY_INTERVAL = 0.1
 """Seconds between two attempts to become the queue's exclusive consumer."""
-EMPTY_ANSWERS = 3
-"""Number of times that the broker must report no messages before the queue counts as empty. RabbitMQ also reports 0 for
-a quorum queue whose leader has not answered within 250 ms."""
 PREFETCH_LIMIT = 65_535
 """Largest prefetch, because `basic.qos` carries 16 bits. For longer queues 0 is used, which is no limit."""
 
@@ -82,34 +79,49 @@ class QueueBrowser:
     def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
         """Count the messages of the queue and start an exclusive consumer; wait while the queue has another consumer.
 
+        A declared count of 0 proves nothing, because RabbitMQ reports it also for a quorum queue without a leader. Then a
+        basic.get finds out; the message that it may fetch is the first one of the browse.
+
         :return: the number of messages and the consumer; 0 and None if the queue is empty
         """
         deadline = time.monotonic() + self.address.timeout
-        queue, empty = self.queue.encode(), 0
+        queue = self.queue.encode()
         while True:
             declared = connection.call("queue.declare", 0, queue, True, False, False, False, False, b"")
-            expected = declared.number("message_count")
             if not declared.number("consumer_count"):
-                if expected:
-                    try:
-                        return expected, BlockingConsumer(
-                            connection,
-                            self.queue,
-                            expected if expected <= PREFETCH_LIMIT else 0,
-                            exclusive=True,
-                        )
-                    except ClosedByBroker as error:
-                        if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
-                            raise
-                        connection.reopen()
-                elif (empty := empty + 1) == EMPTY_ANSWERS:
-                    return 0, None
+                expected, frames = declared.number("message_count"), b""
+                if not expected:
+                    fetched = self._fetch(connection)
+                    if fetched is None:
+                        return 0, None
+                    expected, frames = 1 + fetched.remaining, fetched.frames
+                prefetch = expected if expected <= PREFETCH_LIMIT else 0
+                try:
+                    consumer = BlockingConsumer(connection, self.queue, prefetch, exclusive=True)
+                except ClosedByBroker as error:
+                    if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
+                        raise
+                    connection.reopen()
                 else:
-                    time.sleep(RETRY_INTERVAL)
-                    continue
+                    consumer.deliveries.feed(frames)
+                    return expected, consumer
             if time.monotonic() >= deadline:
                 raise PipelineError(f"it has another consumer (waited {self.address.timeout:g} s)")
             time.sleep(RETRY_INTERVAL)
+
+    def _fetch(self, connection: BrokerConnection) -> FetchedDelivery | None:
+        """Fetch the first message; return None if the queue is empty.
+
+        :raises PipelineError: if the queue is a quorum queue with a single active consumer, which refuses basic.get
+        """
+        try:
+            return connection.get(self.queue.encode())
+        except ClosedByBroker as error:
+            if error.code != Reply.RESOURCE_LOCKED:
+                raise
+            raise PipelineError(
+                "the broker cannot confirm that it is empty, because it has a single active consumer"
+            ) from None
 
 
 class BrowseSession:
@@ -132,7 +144,7 @@ class BrowseSession:
                     last_progress_at, empty = time.monotonic(), False
                 elif time.monotonic() - last_progress_at >= timeout:
                     raise PipelineError(f"nothing arrived for {timeout:g} s {self._progress}")
-                elif not consumer.message_count() and deliveries.count == count:
+                elif consumer.reports_empty_queue() and deliveries.count == count:
                     # The counted messages have expired or were purged. Two answers are needed, because an answer
                     # may overtake deliveries.
                     if empty:

@@ -43,6 +43,7 @@ PAUSE, LONGEST_PAUSE = 0.1, 2.0
 _TRANSIENT_REPLIES = (*TRANSIENT_REPLIES, Reply.PRECONDITION_FAILED)
 """Reply codes after which the consumer reconnects. RabbitMQ replies PRECONDITION_FAILED when a message is
 unacknowledged for longer than its `consumer_timeout`, here because the spool has reached its size limit."""
+_IS_STREAM = "it is a stream, which needs no spool: name it with the option 'stream'"
 
 
 class SpoolConsumer:
@@ -59,10 +60,13 @@ class SpoolConsumer:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._read_to = segments.first
-        self._wanted = 0
+        self._wanted: int | None = None
+        """Number of messages to spool until the queue counts as drained; None if it is not known."""
         self._taken = 0
         self._drained = False
         self._empty_answers = 0
+        self._unknown_since: float | None = None
+        """Time of the first of the last replies without a consumer; None if the last reply had one."""
         self._asked_at: float | None = None
         """Time at which the queue's message count was requested, or at which the last message has arrived since then;
         None if no reply is awaited."""
@@ -160,8 +164,8 @@ class SpoolConsumer:
         """Receive data from the broker once. Then write the pending messages to the spool, if they fill a batch or
         nothing arrived.
 
-        If messages that the queue had at the connection do not arrive, because they expired or were purged, ask for its
-        message count again.
+        Ask for the queue's message count if it is not known, or if messages that the queue had at the connection do not
+        arrive, because they expired or were purged.
         """
         pending = self._pending
         if pending.size < MAX_PENDING_BYTES:
@@ -173,16 +177,16 @@ class SpoolConsumer:
                     self._check_not_stream()
                 if pending.count < BATCH_MESSAGES and pending.size < BATCH_BYTES:
                     return
+        quiet = not pending.count
         if pending.count:
-            self._empty_answers = 0
+            self._empty_answers, self._unknown_since = 0, None
             if self._asked_at is not None:
                 self._asked_at = time.monotonic()
             self._spool_pending()
-        elif self._asked_at is not None:
+        if self._asked_at is not None:
             if time.monotonic() - self._asked_at > self._connection.timeout:
                 raise TimeoutError
-        elif not self._drained and self._taken < self._wanted:
-            # Counted messages may have expired or been purged: ask again whether the queue is empty.
+        elif not self._drained and (quiet or self._wanted is None):
             self._connection.send(
                 methods.frame(CHANNEL, "queue.declare", *passive_declare(self._options.queue.encode()))
             )
@@ -195,7 +199,7 @@ class SpoolConsumer:
         :raises PipelineError: if the queue is a stream
         """
         if is_stream(self._options.address, self._options.queue.encode()):
-            raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
+            raise PipelineError(_IS_STREAM)
         self._checked_not_stream = True
 
     def _spool_pending(self) -> None:
@@ -215,8 +219,13 @@ class SpoolConsumer:
         self._connection.send(methods.frame(CHANNEL, "basic.ack", tag, True))
         with self._changed:
             self._taken += count
-            self._drained = self._drained or self._taken >= self._wanted
-            self._changed.notify_all()
+            self._check_drained()
+
+    def _check_drained(self) -> None:
+        """Set `_drained` if as many messages are spooled as are wanted. Call it with the lock of `_changed`."""
+        if self._wanted is not None and self._taken >= self._wanted:
+            self._drained = True
+        self._changed.notify_all()
 
     def _parse(self, data: bytes) -> None:
         """Parse received bytes: add deliveries to the pending messages, and process other frames.
@@ -242,13 +251,37 @@ class SpoolConsumer:
             self._connection.check_frame(frame)
             return
         self._asked_at = None
+        declared = methods.decode(method, frame[7:-1])
+        self._use_counts(declared.number("message_count"), declared.number("consumer_count"))
+
+    def _use_counts(self, messages: int, consumers: int) -> None:
+        """Update the number of messages to spool from the counts in a reply that was requested while consuming.
+
+        The count 0 is trusted only with a consumer, because this one is attached: RabbitMQ reports 0 messages and 0
+        consumers for a quorum queue whose leader has not answered within 250 ms.
+
+        :raises PipelineError: if all replies are such for the timeout
+        """
+        if not messages and not consumers:
+            now, timeout = time.monotonic(), self._connection.timeout
+            self._unknown_since = self._unknown_since or now
+            if now - self._unknown_since > timeout:
+                raise PipelineError(
+                    f"the broker reports no consumer of it, so it seems to have no leader (waited {timeout:g} s)",
+                    transient=True,
+                )
+            return
+        self._unknown_since = None
         # Require two empty replies, because a reply may overtake deliveries.
-        empty = not methods.decode(method, frame[7:-1]).number("message_count") and not self._pending.count
-        self._empty_answers = self._empty_answers + 1 if empty else 0
-        if self._empty_answers > 1:
-            with self._changed:
-                self._drained = True
-                self._changed.notify_all()
+        pending, prefetch = self._pending.count, self._options.prefetch
+        self._empty_answers = 0 if messages or pending else self._empty_answers + 1
+        with self._changed:
+            if self._empty_answers > 1:
+                self._wanted = self._taken
+            elif self._wanted is None and prefetch:
+                # At most `prefetch` messages are on the way. If fewer are, two empty replies will lower the number.
+                self._wanted = self._taken + pending + prefetch + messages
+            self._check_drained()
 
     def _reconnect(self, error: Exception) -> bool:
         """Connect again, with retries until the timeout; return False if the consumer is stopped before it succeeds.
@@ -282,31 +315,30 @@ class SpoolConsumer:
         self._scanner.limit = connection.frame_max
         self._scanner.open(CHANNEL, self._pending)
         try:
-            declared = self._consume(connection)
+            count = self._consume(connection)
         except BaseException:
             connection.close()
             raise
-        self._asked_at, self._empty_answers = None, 0
+        self._asked_at, self._empty_answers, self._unknown_since = None, 0, None
         with self._changed:
-            if not self._drained:
-                self._wanted = self._taken + declared.number("message_count")
-                self._drained = self._taken >= self._wanted
-            self._changed.notify_all()
+            self._wanted = None if count is None else self._taken + count
+            self._check_drained()
 
-    def _consume(self, connection: BrokerConnection) -> methods.Arguments:
+    def _consume(self, connection: BrokerConnection) -> int | None:
         """Start an exclusive consumer, and wait while the queue has another consumer.
 
         It is exclusive because another consumer would receive a part of the messages.
 
-        :return: fields of the `queue.declare-ok`, which has the queue's message count
+        :return: the queue's message count; None if it is not known
         """
         queue, deadline = self._options.queue.encode(), time.monotonic() + connection.timeout
         while True:
             try:
-                declared = connection.call("queue.declare", *passive_declare(queue))
+                count, first_frames = self._count(connection, queue)
                 connection.call("basic.qos", 0, self._options.prefetch, False)
                 connection.call("basic.consume", 0, queue, b"spool", False, False, True, False, b"")
-                return declared
+                self._parse(first_frames)
+                return count
             except ClosedByBroker as error:
                 if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
                     raise
@@ -316,6 +348,33 @@ class SpoolConsumer:
                     ) from None
                 connection.reopen()
                 self._stopping.wait(PAUSE)
+
+    def _count(self, connection: BrokerConnection, queue: bytes) -> tuple[int | None, bytes]:
+        """Count the messages of the queue before consuming.
+
+        A declared count of 0 proves nothing, because RabbitMQ reports it also for a quorum queue without a leader. Then a
+        basic.get finds out; the message that it may fetch is the first one to spool. A count of a queue that has another
+        consumer proves nothing either, because that consumer may requeue messages before this one is attached.
+
+        :return: the queue's message count, or None if it is not known; and the frames of the fetched message
+        :raises PipelineError: if the queue is a stream, which refuses basic.get
+        """
+        declared = connection.call("queue.declare", *passive_declare(queue))
+        if declared.number("consumer_count"):
+            return None, b""
+        if messages := declared.number("message_count"):
+            return messages, b""
+        try:
+            fetched = connection.get(queue)
+        except ClosedByBroker as error:
+            if error.code == Reply.NOT_IMPLEMENTED:
+                raise PipelineError(_IS_STREAM) from None
+            if error.code != Reply.RESOURCE_LOCKED:
+                raise
+            # A quorum queue with a single active consumer refuses basic.get.
+            connection.reopen()
+            return None, b""
+        return (0, b"") if fetched is None else (1 + fetched.remaining, fetched.frames)
 
 
 def passive_declare(queue: bytes) -> tuple[int, bytes, bool, bool, bool, bool, bool, bytes]:
