@@ -13,7 +13,7 @@ from tests.support.async_client import take_one
 from tests.support.frames import CHANNEL_CLOSE_OK
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.proxy_empty_counts import EmptyCounts
+from tests.support.proxy_empty_counts import CountedDeliveries, EmptyCounts
 from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, SelectionResult, discard, replay
 from warren.patterns.dead_letters import REPLAYED, parking_lot
 from warren.patterns.dead_letters.parking_lot import count_messages
@@ -511,6 +511,22 @@ async def test_the_end_of_a_block_waits_for_messages_that_were_not_read(
                 for _ in range(6):
                     await anext(letters)
     assert sizes == [16] * 15
+
+
+async def test_messages_that_arrive_while_a_block_ends_are_awaited_once(
+    new_app: NewApp, amqp_url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker counts them as ready, and delivers them before it has closed the channel."""
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        proxy.to_client.rewrite = counts = CountedDeliveries(passing=1)
+        for number in range(5):
+            await app.publish(b"%d" % number, key=f"{name}.dead")
+        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+            await anext(aiter(lot))
+            await eventually(lambda: counts.held == 4, "the others are on their way")
+    assert "requeue_unconfirmed" not in caplog.text
 
 
 async def test_a_missing_queue_raises_an_error(amqp_url: str, name: str) -> None:

@@ -1,11 +1,12 @@
-"""Replies of a RabbitMQ whose quorum queue has no leader, in the proxy: 0 messages and 0 consumers."""
+"""Counts of queue.declare-ok in the proxy: 0 messages and 0 consumers, as RabbitMQ replies for a quorum queue without a
+leader, and counts of messages that are delivered later."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection
 
-from tests.support.frames import BASIC_DELIVER, BODY, HEADER, METHOD, QUEUE_DECLARE_OK
+from tests.support.frames import BASIC_DELIVER, BODY, CHANNEL_CLOSE_OK, HEADER, METHOD, QUEUE_DECLARE_OK
 
 
 class EmptyCounts:
@@ -102,3 +103,36 @@ class UncountedDeliveries(EmptyCounts):
             passed += b"".join(self._held)
             self._held.clear()
         return passed
+
+
+class CountedDeliveries(EmptyCounts):
+    """Plan for all connections: the broker counts messages as ready which it delivers while the channel is closed.
+
+    :param passing: number of deliveries that pass at once
+    """
+
+    def __init__(self, passing: int) -> None:
+        super().__init__(0)
+        self._passing = passing
+        self._held: list[bytes] = []
+        self.held = 0
+        """Number of messages that are delivered only before channel.close-ok."""
+
+    def _rewrite(self, frame: bytes) -> bytes:
+        kind = frame[0]
+        method = struct.unpack_from(">HH", frame, 7) if kind == METHOD else None
+        if method == BASIC_DELIVER:
+            self._passing -= 1
+            self.held += self._passing < 0
+        if self._passing < 0 and (method == BASIC_DELIVER or kind in (HEADER, BODY)):
+            self._held.append(frame)
+            return b""
+        if method == CHANNEL_CLOSE_OK:
+            passed = b"".join(self._held) + frame
+            self._held.clear()
+            return passed
+        if method == QUEUE_DECLARE_OK and self._held:
+            counts = 12 + frame[11]
+            (ready,) = struct.unpack_from(">L", frame, counts)
+            return frame[:counts] + struct.pack(">L", ready + self.held) + frame[counts + 4 :]
+        return frame

@@ -166,8 +166,9 @@ class BrokerConnection:
     def get(self, queue: bytes) -> FetchedDelivery | None:
         """Fetch the next message of a queue, which must be acknowledged; return None if the queue has none.
 
-        Use it to ask whether a queue is empty while nothing can arrive. RabbitMQ replies to a passive `queue.declare` of a
-        quorum queue with 0 messages and 0 consumers if no leader answers within 250 ms; `basic.get` waits for the leader.
+        It shows whether a queue is empty. Call it before a consumer is started, because other frames are dropped.
+        RabbitMQ replies to a passive `queue.declare` of a quorum queue with 0 messages and 0 consumers if no leader
+        answers within 250 ms; `basic.get` waits for the leader.
 
         :raises ClosedByBroker: if the broker refuses, as RabbitMQ does for a quorum queue with a single active consumer
         :raises OSError: if the connection is lost

@@ -351,9 +351,10 @@ async def test_a_relay_stands_still_while_another_relays_and_stops(
 
 
 async def test_a_relay_loses_the_connection_while_another_relays(
-    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publisher repeats unconfirmed messages on its next connection, which may be long after."""
+    monkeypatch.setattr("warren.patterns.outbox.relay.PUBLISH_SECONDS", 600)
     reader = Reader(new_app(), name)
     async with reader.app, Proxy(amqp_url) as proxy:
         slow = StandstillRelay(proxy.url, sessions, name)

@@ -193,11 +193,13 @@ class ParkingLot:
         if self._consumer:
             # The answer arrives after the removals; closing alone would not report a loss.
             ready, consumers = await self._counts_after_deliveries()
+        # Before the close, during which counted messages may still be delivered.
+        held = self._unacknowledged
         with translate_errors("cannot close the channel"):
             await self._usable().close(timeout=ANSWER_SECONDS)
         # Another consumer may receive the messages at once.
-        if self._unacknowledged > 0 and consumers <= self._own_consumers:
-            await _wait_until_requeued(session, self.queue, ready + self._unacknowledged)
+        if held > 0 and consumers <= self._own_consumers:
+            await _wait_until_requeued(session, self.queue, ready + held)
 
     async def _open_channel(self, session: Session) -> DataChannel:
         self._channel = channel = await session.channel()
@@ -325,7 +327,8 @@ async def _ready(session: Session, url: str, queue: str) -> int | None:
             await channel.close(timeout=ANSWER_SECONDS)
         if ready or consumers:
             return ready
-        # The lot verifies the 0. If it finds messages it reads all, because RabbitMQ would requeue one as the last.
+        # The lot verifies the 0. If it fetches a message it reads a page of them before it requeues them, because
+        # RabbitMQ would return a single one to the end of the queue.
         lot = ParkingLot(url, queue)
         await lot._open(session, reported_empty=True)
         await lot._close(session)

@@ -5,9 +5,9 @@ commit; always with the same message id, so that `Once` recognises its duplicate
 table, one at a time is the relay, which publishes the messages; when it dies, another takes over after the lease.
 Messages with the same `ordered_by` reach the broker in the order in which they were added, provided that their
 transactions do not run at the same time (lock the row of the order before you add its event). A process that stood
-still for longer than the lease publishes none of the messages that it had read before, except one that it was writing
-at that moment: its copy may arrive behind newer messages, with the same message id. A message that the broker
-refuses is retried, and holds back only later messages with the same `ordered_by`.
+still for longer than the lease publishes none of the messages that it had read before, except those that it was
+writing at that moment, at most one for each ordering key: such a copy may arrive behind newer messages, with the same
+message id. A message that the broker refuses is retried, and holds back only later messages with the same `ordered_by`.
 
 Costs: one insert per message in the caller's transaction, and one select and one delete by the relay per batch of
 messages. A message leaves some milliseconds after the commit if the relay runs in this process, and up to `poll` later

@@ -61,7 +61,7 @@ class SpoolConsumer:
         self._thread: threading.Thread | None = None
         self._read_to = segments.first
         self._wanted: int | None = None
-        """Number of messages to spool until the queue counts as drained; None if it is not known."""
+        """Value of `_taken` at which the queue counts as drained; None if it is not known."""
         self._taken = 0
         self._drained = False
         self._empty_answers = 0

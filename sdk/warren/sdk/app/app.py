@@ -367,8 +367,8 @@ class App:
 
         :param timeout: seconds for the write and the confirm together.
         :param before_write: called directly before each write, also before the message is published again because its
-            channel was lost; if it raises a `WarrenError`, nothing is written, and the error is raised or is the result
-            of the future.
+            channel was lost; if it raises a `WarrenError`, nothing is written, and the error is raised or is the exception
+            of the returned future.
         """
         return await self._operations.write(outgoing, timeout, before_write)
 
