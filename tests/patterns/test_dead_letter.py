@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ from tests.support.async_client import take_one
 from tests.support.frames import CHANNEL_CLOSE_OK
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.proxy_empty_counts import CountedDeliveries, EmptyCounts
+from tests.support.proxy_queue_counts import CountedDeliveries, EmptyCounts
 from warren.patterns import DeadLetterSelection, ParkedMessage, ParkingLot, SelectionResult, discard, replay
 from warren.patterns.dead_letters import REPLAYED, parking_lot
 from warren.patterns.dead_letters.parking_lot import count_messages
@@ -363,6 +365,17 @@ async def test_browsed_messages_are_back_in_their_queue_for_the_next_reader(
     assert sizes == [300] * 15
 
 
+@asynccontextmanager
+async def one_letter_behind_proxy(app: App, url: str, name: str) -> AsyncIterator[tuple[Proxy, EmptyCounts]]:
+    """Put the message "1" into the dead letter queue of `name`; provide a proxy to the broker, and its plan, which
+    rewrites nothing yet."""
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(url) as proxy:
+        proxy.to_client.rewrite = counts = EmptyCounts(0)
+        await app.publish(b"1", key=f"{name}.dead")
+        yield proxy, counts
+
+
 @pytest.mark.parametrize("single_active_consumer", [False, True])
 @pytest.mark.parametrize("type", ["quorum", "classic"])
 async def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
@@ -416,33 +429,28 @@ async def test_a_reader_waits_while_the_queue_has_no_leader(
 ) -> None:
     monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
     app = new_app()
-    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
-    async with app, Proxy(amqp_url) as proxy:
-        proxy.to_client.rewrite = counts = EmptyCounts(0)
-        await app.publish(b"1", key=f"{name}.dead")
-        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
-            lot.size = 3  # others come later, as if they had been in transit
-            letters = aiter(lot)
-            assert (await anext(letters)).delivery.body == b"1"
-            counts.left = 1000
-            following = asyncio.ensure_future(anext(letters))
-            await eventually(lambda: counts.rewritten >= 10, "the broker is asked again")
-            assert not following.done()
-            await app.publish(b"2", key=f"{name}.dead")
-            assert (await following).delivery.body == b"2"
-            counts.left = 0
-            assert [letter async for letter in letters] == []
+    async with (
+        one_letter_behind_proxy(app, amqp_url, name) as (proxy, counts),
+        ParkingLot(proxy.url, f"{name}.dead") as lot,
+    ):
+        lot.size = 3  # others come later, as if they had been in transit
+        letters = aiter(lot)
+        assert (await anext(letters)).delivery.body == b"1"
+        counts.left = 1000
+        following = asyncio.ensure_future(anext(letters))
+        await eventually(lambda: counts.rewritten >= 10, "the broker is asked again")
+        assert not following.done()
+        await app.publish(b"2", key=f"{name}.dead")
+        assert (await following).delivery.body == b"2"
+        counts.left = 0
+        assert [letter async for letter in letters] == []
 
 
 async def test_reading_a_queue_that_has_no_leader_raises_an_error(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parking_lot, "IDLE_SECONDS", 0.05)
-    app = new_app()
-    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
-    async with app, Proxy(amqp_url) as proxy:
-        proxy.to_client.rewrite = counts = EmptyCounts(0)
-        await app.publish(b"1", key=f"{name}.dead")
+    async with one_letter_behind_proxy(new_app(), amqp_url, name) as (proxy, counts):
 
         async def read() -> None:
             async with ParkingLot(proxy.url, f"{name}.dead") as lot:
@@ -459,11 +467,7 @@ async def test_reading_a_queue_that_has_no_leader_raises_an_error(
 async def test_removals_that_no_leader_confirmed_raise_an_error(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = new_app()
-    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
-    async with app, Proxy(amqp_url) as proxy:
-        proxy.to_client.rewrite = counts = EmptyCounts(0)
-        await app.publish(b"1", key=f"{name}.dead")
+    async with one_letter_behind_proxy(new_app(), amqp_url, name) as (proxy, counts):
 
         async def remove() -> None:
             async with ParkingLot(proxy.url, f"{name}.dead") as lot:

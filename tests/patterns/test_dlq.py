@@ -13,7 +13,7 @@ from tests.patterns.conftest import NewApp
 from tests.support.async_client import take_one
 from tests.support.frames import BASIC_GET_EMPTY
 from tests.support.proxy import Proxy
-from tests.support.proxy_empty_counts import EmptyCounts
+from tests.support.proxy_queue_counts import EmptyCounts
 from warren.cli.dlq import main
 from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.dead_letters import parking_lot

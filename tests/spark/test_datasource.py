@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
-from tests.support.proxy_empty_counts import EmptyCounts, UncountedDeliveries
+from tests.support.proxy_queue_counts import EmptyCounts, UncountedDeliveries
 from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

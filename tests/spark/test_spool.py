@@ -26,7 +26,7 @@ from tests.spark.streaming_queries import run_to_end
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
-from tests.support.proxy_empty_counts import EmptyCounts, UncountedDeliveries
+from tests.support.proxy_queue_counts import EmptyCounts, UncountedDeliveries
 from tests.support.rabbitmq import RabbitMQ
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

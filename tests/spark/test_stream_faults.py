@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.conftest import Message, channel
 from tests.spark.test_stream_source import Stream, declare_stream
 from tests.support.broker_process import BrokerProcess
-from tests.support.frames import BASIC_DELIVER, METHOD, QUEUE_DECLARE_OK
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
+from tests.support.proxy_queue_counts import LateDeliveries
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.blocking_consumer import BlockingConsumer
@@ -91,45 +90,10 @@ def test_the_end_of_a_busy_stream_is_found(stream: Stream, monkeypatch: pytest.M
     assert StreamClient(Address(stream.url), stream.name).end_offset() > 10
 
 
-class LateDeliveries:
-    """Rewriter of one connection to a client: RabbitMQ that is slow after a publish.
-
-    It reports 0 messages, as RabbitMQ does for up to 5 s, and delivers only after the given number of replies.
-    """
-
-    def __init__(self, replies: int) -> None:
-        self._replies = replies
-        self._rest = b""
-        self._held: list[bytes] = []
-
-    def rewrite(self, data: bytes) -> bytes:
-        self._rest += data
-        passed = []
-        while len(self._rest) >= 8:
-            kind, _, size = struct.unpack_from(">BHL", self._rest)
-            if len(self._rest) < size + 8:
-                break
-            frame, self._rest = self._rest[: size + 8], self._rest[size + 8 :]
-            method = struct.unpack_from(">HH", frame, 7) if kind == METHOD else None
-            if self._replies and (self._held or method == BASIC_DELIVER) and method != QUEUE_DECLARE_OK:
-                self._held.append(frame)
-                continue
-            if self._replies and method == QUEUE_DECLARE_OK:
-                name_end = 12 + frame[11]
-                frame = frame[:name_end] + bytes(4) + frame[name_end + 4 :]
-                self._replies -= 1
-            # A broker named Warren reports exact numbers.
-            passed.append(frame.replace(b"\x06Warren", b"\x06Rabbit") if kind == METHOD else frame)
-            if not self._replies:
-                passed += self._held
-                self._held.clear()
-        return b"".join(passed)
-
-
 async def test_a_stream_whose_messages_are_not_counted_yet_is_not_taken_as_empty(stream: Stream) -> None:
     stream.numbers(0, 9)
     async with Proxy(stream.url) as proxy:
-        proxy.to_client.rewrite = lambda: LateDeliveries(3).rewrite
+        proxy.to_client.rewrite = lambda: LateDeliveries(3)()
         client = StreamClient(Address(proxy.url), stream.name)
         assert await asyncio.to_thread(client.end_offset) == 10
         assert await asyncio.to_thread(client.find_offset, "first") == 0

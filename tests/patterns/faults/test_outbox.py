@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -146,6 +147,28 @@ class StandstillRelay:
             return reader.texts[-1] == text
 
         await eventually(published, f"{text} arrives")
+
+
+@asynccontextmanager
+async def standing_still(
+    reader: Reader, slow: StandstillRelay, sessions: Sessions, queue: str
+) -> AsyncIterator[None]:
+    """Run both Apps; write three notes, of which `slow` publishes the first, and let its lease pass."""
+    await write(sessions, Outbox(sessions), queue, "1", "2", "3")
+    async with reader.app, slow.app:
+        await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
+        await slow.lease_passes()
+        yield
+
+
+@asynccontextmanager
+async def other_relay(app: App, sessions: Sessions, reader: Reader) -> AsyncIterator[Outbox]:
+    """Run another relay of the table; provide its outbox when it has published all three notes."""
+    outbox = Outbox(sessions, lease=LONG_LEASE)
+    app.include(outbox)
+    async with app:
+        await reader.reads("1", "1", "2", "3")
+        yield outbox
 
 
 @pytest.fixture
@@ -303,14 +326,8 @@ async def test_a_relay_stands_still_while_another_relays(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     reader, slow = Reader(new_app(), name), StandstillRelay(amqp_url, sessions, name)
-    await write(sessions, Outbox(sessions), name, "1", "2", "3")
-    async with reader.app, slow.app:
-        await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
-        await slow.lease_passes()
-        other, outbox = new_app(), Outbox(sessions, lease=LONG_LEASE)
-        other.include(outbox)
-        async with other:
-            await reader.reads("1", "1", "2", "3")
+    async with standing_still(reader, slow, sessions, name):
+        async with other_relay(new_app(), sessions, reader) as outbox:
             slow.resumes.set()
             await slow.gives_up_or_publishes_all()
             await write(sessions, Outbox(sessions), name, "4")
@@ -328,14 +345,8 @@ async def test_a_relay_stands_still_while_another_relays_and_stops(
 ) -> None:
     """The lease is free when the relay renews it, but the messages that it read before are out of date."""
     reader, slow = Reader(new_app(), name), StandstillRelay(amqp_url, sessions, name)
-    await write(sessions, Outbox(sessions), name, "1", "2", "3")
-    async with reader.app, slow.app:
-        await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
-        await slow.lease_passes()
-        other, outbox = new_app(), Outbox(sessions, lease=LONG_LEASE)
-        other.include(outbox)
-        async with other:
-            await reader.reads("1", "1", "2", "3")
+    async with standing_still(reader, slow, sessions, name):
+        async with other_relay(new_app(), sessions, reader) as outbox:
             await all_are_deleted(outbox)
         await slow.clock.advance(0)
 
@@ -368,10 +379,7 @@ async def test_a_relay_loses_the_connection_while_another_relays(
             proxy.cut()
             proxy.to_client.release()
             await slow.lease_passes()
-            other = new_app()
-            other.include(Outbox(sessions, lease=LONG_LEASE))
-            async with other:
-                await reader.reads("1", "1", "2", "3")
+            async with other_relay(new_app(), sessions, reader):
                 proxy.accept()
                 await slow.gives_up_or_publishes_all()
                 await write(sessions, Outbox(sessions), name, "4")

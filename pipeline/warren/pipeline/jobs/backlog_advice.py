@@ -65,7 +65,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Load:
-    """Known facts about a queue and its consumers, from which remedies are chosen. Rates are messages per second."""
+    """Known facts about a queue and its consumers, from which each `Measure` is chosen. Rates are messages per second."""
 
     ready: float
     """Ready messages at the end of the observed time."""
