@@ -32,7 +32,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(names)}")
     # What is broken on purpose is logged a lot.
-    logging.getLogger("warren").addHandler(logging.NullHandler())
+    for name in ("warren", "aiormq"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     seed = Random().getrandbits(32) if words.seed is None else words.seed
     failed = False
     for name in words.parts or names:
