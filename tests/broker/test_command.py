@@ -16,6 +16,8 @@ from tests.support.broker_process import READY, warren
 from tests.support.polling import wait_until
 from tests.support.processes import Child
 from tests.support.raw_client import RawClient
+from warren.broker.store.file_system.os_files import OsFiles
+from warren.broker.store.format_files import COPY, FORMAT, StoredFormat, write_format
 
 pytestmark = pytest.mark.processes
 
@@ -77,8 +79,8 @@ def test_a_data_folder_in_use_is_an_error(running: tuple[Child, str, Path]) -> N
 def test_a_data_folder_of_an_unknown_version_is_an_error(tmp_path: Path) -> None:
     with start("--port", "0", "--data-dir", tmp_path) as child:
         child.wait_for_line(READY)
-    version = tmp_path / "format"
-    version.write_text(re.sub(r"\d+", "999", version.read_text(), count=1))
+    for name in (FORMAT, COPY):
+        write_format(tmp_path, name, StoredFormat(999, 1), OsFiles())
     status, lines = refused("--port", "0", "--data-dir", tmp_path)
     assert status == 2
     assert len(lines) == 1

@@ -356,6 +356,7 @@ class Broker:
             logger.error("event=store.damage_found detail=%r", line)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
+        self._folder.finish_upgrade()
         return StoredState(definitions, recovery)
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:

@@ -75,6 +75,10 @@ class FaultyDisk(Disk):
         self._refuse("unlink")
         super().unlink(path)
 
+    def rename(self, path: str, target: str) -> None:
+        self._refuse("rename")
+        super().rename(path, target)
+
     def sync_folder(self, folder: str) -> None:
         self._refuse("sync_folder")
         super().sync_folder(folder)

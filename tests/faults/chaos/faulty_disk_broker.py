@@ -80,6 +80,10 @@ class PowerDisk(Disk):
         self._count()
         super().unlink(path)
 
+    def rename(self, path: str, target: str) -> None:
+        self._count()
+        super().rename(path, target)
+
     def sync_folder(self, folder: str) -> None:
         self._count()
         super().sync_folder(folder)

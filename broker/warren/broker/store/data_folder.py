@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -10,10 +11,15 @@ from warren.broker.store.data_folder_lock import lock_data_folder, unlock_data_f
 from warren.broker.store.errors import StoreError, disk_error
 from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.file_system.os_files import OsFiles
+from warren.broker.store.format_files import (
+    VERSION,
+    StoredFormat,
+    create_format,
+    finish_format,
+    load_format,
+)
 
-VERSION = 2
-"""Format version that this broker writes. It can read version 1, too, which has no log records of the type BUNDLE."""
-_TITLE = "warren data folder"
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DataFolder:
@@ -23,12 +29,16 @@ class DataFolder:
         neither a body that a client sends nor a stale block of another file can pass for a record of this log.
     :param lock: handle of the lock file; -1 if there is none.
     :param files: the file system; tests inject faults with their own.
+    :param stored_version: format version of the folder as it was found; 0 if it is new or its creation was cut short.
     """
 
-    def __init__(self, path: Path, identity: int, lock: int, files: Files) -> None:
+    def __init__(
+        self, path: Path, identity: int, lock: int, files: Files, stored_version: int = VERSION
+    ) -> None:
         self.path = path
         self.identity = identity
         self.files = files
+        self.stored_version = stored_version
         self._lock = lock
 
     @property
@@ -50,6 +60,8 @@ class DataFolder:
     def open(cls, path: str | os.PathLike[str], files: Files | None = None) -> DataFolder:
         """Create the folder if it is missing (mode 0700), lock it and check its version.
 
+        A folder that is new or of an older version keeps its version until `finish_upgrade`.
+
         :param files: the file system; None for that of the operating system.
         :raises StoreError: the folder is in use by another broker, of an unknown version, not writable, or holds other
             files than those of a data folder.
@@ -64,7 +76,7 @@ class DataFolder:
             raise disk_error(f"make the data folder {folder}", error) from None
         lock = lock_data_folder(folder)
         try:
-            identity = _load_identity(folder, files)
+            stored = _load(folder, files)
             if not (folder / "streams").is_dir():
                 (folder / "streams").mkdir(mode=0o700)
                 files.sync_folder(str(folder))
@@ -74,7 +86,25 @@ class DataFolder:
         except BaseException:
             os.close(lock)
             raise
-        return cls(folder, identity, lock, files)
+        return cls(folder, stored.identity, lock, files, stored.version)
+
+    def finish_upgrade(self) -> None:
+        """Record that the folder has the current format version, unless it had it already.
+
+        Call it when all files of this version exist and are on disk, and before anything is written that an older
+        version of Warren would misread. A kill before its end leaves the folder with its old version, and the next
+        start upgrades it again.
+
+        :raises StoreError: the disk failed.
+        """
+        if self.stored_version == VERSION:
+            return
+        try:
+            finish_format(self.path, self.identity, self.files)
+        except OSError as error:
+            raise disk_error(f"write the format version in {self.path}", error) from None
+        if self.stored_version:
+            logger.info("event=data_folder.upgraded from_version=%d version=%d", self.stored_version, VERSION)
 
     def close(self) -> None:
         """Release the lock."""
@@ -83,61 +113,15 @@ class DataFolder:
             self._lock = -1
 
 
-def _load_identity(folder: Path, files: Files) -> int:
-    """Return the folder's random number (its identity) from the `format` file; in a new folder, create file and number.
-
-    The `format` file is written last: if it exists, so does the folder of the log.
-    """
-    file = folder / "format"
-    if file.exists():
-        lines = file.read_text("ascii", "replace").splitlines()
-        words = dict(line.split(" ", 1) for line in lines if " " in line)
-        version, identity = words.get("version", ""), words.get("identity", "")
-        if words.get("warren") != "data folder" or not version.isdigit():
-            raise StoreError(
-                f"{file} is damaged or was not written by Warren; restore it or choose another folder with --data-dir"
-            )
-        if not 1 <= int(version) <= VERSION:
-            raise StoreError(
-                f"data folder {folder} has format version {version}, but this broker reads versions up to {VERSION}; "
-                "start it with the version of Warren that wrote it"
-            )
-        try:
-            stored = int(identity, 16)
-        except ValueError:
-            raise StoreError(
-                f"{file} has no identity; restore it or choose another folder with --data-dir"
-            ) from None
-        if int(version) < VERSION:
-            _write_format_file(file, stored, files)
-        else:
-            # An earlier start may have been killed right after it had put the file there.
-            files.sync_folder(str(folder))
-        return stored
-    if any(folder.glob("log/*.log")):
-        raise StoreError(
-            f"{folder} has a log but no file `format`; restore it or choose another folder with --data-dir"
-        )
-    created = secrets.randbits(64)
-    (folder / "log").mkdir(mode=0o700, exist_ok=True)
+def _load(folder: Path, files: Files) -> StoredFormat:
+    """Return version and identity of the folder; in a new one, create the folder of the log, and the identity."""
+    stored = load_format(folder, files)
+    if stored is None:
+        (folder / "log").mkdir(mode=0o700, exist_ok=True)
+        return create_format(folder, secrets.randbits(64), files)
+    # An earlier start may have been killed right after it had put a file there.
     files.sync_folder(str(folder))
-    _write_format_file(file, created, files)
-    return created
-
-
-def _write_format_file(file: Path, identity: int, files: Files) -> None:
-    """Write the `format` file, with the format version and the identity of the folder, and sync it."""
-    text = f"{_TITLE}\nversion {VERSION}\nidentity {identity:016x}\n"
-    partial = str(file) + ".new"
-    files.unlink(partial)
-    handle = files.open(partial)
-    try:
-        files.write(handle, text.encode("ascii"), 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    os.replace(partial, file)
-    files.sync_folder(str(file.parent))
+    return stored
 
 
 __all__ = ["VERSION", "DataFolder"]

@@ -39,8 +39,11 @@ class Files(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file. A missing file is not an error."""
 
+    def rename(self, path: str, target: str) -> None:
+        """Give a file another name in the same folder, and replace the file that has that name, if there is one."""
+
     def sync_folder(self, folder: str) -> None:
-        """Sync a folder: return when the names of all created and removed files are on disk."""
+        """Sync a folder: return when the names of all created, renamed and removed files are on disk."""
 
 
 __all__ = ["DISK_FULL_ERRORS", "Files"]

@@ -46,6 +46,10 @@ class MemoryFiles:
     def unlink(self, path: str) -> None:
         self._contents.pop(path, None)
 
+    def rename(self, path: str, target: str) -> None:
+        self._contents[target] = self._content(path)
+        del self._contents[path]
+
     def sync_folder(self, folder: str) -> None:
         return
 

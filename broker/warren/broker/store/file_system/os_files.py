@@ -51,6 +51,9 @@ class OsFiles:
         except FileNotFoundError:
             return
 
+    def rename(self, path: str, target: str) -> None:
+        os.replace(path, target)
+
     def sync_folder(self, folder: str) -> None:
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
