@@ -10,8 +10,8 @@ from types import TracebackType
 from tests.support.processes import Child, free_port
 
 READY = "warren broker ready: "
-PATIENT = ("--handshake-timeout", "120")
-"""On a busy machine, a client may stand still for longer than the default of ten seconds."""
+PATIENT = ("--handshake-timeout", "120", "--login-failure-delay", "0")
+"""On a busy machine, a client may stand still for longer than the default of ten seconds. No test waits for refusals."""
 
 
 def warren(*arguments: str | Path) -> list[str | Path]:
@@ -29,18 +29,21 @@ class BrokerProcess:
         port: int = 0,
         python: str | Path = sys.executable,
         env: Mapping[str, str] | None = None,
+        descriptors: int | None = None,
     ) -> None:
         """
         :param options: further arguments of `warren broker`
         :param port: 0 picks a free one at the first start
         :param python: the interpreter whose Warren is run
         :param env: added to this process's environment
+        :param descriptors: file descriptors that the process may have open; None leaves this process's limit
         """
         self.data_dir = data_dir
         self.options: Sequence[str] = options
         self.port = port
         self.python = python
         self.env = env
+        self.descriptors = descriptors
         self.url = ""
         self.child: Child | None = None
 
@@ -51,7 +54,8 @@ class BrokerProcess:
 
     def command(self) -> list[str | Path]:
         words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
-        return [self.python, *words[1:]]
+        limits = [] if self.descriptors is None else ["prlimit", f"--nofile={self.descriptors}"]
+        return [*limits, self.python, *words[1:]]
 
     def start(self, timeout: float = 90.0) -> None:
         """Start the broker and wait until it accepts connections."""

@@ -66,7 +66,7 @@ class InProcessBroker:
     ) -> None:
         """:param config: anything but the data folder, which `data_dir` names"""
         self.data_dir = data_dir
-        self.config = config or BrokerConfig(handshake_timeout=PATIENCE)
+        self.config = config or BrokerConfig(handshake_timeout=PATIENCE, login_failure_delay=0)
         self.files = files
         self.clock = clock or VirtualClock(patience=60)
         self.broker: Broker | None = None

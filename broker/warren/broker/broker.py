@@ -16,8 +16,10 @@ from urllib.parse import quote
 from warren.broker.access.access_control import Access
 from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.configuration.config import BrokerConfig
+from warren.broker.connection.admission import Admission
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection_settings import ConnectionSettings
+from warren.broker.connection.descriptor_budget import DescriptorBudget, descriptor_budget
 from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
 from warren.broker.connection.listener import BoundAddress, Listener
 from warren.broker.connection.tls import TlsContext
@@ -109,6 +111,8 @@ class Broker:
         self._memory: MemoryBudget | None = None
         self._node: BrokerNode | None = None
         self._listener: Listener | None = None
+        self._descriptors: DescriptorBudget | None = None
+        self._admission: Admission | None = None
         self._tls_context: TlsContext | None = None
         self._monitor: ResourceMonitor | None = None
         self._management: Management | None = None
@@ -245,6 +249,7 @@ class Broker:
                 max_message_size=config.max_message_size,
                 handshake_timeout=config.handshake_timeout,
                 max_connections=config.max_connections,
+                login_failure_delay=config.login_failure_delay,
                 consumer_timeout=config.consumer_timeout,
                 honours_immediate=config.immediate == "honour",
                 timestamps="" if config.timestamps == "off" else config.timestamps,
@@ -299,7 +304,7 @@ class Broker:
     async def _listen(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> Listener:
         """Accept connections at all configured addresses, and return the listener that does so."""
         config = self.config
-        listener = Listener(node)
+        listener = Listener(node, self._make_admission(node))
         undo.push_async_callback(listener.close)
         undo.callback(listener.stop_accepting)
         for address in config.addresses:
@@ -315,14 +320,30 @@ class Broker:
             logger.info("event=listener.started address=%s", bound)
         return listener
 
+    def _make_admission(self, node: BrokerNode) -> Admission:
+        """Create and return the bounds of the sockets that clients may have."""
+        self._descriptors = descriptor_budget()
+        most = self._descriptors.connections
+        self._admission = Admission(
+            node.loop,
+            most,
+            min(self.config.max_unopened_connections, most),
+            self.config.max_unopened_per_address,
+        )
+        return self._admission
+
     async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> None:
         """Start management, which performs operators' requests, and open its control socket if one is configured."""
         assert self._monitor is not None
+        assert self._descriptors is not None
+        assert self._admission is not None
         management = Management(
             node,
             parameters,
             self._monitor,
             self.config,
+            self._descriptors,
+            self._admission,
             lambda: [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses],
         )
         path = self.config.control_path

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from collections.abc import Sequence
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
+from warren.broker.connection.descriptor_budget import raise_descriptor_limit
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             logger.warning(
                 "event=configuration.settings_ignored source=%s names=%s", source, ", ".join(names)
             )
-    raise_file_limit()
+    raise_descriptor_limit()
     collect_less_often()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(run(config.broker))
@@ -106,11 +105,3 @@ def collect_less_often() -> None:
     """
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: each connection is a file, and the soft limit is often 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some systems refuse the hard limit; the soft limit stays then.
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

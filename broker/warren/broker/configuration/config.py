@@ -34,6 +34,13 @@ class BrokerConfig:
     :param default_vhost: name of the first virtual host, created at the first start.
     :param loopback_users: users that may connect from loopback addresses only.
     :param max_connections: largest number of open connections; None is no limit.
+    :param max_unopened_connections: largest number of connections that are being opened; at this bound, the oldest one of
+        the address that has the most of them is closed for a new one, after it had a second. The descriptors that this
+        process may open are another bound.
+    :param max_unopened_per_address: largest number of connections that one client address may be opening; a further one
+        closes the oldest. None is no bound but the one above; 64 bits of an IPv6 address count as one.
+    :param login_failure_delay: seconds until a refused login is answered; the delay doubles with each further one of the
+        same address within a minute, up to 5 s. 0 answers at once, as RabbitMQ does.
     :param channel_max: largest number of channels of a connection.
     :param frame_max: largest frame in bytes.
     :param heartbeat: heartbeat in seconds that the broker proposes; 0 is none.
@@ -75,6 +82,9 @@ class BrokerConfig:
     default_vhost: str = "/"
     loopback_users: tuple[str, ...] = ("guest",)
     max_connections: int | None = None
+    max_unopened_connections: int = 4096
+    max_unopened_per_address: int | None = None
+    login_failure_delay: float = 1.0
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat: int = 60
@@ -101,6 +111,7 @@ class BrokerConfig:
             raise ValueError("listeners is empty, and there are no tls_listeners, so no client could connect")
         for name, least, most in (
             ("port", 0, 65535),
+            ("max_unopened_connections", 1, 2**31 - 1),
             ("channel_max", 1, 65535),
             ("frame_max", FRAME_MIN, 2**31 - 1),
             ("heartbeat", 0, 65535),
@@ -113,6 +124,14 @@ class BrokerConfig:
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it must be between {least} and {most}")
+        if self.max_unopened_per_address is not None and self.max_unopened_per_address < 1:
+            raise ValueError(
+                f"max_unopened_per_address is {self.max_unopened_per_address}; it must be at least 1"
+            )
+        if not 0 <= self.login_failure_delay <= 60:
+            raise ValueError(
+                f"login_failure_delay is {self.login_failure_delay}; it must be between 0 and 60"
+            )
         for name, choices in (("immediate", ("refuse", "honour")), ("timestamps", TIMESTAMPS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")

@@ -35,6 +35,7 @@ from warren.wire.methods import BASIC, decode_error, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
+    from warren.broker.connection.admission import AdmittedSocket
     from warren.broker.connection.broker_node import BrokerNode
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,8 @@ class Connection:
         self.transport = transport
         self.identity = identity
         self.peer = identity.address
+        self.admitted: Optional[AdmittedSocket] = None  # noqa: UP045
+        """The socket as the listener's bounds count it; None if nothing counts it."""
         self.serial = next(SERIALS)
         """Number that no other connection of this process has."""
         self.connected_at = time.time()

@@ -42,7 +42,7 @@ class ConnectionLimits:
         """
         name, shown = user.name, vhost.decode(errors="replace")
         limit = self._settings.max_connections
-        if limit is not None and len(self._connections) > limit:
+        if limit is not None and sum(1 for _ in self._others(connection)) >= limit:
             raise _refused(f"connection refused: node connection limit ({limit}) is reached")
         declarations = self._vhosts.get(vhost)
         if declarations is None:

@@ -60,8 +60,10 @@ class Handshake:
     def receive_start_ok(self, arguments: Arguments) -> None:
         """Process connection.start-ok: log the client in with its SASL response.
 
-        :raises AmqpError: 502 for malformed client properties or a malformed response, 403 if the login is refused and
-            the client has the capability authentication_failure_close. Without it the socket is closed.
+        A refused login is answered later: with 403 if the client has the capability authentication_failure_close, else
+        by closing the socket.
+
+        :raises AmqpError: 502 for malformed client properties or a malformed response.
         """
         connection, node = self._connection, self._connection.node
         try:
@@ -85,12 +87,8 @@ class Handshake:
                 mechanism,
                 str(refusal),
             )
-            if capabilities.get("authentication_failure_close") is True:
-                raise AmqpError(
-                    Reply.ACCESS_REFUSED,
-                    f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
-                ) from None
-            self._lifecycle.drop()
+            explains = capabilities.get("authentication_failure_close") is True
+            self._refuse_login(mechanism, explains)
             return
         self._user = user
         connection.user = user.name.encode()
@@ -99,6 +97,30 @@ class Handshake:
         connection.send(
             frame(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat)
         )
+
+    def _refuse_login(self, mechanism: str, explains: bool) -> None:
+        """Refuse the login after the delay that its address gets for failed logins; nothing is read until then.
+
+        :param mechanism: name of the SASL mechanism.
+        :param explains: True to send connection.close with 403; False to close the socket only.
+        """
+        connection, node = self._connection, self._connection.node
+
+        def refuse() -> None:
+            if explains:
+                text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+                self._lifecycle.handle_error(AmqpError(Reply.ACCESS_REFUSED, text))
+            else:
+                self._lifecycle.drop()
+
+        delay = node.login_delays.next_delay(connection.identity.address)
+        # Before the end of the handshake timeout, after which the client would get no explanation.
+        delay = min(delay, node.settings.handshake_timeout / 2)
+        if delay:
+            connection.await_reply()
+            self._lifecycle.call_later(delay, lambda: connection.resume_with(refuse))
+        else:
+            refuse()
 
     def receive_tune_ok(self, arguments: Arguments) -> None:
         """Apply the limits that the client chose in connection.tune-ok.
@@ -126,6 +148,8 @@ class Handshake:
         connection.authorization = connection.node.limits.authorize(connection, self._user, vhost)
         connection.vhost = vhost
         self._lifecycle.enter(RUNNING)
+        if connection.admitted is not None:
+            connection.admitted.on_opened()
         connection.send(frame(0, "connection.open-ok", b""))
         if self.heartbeat:
             self._lifecycle.heartbeats.start(self.heartbeat)

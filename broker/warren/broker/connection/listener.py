@@ -1,19 +1,21 @@
-"""TCP listener: accepts sockets, creates a `Connection` for each, and passes the received bytes to it."""
+"""TCP listener: opens accepted sockets, creates a `Connection` for each, and passes the received bytes to it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from warren.broker.access.sasl_authentication import PeerIdentity
+from warren.broker.connection.acceptor import Acceptor, listening_sockets
+from warren.broker.connection.admission import Admission, AdmittedSocket
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection import Connection
 from warren.broker.connection.listen_address import Address
-from warren.broker.connection.proxy_protocol import ProxiedServer
+from warren.broker.connection.proxy_protocol import ProxyHeaderError, read_header
 from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
 
@@ -32,15 +34,14 @@ class AmqpProtocol(asyncio.BufferedProtocol):
     `SocketReader` of `warren broker`'s event loop; on any other event loop, this protocol receives their input, too.
     """
 
-    def __init__(self, listener: Listener, tls: TlsContext | None, client: str = "") -> None:
-        """Create the protocol of a socket that is about to be accepted.
+    def __init__(self, listener: Listener, tls: TlsContext | None, admitted: AdmittedSocket) -> None:
+        """Create the protocol of an accepted socket.
 
         :param tls: TLS context of the address at which it was accepted; None for a plain socket.
-        :param client: the client's address as a proxy has given it; empty to use the socket's.
         """
         self._listener = listener
         self._tls = tls
-        self._client = client
+        self._admitted = admitted
         self._node = listener.node
         self._reader = listener.socket_reader
         self._connection: Connection | None = None
@@ -48,16 +49,16 @@ class AmqpProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
         stream.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
-        peer = stream.get_extra_info("peername")
+        self._admitted.abort = stream.abort
         sock = stream.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        address = self._client or (str(peer[0]) if peer else "")
         encrypted = stream.get_extra_info("ssl_object")
         identity = PeerIdentity(
-            address, self._tls.config.user(encrypted) if self._tls and encrypted else None
+            self._admitted.address, self._tls.config.user(encrypted) if self._tls and encrypted else None
         )
         self._connection = Connection(self._node, stream, identity)
+        self._connection.admitted = self._admitted
         self._node.connections[self._connection] = True
         if self._listener.reads_directly and sock is not None and encrypted is None:
             self._connection.descriptor = sock.fileno()
@@ -91,6 +92,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         self._connection.descriptor = -1
         self._connection.lifecycle.on_socket_lost()
         self._listener.on_socket_lost(self._connection.transport)
+        self._admitted.release()
 
 
 class BoundAddress(NamedTuple):
@@ -115,9 +117,12 @@ class ListenError(OSError):
 
 
 class Listener:
-    """Listener of a broker: the addresses at which it accepts connections, and their open sockets."""
+    """Listener of a broker: the addresses at which it accepts connections, and their open sockets.
 
-    def __init__(self, node: BrokerNode) -> None:
+    :param admission: bounds of the sockets that clients may have.
+    """
+
+    def __init__(self, node: BrokerNode, admission: Admission) -> None:
         self.node = node
         reader = getattr(node.loop, "socket_reader", None)
         # A loop that is not `warren broker`'s may mean something else by the name.
@@ -126,7 +131,11 @@ class Listener:
         self.socket_reader = reader if isinstance(reader, SocketReader) else SocketReader()
         self.bound: list[BoundAddress] = []
         """Addresses at which the listener accepts connections, in the order in which they were opened."""
-        self._servers: list[asyncio.Server | ProxiedServer] = []
+        self._admission = admission
+        self._acceptor = Acceptor(node.loop, admission.wait, admission.on_paused, admission.on_resumed)
+        admission.on_place = self._acceptor.resume
+        self._opening: set[asyncio.Task[None]] = set()
+        """Tasks of the sockets that have no protocol yet, because a PROXY header or a TLS handshake comes first."""
         self._transports: set[asyncio.Transport] = set()
         self._no_sockets = asyncio.Event()
         self._no_sockets.set()
@@ -141,37 +150,94 @@ class Listener:
         :param behind_proxy: True if each connection begins with a header of the PROXY protocol.
         :raises ListenError: if the address is in use, is not this machine's, or may not be listened at.
         """
-        loop = asyncio.get_running_loop()
-        seconds = self.node.settings.handshake_timeout
-        context = tls.context if tls else None
-        server: asyncio.Server | ProxiedServer
         try:
-            if behind_proxy:
-                server = await ProxiedServer.open(
-                    address, lambda client: AmqpProtocol(self, tls, client), context, seconds
-                )
-            else:
-                server = await loop.create_server(
-                    lambda: AmqpProtocol(self, tls),
-                    *address,
-                    backlog=1024,
-                    ssl=context,
-                    ssl_handshake_timeout=seconds if tls else None,
-                    ssl_shutdown_timeout=DRAIN_SECONDS if tls else None,
-                )
+            sockets = await listening_sockets(*address)
         except OSError as error:
             raise ListenError(address, error) from None
-        self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
+        for each in sockets:
+            self._acceptor.listen(each, partial(self._on_accepted, tls, behind_proxy))
+        port: int = sockets[0].getsockname()[1]
         self.bound.append(BoundAddress("amqps" if tls else "amqp", Address(address.host, port)))
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets."""
-        for server in self._servers:
-            server.close()
+        """Close the listening sockets, and the sockets of clients that have not got as far as their protocol header."""
+        self._acceptor.close()
+        for task in self._opening:
+            task.cancel()
+
+    def _on_accepted(
+        self, tls: TlsContext | None, behind_proxy: bool, accepted: socket.socket, peer: str
+    ) -> None:
+        task: asyncio.Task[None] | None = None
+
+        def abort() -> None:
+            if task is not None:
+                task.cancel()
+
+        admitted = self._admission.admit(peer, abort)
+        if behind_proxy:
+            opening = self._open_proxied(tls, accepted, admitted)
+        else:
+            opening = self._open_transport(tls, accepted, admitted)
+        task = asyncio.ensure_future(opening)
+        self._opening.add(task)
+        task.add_done_callback(lambda task: self._on_opened(task, accepted, admitted))
+
+    def _on_opened(self, task: asyncio.Task[None], accepted: socket.socket, admitted: AdmittedSocket) -> None:
+        self._opening.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, OSError | ProxyHeaderError):
+                logger.error("event=connection.crashed peer=%s", admitted.address, exc_info=error)
+            if not admitted.has_transport:
+                accepted.close()
+            admitted.release()
+
+    async def _open_proxied(
+        self, tls: TlsContext | None, accepted: socket.socket, admitted: AdmittedSocket
+    ) -> None:
+        """Read the header with the client's address that a proxy sends; then open the transport."""
+        loop = self.node.loop
+
+        async def read(count: int) -> bytes:
+            data = bytearray(count)
+            view, have = memoryview(data), 0
+            while have < count:
+                got = await loop.sock_recv_into(accepted, view[have:])
+                if not got:
+                    raise ProxyHeaderError("the connection ended within the header")
+                have += got
+            return bytes(data)
+
+        try:
+            async with asyncio.timeout(self.node.settings.handshake_timeout):
+                client = await read_header(read)
+            if client:
+                admitted.set_address(client)
+            await self._open_transport(tls, accepted, admitted)
+        except (ProxyHeaderError, OSError) as error:
+            logger.warning(
+                "event=listener.proxied_connection_failed peer=%s reason=%r", admitted.address, str(error)
+            )
+            raise
+
+    async def _open_transport(
+        self, tls: TlsContext | None, accepted: socket.socket, admitted: AdmittedSocket
+    ) -> None:
+        """Pass the socket to asyncio, and perform the TLS handshake if there is one."""
+        # From now on the transport closes the socket, whatever happens.
+        admitted.has_transport = True
+        await self.node.loop.connect_accepted_socket(
+            lambda: AmqpProtocol(self, tls, admitted),
+            accepted,
+            ssl=tls.context if tls else None,
+            ssl_handshake_timeout=self.node.settings.handshake_timeout if tls else None,
+            ssl_shutdown_timeout=DRAIN_SECONDS if tls else None,
+        )
 
     async def close(self) -> None:
         """Wait until the sockets of ended connections are closed; after DRAIN_SECONDS, abort the remaining ones."""
+        await asyncio.gather(*self._opening, return_exceptions=True)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._no_sockets.wait()
@@ -179,11 +245,6 @@ class Listener:
             for transport in self._transports:
                 transport.abort()
             await self._no_sockets.wait()
-        with contextlib.suppress(TimeoutError):
-            # From Python 3.12 on it waits for sockets in the middle of a TLS handshake, too.
-            async with asyncio.timeout(DRAIN_SECONDS):
-                for server in self._servers:
-                    await server.wait_closed()
 
     def on_socket_opened(self, transport: asyncio.Transport) -> None:
         """Record that a socket is open, for `close` to wait for it."""

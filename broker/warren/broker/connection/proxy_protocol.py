@@ -6,29 +6,15 @@ every connection. If it were optional, anybody who reaches the listener could cl
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ipaddress
-import logging
-import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
-
-from warren.broker.connection.listen_address import Address
-
-logger = logging.getLogger(__name__)
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 MAX_TEXT_HEADER: Final = 107
 """Largest header of version 1 in bytes, line end included."""
 MAX_BINARY_HEADER: Final = 1024
 """Most bytes accepted behind the first 16 of a version 2 header: 36 for addresses, the rest for extensions."""
-ACCEPT_PAUSE: Final = 0.2
-"""Seconds to stop accepting connections after the system refused another socket, for example at its limit of files."""
-
-ProtocolFactory = Callable[[str], asyncio.BaseProtocol]
-"""Function that makes the asyncio protocol of a connection, given the address of the client."""
 ReadExactly = Callable[[int], Awaitable[bytes]]
 
 
@@ -82,107 +68,3 @@ async def _read_binary(read: ReadExactly) -> str:
     if length < 2 * size_of_address + 4:
         raise ProxyHeaderError("a header of version 2 without addresses")
     return str(ipaddress.ip_address(rest[:size_of_address]))
-
-
-class ProxiedServer:
-    """Replacement of `asyncio.Server` for connections that begin with a PROXY protocol header."""
-
-    def __init__(
-        self,
-        listening: list[socket.socket],
-        factory: ProtocolFactory,
-        context: ssl.SSLContext | None,
-        timeout: float,
-    ) -> None:
-        self.sockets = listening
-        self._factory = factory
-        self._context = context
-        self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        for each in listening:
-            self._listen(each)
-
-    @classmethod
-    async def open(
-        cls, address: Address, factory: ProtocolFactory, context: ssl.SSLContext | None, seconds: float
-    ) -> ProxiedServer:
-        """Listen at an address.
-
-        :param factory: makes the asyncio protocol of a connection, given the client's address.
-        :param context: for TLS, which begins behind the header; None for plain connections.
-        :param seconds: timeout of the header, and again of the TLS handshake.
-        :raises OSError: if the address is in use or is not this machine's.
-        """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with contextlib.ExitStack() as undo:
-            listening = []
-            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
-                each = socket.create_server(where[:2], family=family, backlog=1024)
-                undo.callback(each.close)
-                each.setblocking(False)
-                listening.append(each)
-            undo.pop_all()
-        return cls(listening, factory, context, seconds)
-
-    def close(self) -> None:
-        """Stop accepting, and abort connections that have not sent their header."""
-        for task in self._tasks:
-            task.cancel()
-        for each in self.sockets:
-            self._loop.remove_reader(each)
-            each.close()
-
-    async def wait_closed(self) -> None:
-        """Wait until the connections that `close` has aborted are gone."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _listen(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self._loop.add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        try:
-            accepted, peer = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            logger.warning("event=listener.accept_failed reason=%r", str(error))
-            self._loop.remove_reader(listening)
-            self._loop.call_later(ACCEPT_PAUSE, self._listen, listening)
-            return
-        accepted.setblocking(False)
-        task = asyncio.ensure_future(self._open_connection(accepted, str(peer[0])))
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._on_opened(task, accepted))
-
-    def _on_opened(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            # If the task had not begun, nothing else closes it.
-            accepted.close()
-
-    async def _open_connection(self, accepted: socket.socket, peer: str) -> None:
-        async def read(count: int) -> bytes:
-            data = bytearray(count)
-            view, have = memoryview(data), 0
-            while have < count:
-                got = await self._loop.sock_recv_into(accepted, view[have:])
-                if not got:
-                    raise ProxyHeaderError("the connection ended within the header")
-                have += got
-            return bytes(data)
-
-        try:
-            async with asyncio.timeout(self._timeout):
-                client = await read_header(read)
-            await self._loop.connect_accepted_socket(
-                lambda: self._factory(client or peer),
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=self._timeout if self._context else None,
-            )
-        except (ProxyHeaderError, OSError) as error:
-            logger.warning("event=listener.proxied_connection_failed peer=%s reason=%r", peer, str(error))
-            accepted.close()

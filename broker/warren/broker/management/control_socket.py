@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from warren.broker.connection.acceptor import Acceptor
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
@@ -44,38 +45,51 @@ class ControlSocket:
 
     def __init__(self, perform: PerformVerb) -> None:
         self._perform = perform
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._path: Path | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._pause_logged = False
+        self._opening: set[asyncio.Task[tuple[asyncio.Transport, asyncio.StreamReaderProtocol]]] = set()
 
     async def open(self, path: Path) -> None:
         """Listen at a path. A socket that a stopped broker left there is replaced.
 
         :raises OSError: if the socket cannot be created, or a running process listens there
         """
-        sock = bind_socket(path)
-        try:
-            self._server = await asyncio.start_unix_server(self._accept, sock=sock, limit=REQUEST_LIMIT)
-        except BaseException:
-            sock.close()
-            raise
+        self._acceptor = Acceptor(asyncio.get_running_loop(), _accept_always, self._log_pause, _ignore)
+        self._acceptor.listen(bind_socket(path), self._on_accepted)
         self._path = path
 
     async def close(self) -> None:
         """Stop listening, and close all connections. A request in progress gets no reply."""
-        server, self._server = self._server, None
-        if server is None:
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is None:
             return
-        server.close()
+        acceptor.close()
         tasks = list(self._open)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        await server.wait_closed()
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+    def _on_accepted(self, accepted: socket.socket, _: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._pause_logged = False
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(REQUEST_LIMIT, loop), self._accept)
+
+        task = asyncio.ensure_future(loop.connect_accepted_socket(protocol, accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def _log_pause(self, reason: str) -> None:
+        if not self._pause_logged:
+            self._pause_logged = True
+            logger.warning("event=management.accepting_paused reason=%r", reason)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -191,3 +205,11 @@ def bind_socket(path: Path) -> socket.socket:
         if folder >= 0:
             os.close(folder)
     return sock
+
+
+def _accept_always() -> float:
+    return 0.0
+
+
+def _ignore() -> None:
+    return

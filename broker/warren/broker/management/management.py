@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from warren.broker.configuration.config import BrokerConfig
+from warren.broker.connection.admission import Admission
 from warren.broker.connection.broker_node import BrokerNode
+from warren.broker.connection.descriptor_budget import DescriptorBudget
 from warren.broker.management.consumer_utilisation import ConsumerUtilisation
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.json_values import name_text
@@ -59,6 +61,8 @@ class Management:
         parameters: RuntimeParameters,
         resources: ResourceMonitor,
         config: BrokerConfig,
+        descriptors: DescriptorBudget,
+        admission: Admission,
         listeners: Callable[[], list[str]],
     ) -> None:
         """Create the management interface of a started broker.
@@ -70,6 +74,8 @@ class Management:
         self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)
         self.resources = resources
         self.config = config
+        self.descriptors = descriptors
+        self.admission = admission
         self.listeners = listeners
         self.on_shutdown: Callable[[], None] | None = None
         """Callback that stops the broker; None if only the embedding program can stop it."""

@@ -10,6 +10,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from warren.broker.connection.descriptor_budget import open_descriptors
 from warren.broker.management import queue_counts
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.json_values import name_text
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from warren.broker.management.management import Management
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "none")
+DESCRIPTOR_ALARM = "file_descriptor_limit"
+"""RabbitMQ's name of the alarm that is raised while no further connection is accepted for lack of descriptors."""
+DESCRIPTOR_SOURCE = "descriptor budget"
 REACH_SECONDS = 2.0
 """Seconds that connecting to a listener may take; after them, the check of its port fails."""
 
@@ -43,6 +47,8 @@ def await_startup(_: Management, __: Request) -> None:
 
 def alarms(management: Management, _: Request) -> Json:
     found = sorted(management.node.flow.alarms.items())
+    if management.admission.is_full:
+        found.append((DESCRIPTOR_SOURCE, DESCRIPTOR_ALARM))
     return table(["source", "resource"], [[source, resource] for source, resource in found])
 
 
@@ -50,6 +56,12 @@ def check_local_alarms(management: Management, _: Request) -> Json:
     if management.node.flow.alarms:
         raise RequestRefused(
             f"publishers are blocked: {name_text(management.node.flow.alarm)}", ExitStatus.FAILED
+        )
+    if management.admission.is_full:
+        raise RequestRefused(
+            f"new connections have to wait: all {management.admission.most_sockets} sockets are in use; "
+            "raise the limit of open files",
+            ExitStatus.FAILED,
         )
     return f"{NODE} reported no local alarms"
 
@@ -154,6 +166,12 @@ def status(management: Management, _: Request) -> Json:
         "Free Disk Space": {
             "Low free disk space watermark (bytes)": resources.disk_free_limit,
             "Free disk space (bytes)": "unknown" if resources.disk_free is None else resources.disk_free,
+        },
+        "File Descriptors": {
+            "Total": f"{open_descriptors()}, limit: {management.descriptors.limit}",
+            "Sockets": f"{management.admission.sockets}, limit: {management.admission.most_sockets}",
+            "Unopened connections": f"{management.admission.unopened}, limit: {management.admission.most_unopened}",
+            "Accepting connections": "yes" if management.admission.accepting else "no",
         },
         "Totals": {
             "Connection count": len(node.connections),

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or an exhausted quota."""
+SHORTAGE_ERRORS: Final = (*DISK_FULL_ERRORS, errno.EMFILE, errno.ENFILE)
+"""Error numbers of a file that cannot be opened yet: the disk is full, or there is no descriptor left."""
 
 
 class Files(Protocol):
@@ -46,4 +48,4 @@ class Files(Protocol):
         """Sync a folder: return when the names of all created, renamed and removed files are on disk."""
 
 
-__all__ = ["DISK_FULL_ERRORS", "Files"]
+__all__ = ["DISK_FULL_ERRORS", "SHORTAGE_ERRORS", "Files"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, Files
+from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, SHORTAGE_ERRORS, Files
 from warren.broker.store.log.segment_reader import segment_path
 
 PREALLOCATION: Final = 256 * 1024
@@ -47,7 +47,7 @@ class SegmentWriter:
 
         A new segment is begun only after the one before is finished, so that only the last one can be torn.
 
-        :return: False if the disk has no room; the file is then as it was.
+        :return: False if the disk has no room, or no descriptor is left to open the file; the file is then as it was.
         :raises OSError: the disk failed in another way; the file's content on disk is unknown.
         """
         created = number != self.number
@@ -92,7 +92,7 @@ class SegmentWriter:
         try:
             self._handle = self._files.open(segment_path(self._folder, number))
         except OSError as error:
-            if error.errno in DISK_FULL_ERRORS:
+            if error.errno in SHORTAGE_ERRORS:
                 return False
             raise
         self.number = number

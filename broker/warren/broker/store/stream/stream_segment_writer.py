@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, Files
+from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, SHORTAGE_ERRORS, Files
 from warren.broker.store.stream.stream_log import StreamWrite
 
 _OPEN: Final = 32
@@ -29,7 +29,7 @@ class StreamSegmentWriter:
         """Write a batch's bytes to a segment of a stream, and sync the file.
 
         :param data: the pieces of `write`, joined.
-        :return: False if the disk has no room; the segment is then as it was.
+        :return: False if the disk has no room, or no descriptor is left to open the file; the segment is then as it was.
         :raises OSError: the disk failed in another way.
         """
         files = self._files
@@ -38,7 +38,7 @@ class StreamSegmentWriter:
             try:
                 handle = files.open(write.path)
             except OSError as error:
-                if error.errno in DISK_FULL_ERRORS:
+                if error.errno in SHORTAGE_ERRORS:
                     return False
                 raise
         self._keep_open(write.path, handle)
