@@ -11,7 +11,7 @@ export ORDERS
 # Each test process would compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all test-compiled lint chaos soak conformance fuzz docs bench bench-full bench-hot clean
+.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs bench bench-full bench-hot clean
 
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
@@ -47,6 +47,11 @@ test-compiled: .venv-compiled/.installed system-runtime
 ROUNDS ?= 20
 chaos: .venv/.tests
 	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# Damage each kind of file of a data folder in each way, and judge what the broker makes of it: make damage SEEDS=3 SEED=7
+# With PAGE=1, docs/damage.md is written of the results.
+damage: .venv/.tests
+	.venv/bin/python -m tests.faults.damage --seeds $(or $(SEEDS),1) $(if $(SEED),--first-seed $(SEED)) $(if $(PAGE),--page)
 
 # What must hold over large numbers, with its figures: make soak PARTS=once SHARE=0.05 SEED=7
 SHARE ?= 1
