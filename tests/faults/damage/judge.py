@@ -76,7 +76,7 @@ class Loss:
 
 @dataclass
 class Start:
-    """What one start of a broker on the folder did."""
+    """Result of one start of a broker on the folder."""
 
     ready: bool
     status: int | None
