@@ -36,6 +36,7 @@ COMPILED = [
     "broker/warren/broker/model/stream/stream.py",
     "broker/warren/broker/model/vhost/vhost.py",
     "broker/warren/broker/channel/channel.py",
+    "broker/warren/broker/channel/bulk_settlement.py",
     "broker/warren/broker/channel/publish_slow_path.py",
     "broker/warren/broker/channel/publisher_confirms.py",
     "broker/warren/broker/channel/content_assembler.py",

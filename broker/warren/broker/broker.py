@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from warren.broker.access.access_control import Access
@@ -55,6 +55,9 @@ from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+BULK_WORK_SECONDS: Final = 10.0
+"""Seconds that a stopping broker takes to finish bulk work. What it then leaves is done again after the next start."""
 
 
 class StoredState(NamedTuple):
@@ -511,6 +514,7 @@ class Broker:
         reason = AmqpError(Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
         for connection in list(node.connections):
             connection.lifecycle.shut_down(reason)
+        await node.virtual_hosts.bulk_work.finish(BULK_WORK_SECONDS)
         for capture in self._captures.values():
             capture.close()
         for declarations in node.vhosts.values():

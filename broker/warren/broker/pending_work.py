@@ -1,6 +1,6 @@
 """Detection of work that a broker must finish before a test's virtual clock may advance.
 
-Such work is unread input, unsent output, and confirms, definitions or stream reads that wait for the disk.
+Such work is unread input, unsent output, bulk work, and confirms, definitions or stream reads that wait for the disk.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class PendingWork:
                 return "a definition that is not on the disk"
             if node.sync_waiters or node.confirm_waiters:
                 return "a publish that is not on the disk"
+        if not node.virtual_hosts.bulk_work.is_idle:
+            return "bulk work"
         for declarations in node.vhosts.values():
             if declarations.vhost.streams is not None and declarations.vhost.streams.reading:
                 return "a read of a stream"

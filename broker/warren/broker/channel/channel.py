@@ -8,6 +8,7 @@ from mypy_extensions import i64
 
 from warren.broker.access.authorization import WRITE
 from warren.broker.channel.ack_timeouts import AckDeadlines
+from warren.broker.channel.bulk_settlement import BULK_MESSAGES, CHANNEL_ENDED, BulkSettlement
 from warren.broker.channel.content_assembler import ContentAssembler
 from warren.broker.channel.direct_reply_to import replace_reply_to
 from warren.broker.channel.methods.stream_methods import refuse_return
@@ -241,7 +242,10 @@ class Channel:
         if self.tx is not None:
             self.tx.settle(self.take_one_or_up_to(tag, multiple, ACK), ACKED)
         elif multiple:
-            self.settle(self.take_up_to(tag, ACK))
+            if len(self.unacked) > BULK_MESSAGES:
+                self.settle_in_bulk(tag, ACK, ACKED)
+            else:
+                self.settle(self.take_up_to(tag, ACK))
         else:
             message = self.unacked.pop(int(tag), None)
             if message is None:
@@ -291,12 +295,31 @@ class Channel:
         :param method: REJECT or NACK, the method id to report in the error.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
+        if multiple and self.tx is None and len(self.unacked) > BULK_MESSAGES:
+            self.settle_in_bulk(tag, method, REQUEUED if requeue else REJECTED)
+            return
         messages = self.take_one_or_up_to(tag, multiple, method)
         if self.tx is not None:
             self.tx.settle(messages, REQUEUED if requeue else REJECTED)
         else:
             refuse_return(self, messages)
             self.return_to_queues(messages, requeue)
+
+    def settle_in_bulk(self, tag: i64, method: i64, settlement: i64) -> None:
+        """Settle all messages up to a delivery tag as bulk work; tag 0 means all.
+
+        The connection's next frames are processed when it is finished.
+
+        :param method: method id of ACK or NACK, to report in the error.
+        :param settlement: ACKED, REQUEUED or REJECTED.
+        :raises AmqpError: 406 for a tag that is not unacknowledged.
+        """
+        if tag and int(tag) not in self.unacked:
+            raise unknown_tag(tag, method)
+        connection = self.connection
+        job = BulkSettlement(self, tag if tag else self.last_tag, settlement)
+        self.vhost.bulk_work.run(connection, job.step)
+        connection.after_bulk_work(None)
 
     def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
         """Remove the message with a delivery tag, or with `multiple` all up to it, from `unacked`, and return them.
@@ -448,7 +471,8 @@ class Channel:
     def close(self) -> None:
         """Cancel the consumers, roll back the transaction, and requeue unacknowledged messages.
 
-        Requeued messages return to their original positions.
+        Requeued messages return to their original positions. Many are requeued as bulk work of the connection, after
+        the settlements of the client that are not finished.
         """
         self.cancel_consumers()
         for deadlines in self.deadlines.values():
@@ -456,24 +480,16 @@ class Channel:
         self.assembler.clear()
         if self.tx is not None:
             self.tx.rollback()
-        if self.unacked:
-            by_queue: dict[Queue, list[Message]] = {}
-            for message in self.unacked.values():
-                consumer = message.consumer
-                assert consumer is not None
-                message.consumer = None
-                if consumer.queue.capture is not None:
-                    identity = self.captured_ids.pop(int(message.tag), "")
-                    consumer.queue.capture.requeued_by_close(consumer, identity, self.origin)
-                by_queue.setdefault(consumer.queue, []).append(message)
-            self.unacked.clear()
-            for queue, messages in by_queue.items():
-                queue.requeue(messages, True)
+        self.confirms.ranges.clear()
+        job = BulkSettlement(self, self.last_tag, CHANNEL_ENDED)
+        self.vhost.bulk_work.run(self.connection, job.step)
+
+    def offer_queues_left(self) -> None:
+        """Deliver messages of the queues whose consumers the end of the channel has cancelled."""
         for queue in self.queues_left:
             # With a single active consumer, another one may have taken over.
             queue.drain()
         self.queues_left.clear()
-        self.confirms.ranges.clear()
 
 
 def tag_of(consumer: Consumer) -> bytes:

@@ -23,6 +23,7 @@ from warren.broker.connection.flow_control import (
     AWAITING_REPLY,
     BACKLOG_BYTES,
     BACKLOG_MESSAGES,
+    BULK_WORK,
     CLIENT_NOT_READING,
     DISK,
     FRAMES_HELD,
@@ -515,6 +516,27 @@ class Connection:
             send_reply()
             self.resume_reads(AWAITING_REPLY)
 
+    def after_bulk_work(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
+        """Process no more frames of the client until the bulk work that it has caused is finished.
+
+        :param call: function to call then, which sends the reply; it is not called if the connection is closing then.
+            At once, if no bulk work is unfinished. None without a reply.
+        """
+        bulk_work = self.node.virtual_hosts.bulk_work
+        if bulk_work.is_pending(self):
+            self.pause_reads(BULK_WORK)
+            bulk_work.after(self, lambda: self.on_bulk_work_finished(call))
+        elif call is not None:
+            call()
+
+    def on_bulk_work_finished(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
+        """Call `call`, and process the client's frames that waited for the end of bulk work; do neither if closing."""
+        if self.phase < CLOSING:
+            self.reads_paused &= ~BULK_WORK
+            if call is not None:
+                call()
+            self.node.loop.call_soon(self.resume_reads, BULK_WORK)
+
     # -- output
 
     def send(self, data: bytes) -> None:
@@ -651,16 +673,39 @@ class Connection:
             channel.cancel_consumers()
 
     def release_channels(self) -> None:
-        """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues, all without awaiting.
+        """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues.
 
-        It is called when connection.close is sent, or the connection is lost; the socket may stay open for a while.
+        What takes longer than a slice is done as bulk work. It is called when connection.close is sent, or the
+        connection is lost; the socket may stay open for a while.
         """
         self.last_target = None
         self.scheduled_confirms.clear()
         self.cancel_consumers()
-        for channel in list(self.channels.values()):
-            channel.close()
+        channels = list(self.channels.values())
         self.channels.clear()
+        channels.reverse()
+        bulk_work = self.node.virtual_hosts.bulk_work
+        bulk_work.run(self, lambda end: self.close_channels(channels, end))
+
+    def close_channels(self, channels: list[Channel], end: float) -> bool:
+        """Close channels of the ended connection until a time; return True if none is left.
+
+        Their unacknowledged messages are requeued next, and the exclusive queues of the connection are deleted then.
+
+        :param channels: the channels in reverse order; those that are closed are removed.
+        :param end: the time by `time.monotonic()`.
+        """
+        while channels:
+            channels.pop().close()
+            if channels and time.monotonic() >= end:
+                return False
+        self.node.virtual_hosts.bulk_work.later(self, self.delete_exclusive_queues)
+        return True
+
+    def delete_exclusive_queues(self, end: float) -> bool:
+        """Delete exclusive queues of the ended connection until a time; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
         declarations = self.node.vhosts.get(self.vhost)
-        if declarations is not None:
-            declarations.delete_exclusive_queues(self)
+        return declarations is None or declarations.delete_exclusive_queues(self, end)

@@ -26,8 +26,10 @@ DISK: Final = 8
 """Reason not to read a client: it publishes while the disk is too slow for the log or for paging."""
 STOPPING: Final = 16
 """Reason not to read a client: the broker is stopping; it still confirms publishes that have arrived."""
+BULK_WORK: Final = 32
+"""Reason not to read a client: the bulk work that its last frame has caused is not finished."""
 
-FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM
+FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM | BULK_WORK
 """Reasons not to read a client for which complete frames that it has already sent are not processed either."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
 """Reasons not to read a publisher; `list_connections` then shows the state `flow`, or `blocked` for ALARM."""

@@ -111,8 +111,7 @@ class ConnectionLifecycle:
             # Everything that the client considers its own ends before it reads close-ok.
             connection.flush()
             self._end()
-            connection.write(frame(0, "connection.close-ok"))
-            self._close_socket()
+            connection.node.virtual_hosts.bulk_work.after(connection, self._confirm_close)
         elif name == "connection.start-ok" and phase == STARTING:
             self.handshake.receive_start_ok(arguments)
         elif name == "connection.tune-ok" and phase == TUNING:
@@ -123,6 +122,12 @@ class ConnectionLifecycle:
             self._update_secret()
         else:
             raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.phase_name}")
+
+    def _confirm_close(self) -> None:
+        """Send connection.close-ok, unless the socket was lost meanwhile, and close the socket."""
+        if not self.connection.transport.is_closing():
+            self.connection.write(frame(0, "connection.close-ok"))
+            self._close_socket()
 
     def _update_secret(self) -> None:
         """Process connection.update-secret: cancel the consumers whose queues the user may no longer read.
@@ -178,7 +183,7 @@ class ConnectionLifecycle:
             connection.last_target = None
             channel.close()
             del connection.channels[number]
-            connection.send(frame(number, "channel.close-ok"))
+            connection.after_bulk_work(lambda: connection.send(frame(number, "channel.close-ok")))
             return
         run_method(connection, channel, name, arguments)
 
@@ -242,9 +247,8 @@ class ConnectionLifecycle:
             connection.last_target = None
             channel.close()
             channel.closing = True
-            connection.send(
-                frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
-            )
+            reply = frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
+            connection.after_bulk_work(lambda: connection.send(reply))
             return
         logger.warning(
             "event=connection.closed_on_error peer=%s phase=%s error=%r",

@@ -10,8 +10,9 @@ from warren.broker.channel import direct_reply_to
 from warren.broker.channel.ack_timeouts import effective_ack_timeout
 from warren.broker.channel.delivery_headers import delivered_content
 from warren.broker.channel.methods.method_context import MethodContext
-from warren.broker.channel.methods.stream_methods import consume_stream, refuse_return, refuse_stream
+from warren.broker.channel.methods.stream_methods import consume_stream, refuse_stream
 from warren.broker.channel.subscription import Subscription
+from warren.broker.channel.transaction import REQUEUED
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
 from warren.broker.model.server_names import generate_name
@@ -111,10 +112,10 @@ def basic_get(context: MethodContext) -> None:
             f"cannot obtain access to locked {context.declarations.describe('queue', queue.name)}. basic.get operations are "
             "not supported by quorum queues with single active consumer",
         )
-    if queue.has_expired_backlog():
-        # Expired messages have to be found first: the reply waits, and the client's next frames with it.
+    if queue.is_held():
+        # Expired messages, for example, have to be removed first: the reply waits, and the client's next frames with it.
         connection.await_reply()
-        queue.expiry.waiters.append(lambda: connection.resume_with(lambda: get_one(context, queue)))
+        queue.waiters.append(lambda: connection.resume_with(lambda: get_one(context, queue)))
     else:
         get_one(context, queue)
 
@@ -186,7 +187,7 @@ def basic_nack(context: MethodContext) -> None:
 def basic_recover(context: MethodContext) -> None:
     """Requeue all unacknowledged messages of the channel, and reply."""
     recover(context)
-    context.reply("basic.recover-ok")
+    context.connection.after_bulk_work(lambda: context.reply("basic.recover-ok"))
 
 
 def recover(context: MethodContext) -> None:
@@ -196,9 +197,7 @@ def recover(context: MethodContext) -> None:
     """
     if not context.arguments.flag("requeue"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
-    messages = context.channel.take_up_to(0, RECOVER)
-    refuse_return(context.channel, messages)
-    context.channel.return_to_queues(messages, True)
+    context.channel.settle_in_bulk(0, RECOVER, REQUEUED)
 
 
 def basic_cancel_ok(context: MethodContext) -> None:

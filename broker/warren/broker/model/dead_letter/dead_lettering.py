@@ -8,6 +8,7 @@ are one atomic record of the broker's log.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -30,29 +31,92 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts to publish dead letters that their targets did not accept (strategy at-least-once)."""
 
-RETRY_SLICE: Final = 100
-"""Dead letters of one queue that one retry tries to publish at most.
+RETRY_LIMIT: Final = 100
+"""Dead letters of one queue that one retry tries to publish at most."""
+LOAD_MESSAGES: Final = 256
+"""Messages whose contents are read from disk in one step, before they are dead-lettered."""
+LOAD_BYTES: Final = 512 * 1024
+"""Bytes of message bodies after which a step of reading contents from disk ends early."""
+BEHIND: Final = 4
+"""Batches of one queue's dead letters from which on bulk work adds no more, until some are published."""
 
-They take about 5 ms; then the event loop runs other callbacks.
-"""
+
+class DeadLetters:
+    """Batch of messages that have left a queue for one reason, and are dead-lettered one after the other.
+
+    :param reason: why they have left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+    """
+
+    def __init__(self, queue: Queue, messages: list[Message], reason: str) -> None:
+        self.queue = queue
+        self.messages = messages
+        self.reason = reason
+        self.position = 0
+        """Index of the next message."""
+        self.loaded = 0
+        """Index of the first message whose content may have to be read from disk."""
+
+    @property
+    def is_done(self) -> bool:
+        """True if all messages of the batch are dead-lettered."""
+        return self.position >= len(self.messages)
+
+    def next(self) -> Message | None:
+        """Return the next message with its content; None if its content cannot be read, which is logged."""
+        message = self.messages[self.position]
+        if not message.content and self.position >= self.loaded:
+            self.load_contents()
+        self.position += 1
+        return message if message.content else None
+
+    def load_contents(self) -> None:
+        """Read the contents of the next messages that were paged out while they were unacknowledged."""
+        last, size = self.position, 0
+        while last < len(self.messages) and last - self.position < LOAD_MESSAGES and size < LOAD_BYTES:
+            size += int(self.messages[last].body_size)
+            last += 1
+        self.queue.load_contents(self.messages[self.position : last])
+        self.loaded = last
+
+
+class Retry:
+    """Attempt to publish the oldest dead letters of one queue that no target has accepted, at most 100."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.left = min(len(queue.pending_dead_letters), RETRY_LIMIT)
+        """Number of dead letters that have yet to be tried."""
+        self.has_progress = False
+        """True if one was accepted."""
 
 
 class DeadLettering:
     """Dead-lettering of one virtual host.
 
     Messages to dead-letter wait in a backlog and are handled in a loop, not by recursion: a dead letter may overflow
-    its target queue, whose oldest message may in turn overflow the next queue.
+    its target queue, whose oldest message may in turn overflow the next queue. A long backlog is bulk work, which is
+    done in slices. The dead letters of one queue stay in order; queues take turns. Messages in the backlog have left
+    their queue for clients, but not for the log: after a crash, those without a dead letter are in their queue again.
     """
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
-        self.backlog: deque[tuple[Queue, list[Message], str]] = deque()
-        """Messages that wait to be dead-lettered: (queue that they have left, messages, reason)."""
+        self.backlog: dict[Queue, deque[DeadLetters]] = {}
+        """Batches of messages that wait to be dead-lettered, by the queue that they have left."""
+        self.turns: deque[Queue] = deque()
+        """Queues with a backlog, the one whose turn is next first."""
         self.busy = False
-        """True while `process` runs, or between `defer` and `resume`: new entries of the backlog wait."""
+        """True while dead letters are published, or between `defer` and `resume`: new ones join the backlog."""
+        self.has_slices = False
+        """True while bulk work has the backlog to process."""
         self.queues_with_pending: dict[Queue, bool] = {}
         """Queues with dead letters that wait for a retry (strategy at-least-once): a dict as an ordered set."""
         self.timer: Timer | None = None
+        """Timer of the next retry; it stays set while a retry is in progress."""
+        self.retry_lane = object()
+        """Lane of the bulk work of retries."""
+        self.retry_delay = RETRY_SECONDS
+        """Seconds from the retry in progress to the next one."""
         self.dropped = 0
         """Number of messages lost since the start.
 
@@ -62,27 +126,77 @@ class DeadLettering:
     def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
         """Dead-letter messages that have left a queue; now, or after the dead-lettering that is in progress.
 
+        Contents that were paged out are read from disk first. What takes too long is continued as bulk work.
+
         :param reason: why they have left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
-        self.backlog.append((queue, messages, reason))
+        batches = self.backlog.get(queue)
+        if batches is None:
+            batches = self.backlog[queue] = deque()
+            self.turns.append(queue)
+        batches.append(DeadLetters(queue, messages, reason))
         self.process()
 
+    def has_backlog(self, queue: Queue) -> bool:
+        """Return True if messages that have left a queue still wait to be dead-lettered."""
+        return queue in self.backlog
+
+    def last_batch(self, queue: Queue) -> DeadLetters | None:
+        """Return the last batch of messages that have left a queue and wait; None if none waits."""
+        batches = self.backlog.get(queue)
+        return batches[-1] if batches else None
+
+    def is_behind(self, queue: Queue) -> bool:
+        """Return True if bulk work must not let more messages leave a queue before some are dead-lettered."""
+        batches = self.backlog.get(queue)
+        return batches is not None and len(batches) >= BEHIND
+
     def process(self) -> None:
-        """Dead-letter all messages in the backlog.
+        """Dead-letter the messages in the backlog: now for the time of a slice, then in the slices of bulk work.
 
         Do nothing if a call is already in progress, which handles new messages as well, or between `defer` and
-        `resume`.
+        `resume`, or while slices are left to do.
         """
-        if self.busy:
-            return
+        if not self.busy and not self.has_slices and self.turns:
+            self.has_slices = True
+            self.vhost.bulk_work.run(self, self.process_slice)
+
+    def process_slice(self, end: float) -> bool:
+        """Dead-letter messages in the backlog until a time; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
         self.busy = True
+        self.has_slices = False
         try:
-            while self.backlog:
-                source, messages, reason = self.backlog.popleft()
-                for message in messages:
-                    self.send(source, message, reason)
+            while self.turns:
+                queue = self.turns.popleft()
+                batches = self.backlog[queue]
+                if self.process_batch(batches[0], end):
+                    batches.popleft()
+                if batches:
+                    self.turns.append(queue)
+                else:
+                    del self.backlog[queue]
+                if time.monotonic() >= end:
+                    break
         finally:
             self.busy = False
+        self.has_slices = bool(self.turns)
+        return not self.has_slices
+
+    def process_batch(self, batch: DeadLetters, end: float) -> bool:
+        """Dead-letter messages of one batch until a time, and at least one; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        while not batch.is_done:
+            message = batch.next()
+            if message is not None:
+                self.send(batch.queue, message, batch.reason)
+            if time.monotonic() >= end:
+                break
+        return batch.is_done
 
     def defer(self) -> None:
         """Hold back dead-lettering until `resume` is called: messages to dead-letter wait in the backlog.
@@ -218,29 +332,64 @@ class DeadLettering:
             self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
 
     def stop(self) -> None:
-        """Cancel the next attempt to publish dead letters that no target has accepted, because the broker stops."""
+        """Cancel the next attempt to publish dead letters that no target has accepted.
+
+        The broker stops, or the virtual host is deleted.
+        """
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def retry(self) -> None:
         """Try again to publish dead letters that no target has accepted yet: of each queue the oldest 100 at most."""
-        queues = [queue for queue in self.queues_with_pending if not queue.deleted]
+        retries = deque(Retry(queue) for queue in self.queues_with_pending if not queue.deleted)
         self.queues_with_pending.clear()
-        delay = RETRY_SECONDS
-        for queue in queues:
-            before = len(queue.pending_dead_letters)
-            for _ in range(min(before, RETRY_SLICE)):
-                message, reason = queue.pending_dead_letters.popleft()
-                queue.pending_dead_letter_bytes -= message.body_size
-                self.dead_letter(queue, [message], reason)
-            if queue.pending_dead_letters:
-                self.queues_with_pending[queue] = True
-                if len(queue.pending_dead_letters) < before:
-                    delay = 0.0
+        self.retry_delay = RETRY_SECONDS
+        self.vhost.bulk_work.run(self.retry_lane, lambda end: self.retry_slice(retries, end))
+
+    def retry_slice(self, retries: deque[Retry], end: float) -> bool:
+        """Try again to publish dead letters of some queues until a time; return True when all have been tried.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        while retries:
+            if not self.retry_queue(retries[0], end):
+                return False
+            retry = retries.popleft()
+            if retry.queue.pending_dead_letters:
+                self.queues_with_pending[retry.queue] = True
+                if retry.has_progress:
+                    self.retry_delay = 0.0
+            if retries and time.monotonic() >= end:
+                return False
         self.timer = None
         if self.queues_with_pending:
-            self.retry_in(delay)
+            self.retry_in(self.retry_delay)
+        return True
+
+    def retry_queue(self, retry: Retry, end: float) -> bool:
+        """Try again to publish dead letters of one queue until a time; return True when all have been tried.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        queue = retry.queue
+        pending = queue.pending_dead_letters
+        self.busy = True
+        try:
+            while retry.left and pending:
+                retry.left -= 1
+                message, reason = pending.popleft()
+                queue.pending_dead_letter_bytes -= message.body_size
+                before = len(pending)
+                self.send(queue, message, reason)
+                if len(pending) == before:
+                    retry.has_progress = True
+                if time.monotonic() >= end:
+                    break
+        finally:
+            self.busy = False
+        self.process()
+        return not retry.left or not pending
 
     # -- the dead letter
 

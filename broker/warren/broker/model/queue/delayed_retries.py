@@ -8,15 +8,13 @@ client requeued it. After a restart of the broker the delay begins anew.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
     from warren.broker.model.message import Message
     from warren.broker.model.queue.queue import Queue
-
-SLICE: Final = 500
-"""Messages that are put back into the queue at once, before the event loop runs other callbacks."""
 
 
 class DelayedRetries:
@@ -69,11 +67,22 @@ class DelayedRetries:
 
     def _release_due(self) -> None:
         self._timer = None
+        self._queue.hold()
+        self._queue.vhost.bulk_work.run(self._queue, self._release_slice)
+
+    def _release_slice(self, end: float) -> bool:
+        """Put messages whose delay has ended back into the queue until a time; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
         queue = self._queue
         now = queue.vhost.clock.now() + 1e-6
-        for _ in range(SLICE):
-            if not self._waiting or self._waiting[0][0] > now:
-                break
+        while self._waiting and self._waiting[0][0] <= now:
             queue.reinsert(heapq.heappop(self._waiting)[2])
-        self._schedule()
-        queue.after_requeue()
+            if time.monotonic() >= end:
+                return False
+        if not queue.deleted:
+            self._schedule()
+            queue.after_requeue()
+        queue.release()
+        return True

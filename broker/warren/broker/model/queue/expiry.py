@@ -6,7 +6,7 @@ Messages expire at the head of the queue only: expired messages stay while one w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -18,17 +18,17 @@ from warren.broker.model.message import Message
 if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
-SLICE: Final = 500
-"""Expired messages that are removed at once, in about 5 ms, before the event loop runs other callbacks."""
+CHUNK: Final = 64
+"""Most expired messages that are removed at once, before the time is checked."""
 
 
 class Expiry:
     """Expiry of one queue's messages, and of the queue itself: keeps the timers."""
 
     has_backlog: bool = False
-    """True while expired messages are left at the head, because at most 500 (`SLICE`) are removed at once.
+    """True while expired messages are left at the head, because a slice of bulk work was over.
 
-    `catch_up` removes them. Nothing is delivered until then.
+    `drop_slice` removes them. Nothing is delivered until then (`Queue.hold`).
     """
     has_seen_expiry: bool = False
     """True if the queue has had a message that can expire: then the head is checked before each delivery.
@@ -42,8 +42,6 @@ class Expiry:
         self.head_expires: i64 = 0
         """Time at which `head_timer` fires, in milliseconds since 1970."""
         self.queue_timer: Optional[Timer] = None  # noqa: UP045
-        self.waiters: list[Callable[[], None]] = []
-        """Functions to call when no expired message is at the head any more, such as a basic.get that waits."""
         self.last_used: float = 0.0
         """Time of the last use of the queue, in seconds since 1970. x-expires counts from it."""
 
@@ -79,51 +77,56 @@ class Expiry:
             self.schedule_head_timer()
 
     def drop_expired(self) -> bool:
-        """Dead-letter the expired messages at the head: at most 500 (`SLICE`) now, the rest later by `catch_up`.
+        """Dead-letter the expired messages at the head: now for the time of a slice, the rest as bulk work.
 
         Return True if there were any: the head has changed, or is still expired (`has_backlog`).
         """
-        waiting = self.queue.ready
         if self.has_backlog:
             return True
-        if not waiting.next_expiry():
+        if not self.is_head_expired():
             return False
-        now = self.now_ms()
-        expired = waiting.take_expired(now, SLICE)
-        if not expired:
+        if not self.drop_chunk():
             return False
-        due = waiting.next_expiry()
-        if due and due <= now:
+        if self.is_head_expired():
             self.has_backlog = True
-            clock = self.queue.vhost.clock
-            clock.call_at(clock.now(), self.catch_up)
-        capture = self.queue.capture
-        if capture is not None:
-            for message in expired:
-                capture.expired(self.queue, message)
-        self.queue.vhost.dead_lettering.dead_letter(self.queue, expired, "expired")
+            self.queue.hold()
+            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice)
         return True
 
-    def catch_up(self) -> None:
-        """Dead-letter at most 500 more expired messages at the head. If no expired ones are left, resume deliveries."""
-        self.has_backlog = False
-        if self.queue.deleted:
-            self.call_waiters()
-            return
-        self.drop_expired()
-        if not self.has_backlog:
-            self.queue.drain()
-            self.call_waiters()
+    def is_head_expired(self) -> bool:
+        """Return True if the message at the head is expired."""
+        due = self.queue.ready.next_expiry()
+        return due > 0 and due <= self.now_ms()
 
-    def call_waiters(self) -> None:
-        """Call the functions in `waiters` once: the head is not expired any more, or the queue is deleted.
+    def drop_chunk(self) -> bool:
+        """Dead-letter a few expired messages at the head; return False if there is none that can be read."""
+        queue = self.queue
+        expired = queue.ready.take_expired(self.now_ms(), CHUNK)
+        if not expired:
+            return False
+        if queue.capture is not None:
+            for message in expired:
+                queue.capture.expired(queue, message)
+        queue.vhost.dead_lettering.dead_letter(queue, expired, "expired")
+        return True
 
-        A basic.get, for example, waits in this way until the expired messages at the head are removed.
+    def drop_slice(self, end: float) -> bool:
+        """Dead-letter expired messages at the head until a time. If none is left, resume deliveries and return True.
+
+        :param end: the time by `time.monotonic()`.
         """
-        waiters = self.waiters
-        self.waiters = []
-        for call in waiters:
-            call()
+        queue = self.queue
+        dead_lettering = queue.vhost.dead_lettering
+        while not queue.deleted and self.is_head_expired():
+            if dead_lettering.is_behind(queue):
+                return False
+            if not self.drop_chunk():
+                break
+            if time.monotonic() >= end and self.is_head_expired():
+                return False
+        self.has_backlog = False
+        queue.release()
+        return True
 
     def schedule_head_timer(self) -> None:
         """Schedule the timer for the expiry of the message at the head, if it has one."""

@@ -5,7 +5,8 @@ See https://www.rabbitmq.com/docs/maxlength.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 
+CHUNK: Final = 64
+"""Most messages that are dropped at once from a queue over its limits, before the time is checked."""
+
+
 class LengthLimit:
     """Length limits of one queue, by number of messages and by bytes of bodies; -1 is no limit.
 
     Ready messages count, and dead letters that no queue has accepted yet (strategy at-least-once). Unacknowledged
     messages do not.
+    """
+
+    has_backlog: bool = False
+    """True while the queue is over its limits, because a slice of bulk work was over.
+
+    `drop_slice` drops the rest. Nothing is delivered until then (`Queue.hold`).
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -54,18 +65,63 @@ class LengthLimit:
             self.queue.vhost.dead_lettering.dead_letter(self.queue, [message], "maxlen")
 
     def drop_head(self) -> None:
-        """Dead-letter the oldest ready messages until the queue is within its limits (x-overflow `drop-head`)."""
+        """Dead-letter the oldest ready messages until the queue is within its limits (x-overflow `drop-head`).
+
+        What a slice has no time for is done as bulk work, and nothing is delivered until then.
+        """
+        if self.has_backlog or not self.is_exceeded():
+            return
+        if self.drop_chunk() and self.is_exceeded():
+            self.has_backlog = True
+            self.queue.hold()
+            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice)
+        else:
+            self.on_head_changed()
+
+    def is_exceeded(self) -> bool:
+        """Return True if more messages are ready than the limits allow."""
+        ready = self.queue.ready
+        return ready.count > 0 and (0 <= self.max_length < ready.count or 0 <= self.max_bytes < ready.bytes)
+
+    def drop_chunk(self) -> bool:
+        """Dead-letter a few of the oldest ready messages, at most those over the limits.
+
+        Return False if there is none that can be read.
+        """
         queue = self.queue
-        ready = queue.ready
         dropped: list[Message] = []
-        while ready.count and (0 <= self.max_length < ready.count or 0 <= self.max_bytes < ready.bytes):
-            message = ready.take()
+        while len(dropped) < CHUNK and self.is_exceeded():
+            message = queue.ready.take()
             if message is None:
                 break
             dropped.append(message)
         if dropped:
             queue.vhost.dead_lettering.dead_letter(queue, dropped, "maxlen")
-            if queue.expiry.has_seen_expiry:
-                # Another message is at the head now.
-                queue.expiry.drop_expired()
-                queue.expiry.schedule_head_timer()
+        return len(dropped) > 0
+
+    def drop_slice(self, end: float) -> bool:
+        """Dead-letter messages over the limits until a time. If none is left, resume deliveries and return True.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        queue = self.queue
+        dead_lettering = queue.vhost.dead_lettering
+        while not queue.deleted and not queue.rejects_publishes and self.is_exceeded():
+            if dead_lettering.is_behind(queue):
+                return False
+            if not self.drop_chunk():
+                break
+            if time.monotonic() >= end and self.is_exceeded():
+                return False
+        self.has_backlog = False
+        if not queue.deleted:
+            self.on_head_changed()
+        queue.release()
+        return True
+
+    def on_head_changed(self) -> None:
+        """Expire the message that is at the head now, if it is due; otherwise schedule its expiry."""
+        expiry = self.queue.expiry
+        if expiry.has_seen_expiry:
+            expiry.drop_expired()
+            expiry.schedule_head_timer()

@@ -7,7 +7,9 @@ https://www.rabbitmq.com/docs/consumers).
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -40,6 +42,9 @@ STORED: Final = 1
 REJECTED: Final = 2
 """Outcome of a publish: the queue is full, and its overflow mode rejects publishes."""
 
+DELIVERIES: Final = 64
+"""Messages that are delivered in a row before the time is checked."""
+
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
 
@@ -53,6 +58,10 @@ class Queue:
     """Number of messages that were delivered and are not settled yet."""
     pending_dead_letter_bytes: i64 = 0
     """Bytes of the bodies of the dead letters that no target has accepted yet."""
+    holds: i64 = 0
+    """Number of reasons why nothing may be delivered now: unfinished bulk work on messages at the head."""
+    drain_scheduled: bool = False
+    """True if bulk work will continue `drain`, because a slice was over."""
     deleted: bool = False
     is_stream: bool = False
     memory_tracked: bool = False
@@ -115,6 +124,8 @@ class Queue:
         """Deduplication window whose keys are stored as the messages of this internal queue; None for other queues."""
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Hook that records life-cycle events; None if event capture is off."""
+        self.waiters: list[Callable[[], None]] = []
+        """Functions to call when nothing holds deliveries any more, such as a basic.get that waits."""
         self.expiry = Expiry(self)
         self.limit = LengthLimit(self)
         self.last_exchange = b""
@@ -175,7 +186,7 @@ class Queue:
         self.next_sequence += 1
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
-        if self.ready_consumers and not self.ready.count:
+        if self.ready_consumers and not self.ready.count and not self.holds:
             consumer = self.ready_consumers[0]
             # A delivery with automatic acknowledgement is settled at once; it need not be logged first.
             if message.persistent and self.log is not None and not consumer.no_ack:
@@ -197,7 +208,7 @@ class Queue:
         Unlike for `publish`, the caller has called `assign_sequence`, and has written the message to the log if it is
         persistent: a message for several queues is one record of the log.
         """
-        if self.ready_consumers and not self.ready.count:
+        if self.ready_consumers and not self.ready.count and not self.holds:
             self.deliver(self.ready_consumers[0], message)
         else:
             self.enqueue(message)
@@ -256,26 +267,69 @@ class Queue:
             self.scheduler.rotate()
 
     def drain(self) -> None:
-        """Deliver ready messages until there are no more, or no consumer can take another one."""
+        """Deliver ready messages until there are no more, or no consumer can take another one.
+
+        Do nothing while bulk work holds deliveries. What a slice has no time for is delivered as bulk work.
+        """
         ready = self.ready
-        while ready.count and self.ready_consumers:
+        delivered: i64 = 0
+        end = 0.0
+        while ready.count and self.ready_consumers and not self.holds:
             if self.expiry.has_seen_expiry and self.expiry.drop_expired():
-                if self.expiry.has_backlog:
-                    return
                 continue
             message = ready.take()
             if message is None:
                 # The remaining messages are damaged, or the disk has failed.
                 break
             self.deliver(self.ready_consumers[0], message)
+            delivered += 1
+            if delivered % DELIVERIES == 0:
+                if not end:
+                    end = self.vhost.bulk_work.slice_end()
+                if time.monotonic() >= end:
+                    self.drain_later()
+                    break
+        if self.holds:
+            return
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
             self.expiry.schedule_head_timer()
 
+    def drain_later(self) -> None:
+        """Continue `drain` in one of the next slices of bulk work."""
+        if not self.drain_scheduled:
+            self.drain_scheduled = True
+            self.vhost.bulk_work.later(self, self.drain_slice)
+
+    def drain_slice(self, _: float) -> bool:
+        """Continue `drain`; return True, because it schedules the next slice itself."""
+        self.drain_scheduled = False
+        if not self.deleted:
+            self.drain()
+        return True
+
+    def hold(self) -> None:
+        """Deliver nothing until `release` is called as often: bulk work on messages at the head is unfinished."""
+        self.holds += 1
+
+    def release(self) -> None:
+        """End one `hold`. After the last one, deliver, and call the functions that wait for this."""
+        self.holds -= 1
+        if not self.holds and not self.deleted:
+            self.drain()
+        waiters = self.waiters
+        self.waiters = []
+        for call in waiters:
+            # The call before may have begun other bulk work.
+            if self.holds:
+                self.waiters.append(call)
+            else:
+                call()
+
     def get(self) -> Message | None:
         """Take the next message for basic.get; None if no message is ready. It is unacknowledged from now on.
 
-        Call it only when `has_expired_backlog` returns False.
+        Call it only when `is_held` returns False.
         """
         self.expiry.touch()
         if not self.ready.count:
@@ -289,14 +343,14 @@ class Queue:
             self.expiry.schedule_head_timer()
         return message
 
-    def has_expired_backlog(self) -> bool:
-        """Remove expired messages at the head, at most 500 at once. Return True if there are more.
+    def is_held(self) -> bool:
+        """Remove expired messages at the head. Return True if that, or other work on the head, is left as bulk work.
 
-        A basic.get then has to wait until they are removed (`Expiry.waiters`).
+        A basic.get then has to wait until it is finished (`waiters`).
         """
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
-        return self.expiry.has_backlog
+        return self.holds > 0
 
     def resume_consumer(self, consumer: Consumer) -> None:
         """Make a stalled consumer ready, because it can take messages again, and deliver to it."""
@@ -331,12 +385,21 @@ class Queue:
         """Dead-letter delivered messages that a client has rejected without requeue."""
         self.unacked -= len(messages)
         if not self.deleted:
-            self.vhost.dead_lettering.dead_letter(self, self.load_contents(messages), "rejected")
+            self.vhost.dead_lettering.dead_letter(self, messages, "rejected")
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
         """Put delivered messages back at their positions, marked redelivered.
 
         Dead-letter those over the delivery limit.
+
+        :param failed: True if their channel has ended; False if a client requeued them.
+        """
+        self.reinsert_all(messages, failed)
+        if not self.deleted:
+            self.after_requeue()
+
+    def reinsert_all(self, messages: list[Message], failed: bool) -> None:
+        """Do what `requeue` does, except `after_requeue`: for a part of many messages, while `hold` is in effect.
 
         :param failed: True if their channel has ended; False if a client requeued them.
         """
@@ -358,8 +421,7 @@ class Queue:
             else:
                 self.reinsert(message)
         if over_limit:
-            self.vhost.dead_lettering.dead_letter(self, self.load_contents(over_limit), "delivery_limit")
-        self.after_requeue()
+            self.vhost.dead_lettering.dead_letter(self, over_limit, "delivery_limit")
 
     def after_requeue(self) -> None:
         """Apply length limits and expiry after messages were put back, and deliver them."""

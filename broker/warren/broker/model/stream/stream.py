@@ -304,14 +304,17 @@ class Stream(Queue):
     def reject(self, messages: list[Message]) -> None:
         self.unacked -= len(messages)
 
-    def requeue(self, messages: list[Message], failed: bool) -> None:
+    def reinsert_all(self, messages: list[Message], failed: bool) -> None:
         """Settle unacknowledged messages that a client requeues or whose channel ends.
 
         A stream keeps its messages, so that nothing is put back.
 
-        :param failed: ignored; `Queue.requeue` uses it.
+        :param failed: ignored; `Queue.reinsert_all` uses it.
         """
         self.unacked -= len(messages)
+
+    def after_requeue(self) -> None:
+        """Do nothing: a stream keeps its messages."""
 
     # -- consumers and deletion
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
@@ -258,10 +259,16 @@ class Declarations:
                 f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
 
-    def delete_exclusive_queues(self, owner: object) -> None:
-        """Delete the exclusive queues of a connection that ends."""
+    def delete_exclusive_queues(self, owner: object, end: float) -> bool:
+        """Delete exclusive queues of a connection that ends, until a time; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
         for queue in list(self._exclusive_queues.get(owner, ())):
             self.delete_queue(queue)
+            if time.monotonic() >= end:
+                break
+        return owner not in self._exclusive_queues
 
     # -- exchanges
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.clock import Clock
 from warren.broker.model.dead_letter.dead_lettering import DeadLettering
 from warren.broker.model.deduplication import drop_duplicates, drop_late_duplicates
@@ -58,6 +59,8 @@ class VirtualHost:
         self.log = log
         self.memory_budget: Optional[MemoryBudget] = None  # noqa: UP045
         """Memory budget of the messages in queues; None without a data folder, since nothing can be paged out then."""
+        self.bulk_work = BulkWork(clock)
+        """Unfinished work on many messages, queues or bindings; that of the whole broker, if it has several hosts."""
         self.compat = compat
         self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}

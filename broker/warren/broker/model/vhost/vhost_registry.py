@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.capture.event_stream import EventStream
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 from warren.broker.model.clock import Clock
@@ -62,6 +63,8 @@ class VirtualHosts:
 
         The virtual host is then unregistered, and its queues still exist.
         """
+        self.bulk_work = BulkWork(clock)
+        """Unfinished work on many messages, queues or bindings, of all virtual hosts."""
         self._clock = clock
         self._log = log
         self._definitions = definitions
@@ -212,6 +215,7 @@ class VirtualHosts:
     def _make(self, settings: VirtualHostSettings) -> Declarations:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
         vhost.memory_budget = self._memory
+        vhost.bulk_work = self.bulk_work
         topology = Declarations(vhost, self._definitions)
         topology.settings = settings
         vhost.capture = self._captures.get(vhost.name)

@@ -1,0 +1,180 @@
+"""Bulk work: work on many messages, queues or bindings at once, done in slices between which clients are served.
+
+One frame, policy, deletion or timer can concern a million messages. Such work is divided by time, not by number, because
+the cost of one message differs by a factor of hundred. Work of one lane is done in order; lanes take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from warren.broker.model.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+SLICE_SECONDS: Final = 0.005
+"""Seconds of bulk work in one iteration of the event loop, before it serves clients."""
+
+Step: TypeAlias = Callable[[float], bool]
+"""Function that does a part of some work, until `time.monotonic()` has reached its argument or the work is finished.
+
+It returns True when the work is finished. It does at least one unit of work for each call, unless it waits for the work
+of another lane. It may be called after the object that it works on was deleted.
+"""
+
+
+class BulkWork:
+    """Unfinished bulk work of one broker.
+
+    Each piece of work belongs to a lane: any object, such as the queue or the connection that the work is for. Pieces
+    of one lane are done one after the other; lanes take turns, so that none waits for all the work of another.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.slice_seconds = SLICE_SECONDS
+        """Seconds that all bulk work may take in one iteration of the event loop. With 0, one unit of work is done."""
+        self.slices = 0
+        """Number of iterations of the event loop that have done work which an earlier one had left."""
+        self._clock = clock
+        self._lanes: dict[object, deque[Step]] = {}
+        self._order: deque[object] = deque()
+        """Lanes with unfinished work, the next one first."""
+        self._slice_end = 0.0
+        """End of the current slice, by `time.monotonic()`; 0 while no bulk work is being done."""
+        self._scheduled = False
+        self._idle: asyncio.Future[None] | None = None
+        """Future that is resolved when no work is left; None unless the broker stops."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no work is unfinished."""
+        return not self._lanes
+
+    def is_pending(self, lane: object) -> bool:
+        """Return True if a lane has unfinished work."""
+        return lane in self._lanes
+
+    def slice_end(self) -> float:
+        """Return the time at which work that is done now must end, by `time.monotonic()`.
+
+        In the middle of a slice it is the end of that slice, so that work that causes other work takes no longer.
+        """
+        return self._slice_end or time.monotonic() + self.slice_seconds
+
+    def run(self, lane: object, step: Step) -> bool:
+        """Do work now if its lane is free, and leave what is not finished in time to the next iterations of the loop.
+
+        Return True if all of it is finished now.
+        """
+        if lane in self._lanes:
+            self._lanes[lane].append(step)
+            return False
+        # In its lane already while it runs, so that work which it causes in the same lane comes after it.
+        steps = self._lanes[lane] = deque([step])
+        outermost = not self._slice_end
+        self._slice_end = self.slice_end()
+        try:
+            self._advance(steps, self._slice_end)
+        finally:
+            if outermost:
+                self._slice_end = 0.0
+        return self._end_turn(lane, steps)
+
+    def later(self, lane: object, step: Step) -> None:
+        """Do work in one of the next iterations of the event loop, after the unfinished work of its lane."""
+        steps = self._lanes.get(lane)
+        if steps is not None:
+            steps.append(step)
+            return
+        self._lanes[lane] = deque([step])
+        self._order.append(lane)
+        self._schedule()
+
+    def after(self, lane: object, call: Callable[[], None]) -> None:
+        """Make one call when the work that a lane has now is finished; at once if it has none."""
+        if lane not in self._lanes:
+            call()
+            return
+
+        def step(_: float) -> bool:
+            call()
+            return True
+
+        self._lanes[lane].append(step)
+
+    async def finished(self, lane: object) -> None:
+        """Wait until the work that a lane has now is finished."""
+        if lane in self._lanes:
+            done = asyncio.get_running_loop().create_future()
+            self.after(lane, lambda: None if done.done() else done.set_result(None))
+            await done
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until all work is finished, because the broker stops; give up what is not finished after `seconds`."""
+        if self._lanes:
+            self._idle = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._idle
+            except TimeoutError:
+                logger.warning("event=bulk_work.abandoned lanes=%d", len(self._lanes))
+                self._lanes.clear()
+                self._order.clear()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            # A virtual clock counts the call as work in progress.
+            self._clock.call_at(self._clock.now(), self._run_slice)
+
+    def _run_slice(self) -> None:
+        """Let the lanes take turns until the slice is over. Each has at most one turn."""
+        self._scheduled = False
+        if not self._lanes:
+            return
+        self.slices += 1
+        end = self._slice_end = time.monotonic() + self.slice_seconds
+        try:
+            for _ in range(len(self._order)):
+                lane = self._order.popleft()
+                steps = self._lanes[lane]
+                self._advance(steps, end)
+                self._end_turn(lane, steps)
+                if time.monotonic() >= end:
+                    break
+        finally:
+            self._slice_end = 0.0
+            if self._order:
+                self._schedule()
+
+    def _advance(self, steps: deque[Step], end: float) -> None:
+        """Do the work of a lane, in order, until a time. Work that fails is logged and given up."""
+        while steps:
+            try:
+                finished = steps[0](end)
+            except Exception:
+                logger.exception("event=bulk_work.failed")
+                finished = True
+            if finished:
+                steps.popleft()
+            if not finished or time.monotonic() >= end:
+                break
+
+    def _end_turn(self, lane: object, steps: deque[Step]) -> bool:
+        """Put a lane behind the others if it has work left; return True if it has none."""
+        if steps:
+            self._order.append(lane)
+            self._schedule()
+            return False
+        del self._lanes[lane]
+        if not self._lanes and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        return True
+
+
+__all__ = ["BulkWork"]

@@ -1,0 +1,317 @@
+"""Bulk work: what one frame, policy, deletion or timer does to many messages is done in slices, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Queue
+
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
+from warren.broker.connection.broker_node import BrokerNode
+from warren.broker.connection.connection import Connection as ServerConnection
+from warren.broker.model.bulk_work import BulkWork
+from warren.broker.model.policy.policies import Policy
+from warren.broker.model.vhost.vhost import VirtualHost
+
+COUNT = 300
+"""Messages of one test."""
+TURNS = 4
+"""Iterations of the event loop that bulk work with them takes at least, if each does as little as it can."""
+
+
+@dataclass
+class Bulk:
+    """An in-process broker whose bulk work does one unit in each iteration of the event loop."""
+
+    broker: InProcessBroker
+    work: BulkWork
+    node: BrokerNode
+    vhost: VirtualHost
+
+    def block(self, lane: object) -> Callable[[], None]:
+        """Let the work of a lane wait. Return the function that ends that."""
+        opened: list[bool] = []
+        self.broker.call(lambda: self.work.later(lane, lambda _: bool(opened)))
+        return lambda: opened.append(True)
+
+    def slices(self) -> int:
+        return self.broker.call(lambda: self.work.slices)
+
+    def limit(self, messages: int) -> None:
+        policy = Policy("bulk", "^q$", {"max-length": messages}, "queues")
+        self.broker.call(lambda: self.vhost.policies.put(policy))
+
+    def connection(self) -> ServerConnection:
+        """Return the broker's end of the last connection that was opened."""
+        return self.broker.call(lambda: list(self.node.connections)[-1])
+
+
+def bulk_of(broker: InProcessBroker) -> Bulk:
+    assert broker.broker is not None
+    node = broker.broker._node
+    assert node is not None
+    node.virtual_hosts.bulk_work.slice_seconds = 0.0
+    return Bulk(broker, node.virtual_hosts.bulk_work, node, node.vhosts[b"/"].vhost)
+
+
+@pytest.fixture
+def bulk(inprocess: InProcessBroker) -> Bulk:
+    return bulk_of(inprocess)
+
+
+@pytest.fixture
+def other(inprocess: InProcessBroker) -> Iterator[Channel]:
+    """Channel of another connection."""
+    connection = Connection(inprocess.url)
+    yield connection.channel()
+    connection.abort()
+
+
+def declare(channel: Channel, **arguments: Any) -> None:
+    """Declare `q` and the queue `dead` for its dead letters."""
+    channel.declare("dead", durable=True)
+    channel.declare(
+        "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead", **arguments
+    )
+
+
+def fill(channel: Channel, count: int = COUNT) -> None:
+    for number in range(count):
+        channel.publish("q", b"%d" % number, delivery_mode=2)
+    wait_until(lambda: channel.ready("q") == count, "all messages are in the queue")
+
+
+def hold(channel: Channel, count: int = COUNT) -> int:
+    """Fetch messages without acknowledging them; return the last delivery tag."""
+    tag = channel.consume("q")
+    last = channel.deliveries(count)[-1].tag
+    channel.cancel(tag)
+    return last
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def await_ready(channel: Channel, queue: str, count: int) -> None:
+    wait_until(lambda: channel.ready(queue) == count, f"{queue} has {count} messages")
+
+
+# -- each in slices, in order
+
+
+def test_rejected_messages_are_dead_lettered_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    last, before = hold(timed), bulk.slices()
+    timed.nack(last, multiple=True, requeue=False)
+    # The reply to the next method follows the end of that work.
+    assert timed.ready("dead") == COUNT
+    assert bulk.slices() - before > TURNS
+    assert timed.drain("dead") == numbers(0, COUNT)
+
+
+@pytest.mark.parametrize("by", ["nack", "recover", "channel", "connection", "lost connection"])
+def test_messages_are_requeued_in_slices(timed: Channel, other: Channel, bulk: Bulk, by: str) -> None:
+    declare(timed)
+    fill(timed)
+    last, before = hold(other), bulk.slices()
+    if by == "nack":
+        other.nack(last, multiple=True)
+        assert other.ready("q") == COUNT
+    elif by == "recover":
+        other.recover()
+        assert other.ready("q") == COUNT
+    elif by == "channel":
+        other.close()
+        assert other.connection.channel().ready("q") == COUNT
+    elif by == "connection":
+        other.connection.close()
+        assert timed.ready("q") == COUNT
+    else:
+        other.connection.abort()
+    await_ready(timed, "q", COUNT)
+    assert bulk.slices() - before > TURNS
+    messages = [timed.get("q", no_ack=True) for _ in range(COUNT)]
+    assert [message.body for message in messages if message and message.redelivered] == numbers(0, COUNT)
+
+
+def test_messages_are_acknowledged_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    last, before = hold(timed), bulk.slices()
+    timed.ack(last, multiple=True)
+    timed.recover()
+    assert bulk.slices() - before > TURNS
+    assert timed.ready("q") == 0
+
+
+def test_messages_over_a_new_limit_are_dropped_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    before = bulk.slices()
+    bulk.limit(10)
+    await_ready(timed, "dead", COUNT - 10)
+    assert bulk.slices() - before > TURNS
+    assert timed.drain("dead") == numbers(0, COUNT - 10)
+    assert timed.drain("q") == numbers(COUNT - 10, COUNT)
+
+
+def test_messages_expire_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare(timed, x_message_ttl=1000)
+    fill(timed)
+    before = bulk.slices()
+    bulk.broker.advance(1)
+    # The clock counts unfinished slices as work in progress.
+    assert timed.ready("dead") == COUNT
+    assert bulk.slices() - before > TURNS
+    assert timed.drain("dead") == numbers(0, COUNT)
+
+
+def test_a_fast_consumer_does_not_keep_the_broker_busy(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    before = bulk.slices()
+    timed.consume("q", no_ack=True)
+    assert [message.body for message in timed.deliveries(COUNT)] == numbers(0, COUNT)
+    assert bulk.slices() - before >= TURNS
+
+
+def test_exclusive_queues_are_deleted_in_slices(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    for number in range(20):
+        other.declare(f"own{number}", exclusive=True)
+    before = bulk.slices()
+    other.connection.close()
+    assert bulk.slices() - before > TURNS
+    assert not any(timed.exists(f"own{number}") for number in range(20))
+
+
+# -- others are served
+
+
+def test_others_are_served_while_dead_letters_wait(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    last = hold(timed)
+    finish = bulk.block(bulk.vhost.dead_lettering)
+    timed.nack(last, multiple=True, requeue=False)
+    timed.send(Queue.Declare(queue="dead", passive=True))
+    other.confirm()
+    queue = other.declare(exclusive=True)
+    other.publish(queue, b"served")
+    assert other.settled(1) == [True]
+    assert other.drain(queue) == [b"served"]
+    assert other.ready("dead") == 0
+    finish()
+    # The client's next frame waited.
+    assert timed.next_method(Queue.DeclareOk).message_count == COUNT
+
+
+def test_a_settled_message_cannot_be_settled_again(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    last = hold(timed)
+    timed.nack(last, multiple=True, requeue=False)
+    timed.ack(last)
+    assert timed.closed().code == 406
+    assert other.ready("dead") == COUNT
+
+
+def test_a_client_that_is_lost_has_settled_what_it_has_settled(
+    timed: Channel, other: Channel, bulk: Bulk
+) -> None:
+    declare(timed)
+    fill(timed)
+    last = hold(other)
+    connection = bulk.connection()
+    finish = bulk.block(connection)
+    other.nack(last - 100, multiple=True, requeue=False)
+    wait_until(lambda: connection.reads_paused > 0, "the broker has read the nack")
+    bulk.broker.call(connection.lifecycle.drop)
+    finish()
+    await_ready(timed, "q", 100)
+    assert timed.drain("dead") == numbers(0, COUNT - 100)
+    assert timed.drain("q") == numbers(COUNT - 100, COUNT)
+
+
+# -- nothing is delivered that is logically gone
+
+
+def test_nothing_is_delivered_while_messages_over_a_limit_are_left(
+    timed: Channel, other: Channel, bulk: Bulk
+) -> None:
+    declare(timed)
+    fill(timed)
+    finish = bulk.block(bulk.vhost.queues[b"q"])
+    bulk.limit(10)
+    timed.consume("q")
+    other.send(Basic.Get(queue="q"))
+    assert timed.ready("q") > 10
+    assert not timed.events
+    finish()
+    first = timed.deliveries(1)[0]
+    assert first.body == b"%d" % (COUNT - 10)
+
+
+def test_a_requeued_message_is_delivered_before_later_ones(
+    timed: Channel, other: Channel, bulk: Bulk
+) -> None:
+    declare(timed)
+    fill(timed)
+    last = hold(other)
+    timed.publish("q", b"later")
+    await_ready(timed, "q", 1)
+    other.nack(last, multiple=True)
+    timed.consume("q")
+    bodies = [message.body for message in timed.deliveries(COUNT + 1)]
+    # The consumer may have been there before the broker has read the nack.
+    if bodies[0] == b"later":
+        bodies.append(bodies.pop(0))
+    assert bodies == [*numbers(0, COUNT), b"later"]
+
+
+# -- durable
+
+
+def test_a_crash_in_the_middle_leaves_each_message_once(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        connection = Connection(broker.url)
+        channel = connection.channel()
+        declare(channel)
+        channel.confirm()
+        fill(channel)
+        channel.settled_until(COUNT)
+        last, before = hold(channel), bulk.slices()
+        channel.nack(last, multiple=True, requeue=False)
+        wait_until(lambda: bulk.slices() > before + TURNS, "some slices are done")
+        broker.crash()
+        connection.abort()
+        with Connection(broker.url) as again:
+            channel = again.channel()
+            dead, left = channel.drain("dead"), channel.drain("q")
+    assert dead + left == numbers(0, COUNT)
+
+
+def test_a_stop_in_the_middle_finishes_the_work(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        connection = Connection(broker.url)
+        channel = connection.channel()
+        declare(channel)
+        fill(channel)
+        last, before = hold(channel), bulk.slices()
+        channel.nack(last, multiple=True, requeue=False)
+        wait_until(lambda: bulk.slices() > before, "the work has begun")
+        broker.restart()
+        connection.abort()
+        with Connection(broker.url) as again:
+            channel = again.channel()
+            assert channel.drain("dead") == numbers(0, COUNT)
+            assert channel.ready("q") == 0
