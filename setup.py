@@ -45,6 +45,7 @@ COMPILED = [
     "broker/warren/broker/connection/connection.py",
     "broker/warren/broker/connection/flow_control.py",
     "broker/warren/broker/connection/broker_node.py",
+    "broker/warren/broker/connection/turn_clock.py",
     "broker/warren/broker/connection/socket_reader.py",
     "broker/warren/broker/store/sequence_ranges.py",
     "broker/warren/broker/store/index/index_format.py",

@@ -22,6 +22,7 @@ from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.descriptor_budget import DescriptorBudget, descriptor_budget
 from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
 from warren.broker.connection.listener import BoundAddress, Listener
+from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
@@ -41,6 +42,7 @@ from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.pending_work import PendingWork
 from warren.broker.process_memory import resident_memory
 from warren.broker.resource_alarms import ResourceMonitor
+from warren.broker.stall_monitor import StallMonitor
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definition_rows import Snapshot
 from warren.broker.store.definitions.definitions_database import Definitions
@@ -118,6 +120,7 @@ class Broker:
         self._admission: Admission | None = None
         self._tls_context: TlsContext | None = None
         self._monitor: ResourceMonitor | None = None
+        self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
 
@@ -199,6 +202,7 @@ class Broker:
             if stored is not None:
                 self._connect_store(node)
             self._start_monitor(node, undo)
+            self._start_stall_monitor(loop, undo)
             listener = await self._listen(node, undo)
             await self._open_control(node, parameters)
             self._listener = listener
@@ -304,6 +308,17 @@ class Broker:
         undo.callback(self._monitor.stop)
         self._monitor.start()
 
+    def _start_stall_monitor(self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack) -> None:
+        """Start to measure the turns of the event loop, if it is the one of `warren broker`.
+
+        The loop of a program that embeds the broker is that program's; its turns are not measured.
+        """
+        reader = getattr(loop, "socket_reader", None)
+        if isinstance(reader, SocketReader):
+            self._stall_monitor = StallMonitor(reader.turns, self.config.stall_threshold)
+            undo.callback(self._stall_monitor.stop)
+            self._stall_monitor.start()
+
     async def _listen(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> Listener:
         """Accept connections at all configured addresses, and return the listener that does so."""
         config = self.config
@@ -344,6 +359,7 @@ class Broker:
             node,
             parameters,
             self._monitor,
+            self._stall_monitor,
             self.config,
             self._descriptors,
             self._admission,
@@ -494,6 +510,8 @@ class Broker:
             await control.close()
         if self._monitor is not None:
             self._monitor.stop()
+        if self._stall_monitor is not None:
+            self._stall_monitor.stop()
         if self._tls_context is not None:
             self._tls_context.stop()
         if listener is not None:

@@ -57,6 +57,8 @@ class BrokerConfig:
     :param memory_alarm: block publishers while the resident memory of this process exceeds `memory_limit`. It is on in
         `warren broker`, and off in a broker that shares its process with an application.
     :param disk_free_limit: block publishers while the file system of the data folder has less free space: bytes, or a size.
+    :param stall_threshold: milliseconds from which on a turn of the event loop, in which no other client is served, is
+        counted and logged as a stall; 0 is never. It is 100 in `warren broker`; an embedded broker measures nothing.
     :param control_socket: path of the socket for `warren ctl`; by default `control.sock` in the data folder.
     :param capture_events: stream that receives the life-cycle events of messages (published, delivered, acknowledged and
         so on): `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is declared
@@ -96,6 +98,7 @@ class BrokerConfig:
     memory_limit: int | float | str = 0.4
     memory_alarm: bool = False
     disk_free_limit: int | str = "50MB"
+    stall_threshold: int = 0
     control_socket: Path | None = None
     capture_events: tuple[str, ...] = ()
     load_definitions: Path | None = None
@@ -116,6 +119,7 @@ class BrokerConfig:
             ("frame_max", FRAME_MIN, 2**31 - 1),
             ("heartbeat", 0, 65535),
             ("consumer_timeout", 0, 2**53),
+            ("stall_threshold", 0, 3_600_000),
             ("max_message_size", 1, 512 * 1024 * 1024),
             ("memory_bytes", MIN_MEMORY_LIMIT, 2**63 - 1),
             ("disk_free_bytes", 0, 2**63 - 1),

@@ -62,7 +62,7 @@ PREFIX: Final = "WARREN_BROKER_"
 """Prefix of the environment variables of all settings."""
 TLS: Final = "tls_"
 """Prefix of the names of TLS settings, which are the fields of `TlsConfig`."""
-COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True}
+COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True, "stall_threshold": 100}
 """Defaults of `warren broker` that differ from those of `BrokerConfig`, by the name of the setting."""
 SIZES: Final = ("max_message_size",)
 SECRETS: Final = ("users", "tls_key_password")

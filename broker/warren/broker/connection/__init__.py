@@ -1,7 +1,7 @@
 """Connections: from the listening socket to complete frames, and back.
 
 - accepting: `listener`, `listen_address`, `proxy_protocol`, `tls`
-- reading and writing: `socket_reader`, `event_loop`, `connection`
+- reading and writing: `socket_reader`, `event_loop`, `turn_clock`, `connection`
 - life of a connection: `connection_phases`, `lifecycle`, `handshake`, `heartbeats`, `connection_limits`,
   `connection_settings`
 - shared by all connections: `broker_node`, `flow_control`

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.connection.connection_phases import CLOSED
+from warren.broker.connection.turn_clock import TurnClock
 
 if TYPE_CHECKING:
     from warren.broker.connection.broker_node import BrokerNode
@@ -48,6 +49,7 @@ class SocketReader:
 
     def __init__(self) -> None:
         self.connections: dict[int, Connection] = {}
+        self.turns = TurnClock()
         self.view = memoryview(bytearray(JOIN_BYTES + LARGE_READ_BYTES))
         # As lists, because that is what os.readv takes.
         self.normal_buffer = [self.view[:READ_BYTES]]
@@ -71,7 +73,11 @@ class SocketReader:
         wait = -1.0 if timeout is None else 0.0 if timeout <= 0 else math.ceil(timeout * 1e3) * 1e-3
         left: list[tuple[int, int]] = []
         node: Optional[BrokerNode] = None  # noqa: UP045
-        for event in poll(wait, MOST_EVENTS):
+        turns = self.turns
+        turns.end_turn()
+        events = poll(wait, MOST_EVENTS)
+        turns.start_turn()
+        for event in events:
             connection = self.connections.get(event[0])
             if connection is None or event[1] != READABLE:
                 left.append(event)
@@ -84,8 +90,10 @@ class SocketReader:
                     node.input_processed()
                 node = connection.node
                 node.processing_input = True
+            turns.reading = connection
             if not self.read(event[0], connection):
                 left.append(event)
+            turns.end_read()
         if node is not None:
             node.processing_input = False
             node.flush_all()

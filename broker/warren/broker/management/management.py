@@ -33,6 +33,7 @@ from warren.broker.management.verbs import (
 from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.resource_alarms import ResourceMonitor
+from warren.broker.stall_monitor import StallMonitor
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Management:
         node: BrokerNode,
         parameters: RuntimeParameters,
         resources: ResourceMonitor,
+        stalls: StallMonitor | None,
         config: BrokerConfig,
         descriptors: DescriptorBudget,
         admission: Admission,
@@ -67,12 +69,14 @@ class Management:
     ) -> None:
         """Create the management interface of a started broker.
 
+        :param stalls: monitor of the event loop; None if the broker runs on a loop that measures nothing
         :param listeners: function that returns the addresses that accept connections, as text for people
         """
         self.node = node
         self.parameters = parameters
         self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)
         self.resources = resources
+        self.stalls = stalls
         self.config = config
         self.descriptors = descriptors
         self.admission = admission

@@ -182,5 +182,20 @@ def status(management: Management, _: Request) -> Json:
             ),
             "Virtual host count": len(node.vhosts),
         },
+        "Event loop": _event_loop(management),
         "Listeners": _numbered(management),
+    }
+
+
+def _event_loop(management: Management) -> dict[str, Json]:
+    """Return the figures of the stall monitor; on the event loop of an embedding program nothing is measured."""
+    stalls = management.stalls
+    if stalls is None:
+        return {"Stall threshold (ms)": 0}
+    return {
+        "Stall threshold (ms)": stalls.threshold,
+        "Stalls": stalls.stalls,
+        "Stalled (ms)": round(stalls.stalled_seconds * 1000),
+        "Longest stall (ms)": round(stalls.longest_stall * 1000),
+        "Longest turn (ms)": round(stalls.longest_turn * 1000),
     }

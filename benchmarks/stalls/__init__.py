@@ -1,0 +1,1 @@
+"""Benchmark of a quiet connection's longest wait, while another client causes a load."""
