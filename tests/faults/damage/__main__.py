@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.faults.damage.double_damage import run_double_damage
 from tests.faults.damage.file_damage import DamageKind
 from tests.faults.damage.filled_folder import End
 from tests.faults.damage.folder_files import KINDS
 from tests.faults.damage.matrix import fill_folders, run_matrix
-from tests.faults.damage.page import PAGE, RESULTS, Results, generated, row_of
+from tests.faults.damage.page import PAGE, RESULTS, Results, Row, generated, row_of
 from tests.faults.damage.trial import TrialResult
 from warren.core.errors import ExitStatus
 
@@ -58,13 +59,18 @@ def main(arguments: Sequence[str]) -> int:
         "--page", action="store_true", help="store the results, and write docs/damage.md of them"
     )
     options = parser.parse_args(arguments)
-    if options.page and (options.file or options.damage or options.end):
+    whole = not (options.file or options.damage or options.end)
+    if options.page and not whole:
         parser.error("--page needs the whole matrix")
     started = time.monotonic()
     seeds = list(range(options.first_seed, options.first_seed + options.seeds))
+    refusals: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="warren-damage-") as folder:
+        filled = fill_folders(Path(folder))
+        if whole:
+            refusals = [row for each in filled.values() for row in run_double_damage(each, seeds[0])]
         results = run_matrix(
-            fill_folders(Path(folder)),
+            filled,
             seeds,
             jobs=options.jobs,
             only=lambda trial, end: (
@@ -90,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             seeds,
             round(time.monotonic() - started),
             [row_of(result) for result in results],
+            refusals,
         )
         results_of_all.save(RESULTS)
         PAGE.write_text(generated(results_of_all))

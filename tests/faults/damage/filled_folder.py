@@ -1,4 +1,4 @@
-"""Data folder of a broker that ran several times, with all that a broker stores, and what must be in it.
+"""Data folder of a broker that ran once or four times, with all that a broker stores, and what must be in it.
 
 Each run writes a log segment of its own. The last one ends with SIGKILL or a clean stop, when nothing is left to write.
 """
@@ -6,6 +6,7 @@ Each run writes a log segment of its own. The last one ends with SIGKILL or a cl
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -54,6 +55,8 @@ class End(Enum):
 
     KILL = "SIGKILL"
     STOP = "clean stop"
+    FIRST_KILL = "SIGKILL of the first run"
+    """SIGKILL of the only run: SQLite has moved nothing out of its write-ahead file."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +69,28 @@ class FilledFolder:
 
 
 def fill_folder(path: Path, end: End) -> FilledFolder:
-    """Fill a new data folder in four runs of a broker; the last one ends with `end`."""
+    """Fill a new data folder in four runs of a broker, or in one; the last one ends with `end`."""
     broker = BrokerProcess(path, *PATIENT)
     expected = ExpectedState()
-    for run, (fill, last) in enumerate(
-        ((_first, End.STOP), (_second, End.KILL), (_third, End.STOP), (_fourth, end)), 1
-    ):
+    runs: tuple[tuple[Callable[[_Filling], None], End], ...]
+    runs = ((_first, End.STOP), (_second, End.KILL), (_third, End.STOP), (_fourth, end))
+    if end is End.FIRST_KILL:
+        runs = ((_first, end),)
+    for run, (fill, last) in enumerate(runs, 1):
         broker.start()
         filling = _Filling(broker, expected, run)
         fill(filling)
         filling.close()
-        if last is End.KILL:
-            broker.kill()
-            _mark_all_redelivered(expected)
-        else:
+        if last is End.STOP:
             status = broker.stop()
             assert status == 0, status
+        else:
+            broker.kill()
+            _mark_all_redelivered(expected)
         for segment in data_files(path):
             if re.fullmatch(LOG_SEGMENT, segment):
                 expected.runs.setdefault(segment, run)
-    assert set(expected.runs.values()) == {1, 2, 3, 4}, expected.runs
+    assert set(expected.runs.values()) == set(range(1, len(runs) + 1)), expected.runs
     return FilledFolder(path, end, expected)
 
 

@@ -102,9 +102,12 @@ class Verdict:
         return self.outcome in ACCEPTED
 
     def summary(self) -> str:
-        """Return the losses, counted by kind."""
-        counts = Counter(loss.kind.value for loss in self.losses)
-        return ", ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()))
+        """Return the losses, counted by kind, in one line."""
+        return ", ".join(f"{count} × {kind}" for kind, count in self.counts().items())
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of losses by kind."""
+        return dict(sorted(Counter(loss.kind.value for loss in self.losses).items()))
 
 
 LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) \S+ (event=\S+.*)")

@@ -6,9 +6,9 @@ Messages are delivered and not acknowledged, so that they return to their queues
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from pamqp.commands import Basic
@@ -120,96 +120,41 @@ def read_position(channel: Channel, stream: str, tag: str) -> int:
             return offset_of(event)
 
 
-def exists(connection: Connection, queue: str) -> bool:
-    channel = connection.channel()
-    try:
-        channel.state(queue)
-    except Closed:
-        del connection.channels[channel.number]
-        return False
-    channel.close()
-    return True
+class BrokerClient:
+    """Connections to the virtual hosts of a broker, one for each, and channels for queues that exist."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connections: dict[str, Connection | None] = {}
+
+    def channel(self, queue: str) -> tuple[Channel, str] | None:
+        """Return a new channel, and the queue's name in its virtual host; None if the queue, or its host, is gone."""
+        address, name = url_of(self._url, queue)
+        if address not in self._connections:
+            self._connections[address] = connect(address)
+        connection = self._connections[address]
+        if connection is None:
+            return None
+        channel = connection.channel()
+        try:
+            channel.state(name)
+        except Closed:
+            del connection.channels[channel.number]
+            return None
+        return channel, name
+
+    def __enter__(self) -> BrokerClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            if connection is not None:
+                connection.__exit__(kind, error, trace)
 
 
-def publish_again(url: str, expected: ExpectedState, suffix: str) -> ObservedState:
-    """Publish one more message to each queue and stream that exists, and wait for the confirms.
-
-    :return: the messages that were confirmed; their tokens end with `suffix`.
-    """
-    added = ObservedState()
-    for queue in (*expected.queues, *expected.streams):
-        address, name = url_of(url, queue)
-
-        def publish(channel: Channel, queue: str = queue, name: str = name) -> None:
-            channel.confirm()
-            token = f"{queue}/{suffix}"
-            channel.publish(name, make_body(token, 300), delivery_mode=2)
-            assert channel.settled(1) == [True], f"the broker refuses a message for {queue}"
-            if queue in expected.streams:
-                added.streams[queue] = [(-1, token)]
-            else:
-                added.queues[queue] = [QueueMessage(token)]
-
-        _with_queue(address, name, publish)
-    return added
-
-
-def observe(url: str, data_dir: Path, expected: ExpectedState, added: ObservedState) -> ObservedState:
-    """Read all queues, streams and definitions of a running broker.
-
-    :param added: the messages that were published last; a stream is read up to its last one.
-    """
-    found = ObservedState()
-    for queue in expected.queues:
-        address, name = url_of(url, queue)
-
-        def read(channel: Channel, queue: str = queue, name: str = name) -> None:
-            found.queues[queue], wrong = read_queue(channel, name)
-            if wrong:
-                found.miscounted[queue] = wrong
-
-        found.queues[queue] = None
-        _with_queue(address, name, read)
-    for stream in expected.streams:
-        address, name = url_of(url, stream)
-        last = added.streams.get(stream)
-
-        def read_all(channel: Channel, stream: str = stream, name: str = name) -> None:
-            last = added.streams[stream]
-            assert last is not None
-            found.streams[stream] = read_stream(channel, name, last[-1][1])
-
-        found.streams[stream] = None
-        if last is not None:
-            _with_queue(address, name, read_all)
-    for stream, tag in expected.positions:
-        address, name = url_of(url, stream)
-
-        def read_from(channel: Channel, stream: str = stream, tag: str = tag, name: str = name) -> None:
-            found.positions[stream, tag] = read_position(channel, name, tag)
-
-        _with_queue(address, name, read_from)
-    found.definitions = definitions_of(data_dir)
-    for user, password in expected.logins.items():
-        address, _ = url_of(url, "", user, password)
-        connection = _connect(address)
-        found.logins[user] = connection is not None
-        if connection is not None:
-            connection.close()
-    return found
-
-
-def _with_queue(address: str, name: str, action: Callable[[Channel], None]) -> None:
-    """Call `action` with a channel of a connection of its own if user, virtual host and queue exist."""
-    connection = _connect(address)
-    if connection is None:
-        return
-    with connection:
-        if exists(connection, name):
-            action(connection.channel())
-
-
-def _connect(address: str) -> Connection | None:
+def connect(address: str) -> Connection | None:
     """Return a connection; None if the broker refuses the user or the virtual host.
 
     :raises OSError: no broker answers.
@@ -218,3 +163,53 @@ def _connect(address: str) -> Connection | None:
         return Connection(address)
     except AssertionError:
         return None
+
+
+def publish_again(url: str, expected: ExpectedState, suffix: str) -> ObservedState:
+    """Publish one more message to each queue and stream that exists, and wait for the confirms.
+
+    :return: the messages that were confirmed; their tokens end with `suffix`.
+    """
+    added = ObservedState()
+    with BrokerClient(url) as client:
+        for queue in (*expected.queues, *expected.streams):
+            if (found := client.channel(queue)) is None:
+                continue
+            channel, name = found
+            token = f"{queue}/{suffix}"
+            channel.confirm()
+            channel.publish(name, make_body(token, 300), delivery_mode=2)
+            assert channel.settled(1) == [True], f"the broker refuses a message for {queue}"
+            if queue in expected.streams:
+                added.streams[queue] = [(-1, token)]
+            else:
+                added.queues[queue] = [QueueMessage(token)]
+    return added
+
+
+def observe(url: str, data_dir: Path, expected: ExpectedState, added: ObservedState) -> ObservedState:
+    """Read all queues, streams and definitions of a running broker.
+
+    :param added: the messages that were published last; a stream is read up to its last one.
+    """
+    found = ObservedState(queues=dict.fromkeys(expected.queues), streams=dict.fromkeys(expected.streams))
+    with BrokerClient(url) as client:
+        for queue in expected.queues:
+            if (opened := client.channel(queue)) is not None:
+                found.queues[queue], wrong = read_queue(*opened)
+                if wrong:
+                    found.miscounted[queue] = wrong
+        for stream, last in added.streams.items():
+            if last is not None and (opened := client.channel(stream)) is not None:
+                found.streams[stream] = read_stream(*opened, last[-1][1])
+        for stream, tag in expected.positions:
+            if (opened := client.channel(stream)) is not None:
+                found.positions[stream, tag] = read_position(*opened, tag)
+    found.definitions = definitions_of(data_dir)
+    for user, password in expected.logins.items():
+        address, _ = url_of(url, "", user, password)
+        connection = connect(address)
+        found.logins[user] = connection is not None
+        if connection is not None:
+            connection.close()
+    return found

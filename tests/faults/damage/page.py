@@ -21,6 +21,8 @@ from tests.faults.damage.trial import TrialResult
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "damage.md"
 RESULTS = ROOT / "benchmarks" / "results" / "damage.json"
+REPORTS = 3
+"""Number of reports that are stored of a trial."""
 PLURALS = {
     LossKind.MESSAGE.value: ("message", "messages"),
     LossKind.STREAM_MESSAGE.value: ("message", "messages"),
@@ -44,8 +46,8 @@ file was damaged: a flipped bit, a truncated file, a block of zeros, a missing f
 itself, or over the next one). The place is drawn at random: header, middle, last record. The folder was filled in four runs
 of the broker, with classic, lazy, priority and quorum queues, dead letters, fan-out, acknowledgements, streams with stored
 positions, users, permissions, policies and bindings. Everything was confirmed. The last run ended with SIGKILL or with a
-clean stop. An independent judge compares all that the broker then holds with what was confirmed, publishes to every queue,
-stops the broker, starts it again, and compares again.
+clean stop; another folder was filled in a single run that ended with SIGKILL. An independent judge compares all that the
+broker then holds with what was confirmed, publishes to every queue, stops the broker, starts it again, and compares again.
 
 | Outcome | Meaning |
 |---|---|
@@ -102,7 +104,6 @@ class Results:
 
 def row_of(result: TrialResult) -> Row:
     verdict = result.verdict
-    counts = Counter(loss.kind.value for loss in verdict.losses)
     lines = verdict.reports if verdict.outcome is not Outcome.REFUSED else [verdict.text]
     return Row(
         result.trial.file.name,
@@ -112,8 +113,8 @@ def row_of(result: TrialResult) -> Row:
         result.trial.seed,
         result.damaged.text,
         verdict.outcome.value,
-        dict(sorted(counts.items())),
-        [without_paths(line) for line in lines],
+        verdict.counts(),
+        [without_paths(line) for line in lines[:REPORTS]],
     )
 
 
