@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.faulty_disk_broker import DISK_FAULTS, FaultyDiskBroker
 from tests.faults.chaos.killed_broker import KilledBroker
-from tests.faults.chaos.rounds import BrokerUnderTest, ChaosFailure, run
+from tests.faults.chaos.rounds import BrokerUnderTest, run
 from warren.core.errors import ExitStatus
 
 FAULTS = ("kill", *DISK_FAULTS)
@@ -44,10 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     for fault in [options.fault] if options.fault else FAULTS:
         folder = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
         rounds = options.rounds if fault in ("kill", "power", options.fault) else max(1, options.rounds // 4)
+        under_test = broker(fault, folder, Random(options.seed + 1))
         try:
             total = asyncio.run(
                 run(
-                    broker(fault, folder, Random(options.seed + 1)),
+                    under_test,
                     Random(options.seed),
                     rounds,
                     folder,
@@ -60,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
             return ExitStatus.FAILED
         shutil.rmtree(folder)
         closing.append(
-            f"{rounds} rounds of {fault}: {total.confirmed} confirmed, {total.durable} safely settled"
+            f"{rounds} rounds of {fault}: {total.confirmed} confirmed, {total.durable} safely settled, "
+            f"{under_test.figures()}"
         )
     print("; ".join(closing) + "; no fault")
     return ExitStatus.SUCCESS

@@ -7,13 +7,18 @@ import contextlib
 import functools
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from unittest import mock
 
+from tests.faults.chaos.compactions import Compactions
 from tests.faults.chaos.database_faults import Content, DatabasePower, content, put
+from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.history import EventType
+from tests.faults.chaos.power_cuts import CutPoint, PowerCuts
 from tests.unit.store.simulated_disk import Disk
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.process_memory import MIN_MEMORY_LIMIT
@@ -28,16 +33,22 @@ RETRY = 0.02
 """Seconds between attempts to write to a full disk."""
 SMALL_LOG = functools.partial(Log, segment_size=300_000, slack=900_000, retry=RETRY)
 """A log with small segments, which fill and are compacted within a life."""
+TINY_SEGMENTS = (*[16_384] * 4, *[32_768] * 3, 100_000)
+"""Sizes of segments in rounds of power cuts, below and above that of a block: many are compacted within seconds."""
+MIN_COMPACTIONS = 20
+"""Compacted segments in each life before the power may fail. What a cut leaves of a compaction is what is tested."""
+COMPACTION_SECONDS = 300.0
+"""Time within which a life must have compacted so many segments, or the run fails."""
 
 
 class PowerDisk(Disk):
-    """A simulated disk whose power fails before the `calls`-th change from now, if that is positive."""
+    """A simulated disk whose power fails before a change that `cuts` chooses."""
 
     def __init__(self, disk: Disk, random: Random) -> None:
         super().__init__()
         self.files, self._durable = disk.files, disk._durable
         self.random = random
-        self.calls = -1
+        self.cuts = PowerCuts()
         self.after: Disk | None = None
         """The disk for the next life, once the power is cut."""
         self.cut_at = 0.0
@@ -48,9 +59,8 @@ class PowerDisk(Disk):
             self.cut_at = time.monotonic()
             self.after = self.cut_power(self.random)
 
-    def _count(self) -> None:
-        self.calls -= 1
-        if self.calls == 0:
+    def _change(self, call: str, path: str) -> None:
+        if self.cuts.is_due(call, path):
             self.on_call()
 
     def on_call(self) -> None:
@@ -63,29 +73,37 @@ class PowerDisk(Disk):
             path.parent.mkdir(exist_ok=True, parents=True)
             path.write_bytes(file.content)
 
+    def open(self, path: str) -> int:
+        self._change("open", path)
+        return super().open(path)
+
     def write(self, handle: int, data: bytes, offset: int) -> None:
-        self._count()
+        self._change("write", self._handles[handle])
         super().write(handle, data, offset)
 
     def truncate(self, handle: int, size: int) -> None:
-        self._count()
+        self._change("truncate", self._handles[handle])
         super().truncate(handle, size)
 
     def sync(self, handle: int) -> None:
         time.sleep(self.random.uniform(0, SYNC))
-        self._count()
+        self._change("sync", self._handles[handle])
         super().sync(handle)
 
     def unlink(self, path: str) -> None:
-        self._count()
+        self._change("unlink", path)
         super().unlink(path)
 
     def rename(self, path: str, target: str) -> None:
         self._count()
         super().rename(path, target)
 
+    def rename(self, path: str, target: str) -> None:
+        self._change("rename", target)
+        super().rename(path, target)
+
     def sync_folder(self, folder: str) -> None:
-        self._count()
+        self._change("sync_folder", folder)
         super().sync_folder(folder)
 
 
@@ -95,8 +113,9 @@ DISK_FAULTS = ("power", "fail", "full")
 class FaultyDiskBroker:
     """A broker on this event loop whose disk has faults; each of its lives ends with a power cut.
 
-    :param fault: `power` cuts the power at some change of the disk, or within a commit of the definitions; `fail` lets all
-        changes fail from some such moment on and cuts the power a little later; `full` fills the disk for short times.
+    :param fault: `power` cuts the power at some change of the disk, or within a commit of the definitions, after
+        `MIN_COMPACTIONS` compactions; `fail` lets all changes fail from some such moment on and cuts the power a little
+        later; `full` fills the disk for short times.
     :param config: its configuration, without the data folder; by default one with little memory.
     :param clock: its clock; by default that of the machine.
     """
@@ -114,6 +133,10 @@ class FaultyDiskBroker:
         self.fault_happened = threading.Event()
         self.faults_injected = 0
         """Number of times that the disk failed or was full."""
+        self.compactions: list[int] = []
+        """Segments that each life has compacted."""
+        self.cut_points: Counter[str] = Counter()
+        """Number of power cuts by the kind of change that they came before."""
         self._fault_type = fault
         self._config = config or BrokerConfig(memory_limit=MIN_MEMORY_LIMIT)
         self._clock = clock
@@ -121,6 +144,7 @@ class FaultyDiskBroker:
         self._path = folder / "data"
         self._disk: PowerDisk = PowerDisk(Disk(), random)
         self._database_power = DatabasePower(random)
+        self._compactions = Compactions()
         self._broker: Broker | None = None
         DataFolder.open(self._path).close()
 
@@ -133,7 +157,7 @@ class FaultyDiskBroker:
         """Start the broker; with `power`, sometimes cut the power during the start first."""
         while self._fault_type == "power" and self.random.random() < 0.2:
             self._disk.on_call = self._cut  # type: ignore[method-assign]
-            self._disk.calls = self.random.randint(1, 8)
+            self._disk.cuts = PowerCuts(CutPoint.ANY, self.random.randint(1, 8))
             with contextlib.suppress(StoreError):
                 await self._start()
             await self.end()
@@ -141,8 +165,10 @@ class FaultyDiskBroker:
 
     async def _start(self) -> None:
         self.fault_happened.clear()
+        self._compactions = Compactions(frequent=self._fault_type == "power")
         with (
-            mock.patch("warren.broker.broker.Log", SMALL_LOG),
+            mock.patch("warren.broker.broker.Log", self._log()),
+            self._compactions.counted(),
             mock.patch("warren.broker.store.definitions.definitions_database._RETRY", RETRY),
             self._database_power(),
         ):
@@ -150,14 +176,23 @@ class FaultyDiskBroker:
             self._broker = Broker(config, files=self._disk, clock=self._clock)
             await self._broker.start()
 
+    def _log(self) -> Callable[..., Log]:
+        if self._fault_type != "power":
+            return SMALL_LOG
+        size = self.random.choice(TINY_SEGMENTS)
+        return functools.partial(SMALL_LOG, segment_size=size, slack=size)
+
     async def until(self) -> None:
-        """Return after the fault, at the latest after 3 s."""
+        """Return after the fault, at the latest 3 s after the load was long enough for it."""
         self._faulted_at = 0.0
+        if self._fault_type == "power":
+            await self._until_compacted()
         if self._fault_type == "full":
             await self._fill()
             return
         self.arm()
         await asyncio.to_thread(self.fault_happened.wait, 3)
+        self.compactions.append(self._compactions.count)
         if self._fault_type == "fail":
             if not self.fault_happened.is_set():
                 self._break()
@@ -169,10 +204,28 @@ class FaultyDiskBroker:
         self._disk.on_call = self._database_power.on_cut = (  # type: ignore[method-assign]
             self._cut if self._fault_type == "power" else self._break
         )
-        if self.random.random() < 0.3:
+        power = self._fault_type == "power"
+        point = CutPoint.draw(self.random) if power else self.random.choice((CutPoint.ANY, CutPoint.COMMIT))
+        self.cut_points[point.value] += power
+        if point is CutPoint.COMMIT:
             self._database_power.commits_left = self.random.randint(1, 60)
         else:
-            self._disk.calls = self.random.randint(1, 1000)
+            compactions = self._compactions
+            self._disk.cuts = PowerCuts(
+                point, self.random.randint(1, point.changes), lambda: compactions.running
+            )
+
+    async def _until_compacted(self) -> None:
+        until = time.monotonic() + COMPACTION_SECONDS
+        # Those of the start do not count: the load was not running yet.
+        self._compactions.count = 0
+        while self._compactions.count < MIN_COMPACTIONS:
+            if time.monotonic() > until:
+                raise ChaosFailure(
+                    f"{self._compactions.count} compactions in {COMPACTION_SECONDS:.0f} s of load, "
+                    f"fewer than {MIN_COMPACTIONS}: the round proves nothing"
+                )
+            await asyncio.sleep(0.01)
 
     def _break(self) -> None:
         self._faulted_at = time.monotonic()
@@ -211,6 +264,13 @@ class FaultyDiskBroker:
         self._disk = PowerDisk(self._disk.after, self.random)
         self._database_power = DatabasePower(self.random)
         return EventType.KILLED, at
+
+    def figures(self) -> str:
+        """Return what the rounds reached, for the report."""
+        if self._fault_type != "power":
+            return f"{self.faults_injected} faults"
+        cuts = ", ".join(f"{count} {name}" for name, count in sorted(self.cut_points.items()))
+        return f"{sum(self.compactions)} compactions, at least {min(self.compactions)} in each round; cuts at: {cuts}"
 
     async def close(self) -> None:
         """Stop the broker and write the disk's content to the data folder, so that a broker can open it."""

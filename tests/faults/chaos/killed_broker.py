@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from random import Random
 
+from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.history import EventType
-from tests.faults.chaos.rounds import ChaosFailure
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child
 from warren.broker.process_memory import MIN_MEMORY_LIMIT
@@ -23,6 +23,9 @@ class KilledBroker:
     """
 
     def __init__(self, data_dir: Path, random: Random, *, longest: float = 2.5, stops: float = 0.1) -> None:
+        self.kills = 0
+        """Number of broker processes that were killed, those that were still starting included."""
+        self.clean_stops = 0
         self._broker = BrokerProcess(data_dir)
         self._random = random
         self._longest = longest
@@ -40,6 +43,7 @@ class KilledBroker:
             with Child(self._broker.command()) as child:
                 await asyncio.sleep(self._random.uniform(0.1, 0.4))
                 child.kill()
+            self.kills += 1
         self._broker.start()
 
     async def until(self) -> None:
@@ -53,15 +57,20 @@ class KilledBroker:
             status = await asyncio.to_thread(self._broker.stop)
             if status != ExitStatus.SUCCESS:
                 raise ChaosFailure(f"a clean stop ended with {status}: {child.errors[-2000:]}")
+            self.clean_stops += 1
             ended = EventType.STOPPED, time.monotonic()
         else:
             at = time.monotonic()
             self._broker.kill()
+            self.kills += 1
             ended = EventType.KILLED, at
         for line in child.errors.splitlines():
             if " ERROR " in line or " CRITICAL " in line:
                 raise ChaosFailure(f"the broker logged an error although its disk is intact: {line}")
         return ended
+
+    def figures(self) -> str:
+        return f"{self.kills} kills, {self.clean_stops} clean stops"
 
     async def close(self) -> None:
         self._broker.stop()

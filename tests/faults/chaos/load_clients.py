@@ -19,6 +19,8 @@ from tests.support.frames import body_frames
 
 SIZES = (0, 0, 0, 0, 10, 200, 200, 3000, 5000, 70_000)
 """Bytes added to a message's name: below and above the size that is stored apart, and more than a block of the log."""
+SMALL = (0, 0, 10, 200)
+"""Bytes added to the names of messages that stay in their queue."""
 
 
 def body_of(message: str, size: int) -> bytes:
@@ -39,6 +41,8 @@ class Client:
 
     def __init__(self, name: str, connection: LoadConnection, history: History, random: Random) -> None:
         self.name = name
+        self.sizes: tuple[int, ...] = SIZES
+        """Bytes added to the names of its messages, one of them at random."""
         self.connection = connection
         self.random = random
         self._history = history
@@ -77,7 +81,7 @@ class Client:
         """Publish a persistent message that is routed to these queues."""
         message = f"{self.name}:{next(self._numbers)}"
         priority = self.random.randint(0, levels)
-        body = body_of(message, self.random.choice(SIZES))
+        body = body_of(message, self.random.choice(self.sizes))
         self.note(EventType.PUBLISH, message, *queues, transaction=transaction, priority=priority)
         if not transaction:
             self._sequence += 1

@@ -66,8 +66,11 @@ QUEUES: dict[str, QueueSpec] = {
     "tx-1": QueueSpec(),
     "tx-2": QueueSpec(QueueRules(priorities=4), {"x-max-priority": 4}),
     "echo": QueueSpec(),
+    "hoard": QueueSpec(),
 }
-"""The queues by name. Consumers publish to `echo`: the confirm proves that their earlier acknowledgements are on disk."""
+"""The queues by name. Consumers publish to `echo`: the confirm proves that their earlier acknowledgements are on disk.
+Nobody consumes from `hoard` before the end: its small messages stay behind in segments whose other messages have left, which
+are then compacted."""
 
 RULES = {name: spec.rules for name, spec in QUEUES.items()}
 STREAMS = tuple(name for name, spec in QUEUES.items() if spec.rules.stream)
