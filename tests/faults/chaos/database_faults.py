@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 SECTOR = 512
+CHECKPOINT = "PRAGMA wal_checkpoint(TRUNCATE)"
 NAMES = ("definitions.db", "definitions.db-wal")
 Content = dict[str, bytes]
 
@@ -76,7 +77,7 @@ class Database(sqlite3.Connection):
     power: DatabasePower
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-        if sql != "COMMIT":
+        if sql not in ("COMMIT", CHECKPOINT):
             return super().execute(sql, *arguments)
         cursor = self.cursor()
         self.power.commit(self.path, lambda: cursor.execute(sql))
@@ -98,8 +99,9 @@ def content(folder: Path) -> Content:
 def torn(before: Content, after: Content, random: Random) -> Content:
     """Return a content that a power cut may leave of a commit that led from `before` to `after`."""
     if before.get(NAMES[0]) != after.get(NAMES[0]):
-        # A checkpoint followed: the log is synced, and any sectors of the database are new.
-        return {**after, NAMES[0]: mixed(before[NAMES[0]], after[NAMES[0]], random)}
+        # A checkpoint, or one that followed: the log is synced, and any sectors of the database are new.
+        log = after.get(NAMES[1]) or before.get(NAMES[1], b"")
+        return {NAMES[1]: log, NAMES[0]: mixed(before[NAMES[0]], after[NAMES[0]], random)}
     return {**after, NAMES[1]: mixed(before.get(NAMES[1], b""), after[NAMES[1]], random)}
 
 

@@ -1,10 +1,12 @@
-"""SQLite database of the definitions: exchanges, queues, bindings, virtual hosts, users, permissions, parameters."""
+"""Definitions of a data folder: exchanges, queues, bindings, virtual hosts, users, permissions, parameters.
+
+They are rows of an SQLite database. A journal has each change, too, so that they survive damage to the database.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
 import sqlite3
 import threading
@@ -13,6 +15,7 @@ from dataclasses import astuple
 from typing import Final
 
 from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.definitions.database_content import snapshot_statements
 from warren.broker.store.definitions.definition_rows import (
     BindingRow,
     ExchangeRow,
@@ -25,14 +28,21 @@ from warren.broker.store.definitions.definition_rows import (
     UserRow,
     VirtualHostRow,
 )
+from warren.broker.store.definitions.definitions_journal import is_disk_full
+from warren.broker.store.definitions.definitions_recovery import (
+    DefinitionsLost,
+    OpenedDefinitions,
+    open_definitions,
+)
+from warren.broker.store.definitions.generation_mark import write_generation_mark
 from warren.broker.store.definitions.row_statements import (
     Statement,
     load_snapshot,
     put_statement,
     remove_statement,
 )
-from warren.broker.store.definitions.schema_migrations import VERSION, migrate
-from warren.broker.store.errors import StoreError, disk_error
+from warren.broker.store.definitions.schema_migrations import VERSION
+from warren.broker.store.errors import StoreError, disk_error, reason
 from warren.core.errors import ExitStatus
 
 _RESERVE_SIZE: Final = 1_000_000
@@ -41,6 +51,8 @@ _RESERVE_SIZE: Final = 1_000_000
 Those that are not used are skipped after a restart."""
 _RETRY: Final = 1.0
 """Seconds between attempts to commit to a full disk."""
+_IDLE: Final = 2.0
+"""Seconds without a change after which the database takes in its write-ahead log, and the journal is synced."""
 
 
 class Definitions:
@@ -51,7 +63,9 @@ class Definitions:
     `committed` has reached this number; a caller replies to its client then.
     """
 
-    def __init__(self, database: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, folder: DataFolder, opened: OpenedDefinitions, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.submitted = 0
         """Number of the last change that was submitted."""
         self.committed = 0
@@ -60,7 +74,13 @@ class Definitions:
         """Callback that gets the number `committed` when it has grown."""
         self.on_failed: Callable[[str], None] = _ignore
         """Callback that gets the reason when the database fails."""
-        self._database = database
+        self.loss = opened.loss
+        """Description of the definitions that are lost, which the operator has accepted; empty if none are."""
+        self._folder = folder
+        self._database = database = opened.database
+        self._journal = opened.journal
+        self._generation = opened.generation
+        self._needs_checkpoint = True
         self._loop = loop
         self._watchers: list[Callable[[], None]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -69,6 +89,8 @@ class Definitions:
         self._closing: asyncio.Future[None] | None = None
         (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
         self._next_incarnation: int = first
+        self.first_unknown: int = 1 if opened.loss else first
+        """Incarnation from which on a queue that has no row was never seen to be deleted."""
         self._reserved_until = self._next_incarnation
         self._requested_until = self._next_incarnation
         self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
@@ -76,41 +98,48 @@ class Definitions:
         self._thread = threading.Thread(target=self._run, name="warren-definitions", daemon=True)
 
     @classmethod
-    def open(cls, folder: DataFolder, loop: asyncio.AbstractEventLoop) -> Definitions:
-        """Open the database of a folder, or create it, and start its thread.
+    def open(
+        cls, folder: DataFolder, loop: asyncio.AbstractEventLoop, accept_data_loss: bool = False
+    ) -> Definitions:
+        """Open database and journal of a folder, or create them, and start the thread.
 
-        :raises StoreError: the database is missing, damaged, of an unknown version, or cannot be written.
+        A damaged database is restored from the journal, and a damaged journal is written anew from the database.
+
+        :param accept_data_loss: go on with older definitions, or none, if the newest ones are lost.
+        :raises DefinitionsLost: the newest definitions are lost, and this was not accepted. No file was changed.
+        :raises StoreError: the definitions are of an unknown version, or cannot be written.
         """
         path = folder.definitions
-        if not path.exists() and any(folder.path.glob("log/*.log")):
-            raise StoreError(
-                f"{path} is missing, but there is a log; restore it or choose another folder with --data-dir"
-            )
-        database = None
         try:
-            # SQLite would create it readable for everybody.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            migrate(database, str(path))
-            definitions = cls(database, loop)
-            definitions._reserve(definitions._next_incarnation + _RESERVE_SIZE)
-            folder.files.sync_folder(str(folder.path))
-        except (OSError, sqlite3.Error, StoreError) as error:
-            if database is not None:
+            opened = open_definitions(folder, accept_data_loss)
+            try:
+                definitions = cls(folder, opened, loop)
+                definitions._reserve(definitions._next_incarnation + _RESERVE_SIZE)
+                folder.files.sync_folder(str(folder.path))
+                definitions._checkpoint()
+            except BaseException:
+                opened.journal.close()
                 with contextlib.suppress(sqlite3.Error):
-                    database.close()
-            if isinstance(error, StoreError):
+                    opened.database.close()
                 raise
-            if isinstance(error, OSError):
-                raise disk_error(f"use the definitions in {path}", error) from None
+        except OSError as error:
+            raise disk_error(f"use the definitions in {path}", error) from None
+        except sqlite3.Error as error:
             status = ExitStatus.IO if isinstance(error, sqlite3.OperationalError) else ExitStatus.USAGE
             raise StoreError(f"cannot use the definitions in {path}: {error}", status) from None
         definitions._thread.start()
         return definitions
 
     def load(self) -> Snapshot:
-        """Return all definitions in the database. Call it before the first change."""
-        return load_snapshot(self._database)
+        """Return all definitions in the database. Call it before the first change.
+
+        :raises StoreError: the database cannot be read.
+        """
+        try:
+            return load_snapshot(self._database)
+        except sqlite3.Error as error:
+            text = f"cannot read the definitions in {self._folder.definitions}: {error}"
+            raise StoreError(text, ExitStatus.IO) from None
 
     def new_incarnation(self) -> int:
         """Return a unique number for a new queue: no other queue of this data folder gets it, even after a crash."""
@@ -125,6 +154,17 @@ class Definitions:
             self._requested_until += _RESERVE_SIZE
             self._submit((_RESERVATION, (self._requested_until,)))
         return incarnation
+
+    async def skip_incarnations(self, last: int) -> None:
+        """Give new queues higher incarnations than `last`. Call it before the first queue is declared.
+
+        :raises StoreError: the disk failed.
+        """
+        if last >= self._next_incarnation:
+            self._next_incarnation = last + 1
+            self._requested_until = last + 1 + _RESERVE_SIZE
+            self._submit((_RESERVATION, (self._requested_until,)))
+            await self.flush()
 
     def put(self, row: Row) -> int:
         """Store a row, replacing the one with the same key.
@@ -280,27 +320,45 @@ class Definitions:
 
     def _run(self) -> None:
         post = self._loop.call_soon_threadsafe
-        changes: list[tuple[int, list[Statement]]] = []
         try:
             while True:
-                job = self._jobs.get()
-                while job is not None:
-                    changes.append(job)
-                    if self._jobs.empty():
-                        break
-                    job = self._jobs.get()
+                changes, is_last = self._next_changes()
                 if changes:
                     self._commit([statement for _, statements in changes for statement in statements])
                     post(self._on_commit, changes[-1][0], self._reserved_by(changes))
-                    changes = []
-                if job is None:
+                    self._compact_journal()
+                if is_last:
+                    # All changes are committed: a failure loses nothing, and the next start repeats it.
+                    with contextlib.suppress(sqlite3.Error, OSError):
+                        self._checkpoint()
                     break
+                if not changes:
+                    self._checkpoint()
         except sqlite3.Error as error:
             post(self._on_failure, f"cannot write the definitions: {error}")
+        except OSError as error:
+            post(self._on_failure, f"cannot write the definitions: {reason(error)}")
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
+            with contextlib.suppress(OSError):
+                self._journal.close()
             post(self._on_thread_end)
+
+    def _next_changes(self) -> tuple[list[tuple[int, list[Statement]]], bool]:
+        """Wait for changes, and return all that are waiting; none if the database should be checkpointed now.
+
+        :return: the changes, and True if the thread ends after them.
+        """
+        changes: list[tuple[int, list[Statement]]] = []
+        try:
+            job = self._jobs.get(timeout=_IDLE if self._needs_checkpoint else None)
+            while job is not None:
+                changes.append(job)
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            return changes, False
+        return changes, True
 
     @staticmethod
     def _reserved_by(changes: list[tuple[int, list[Statement]]]) -> int:
@@ -311,28 +369,73 @@ class Definitions:
         while True:
             try:
                 self._transaction(statements)
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self._stopping.is_set():
+            except (sqlite3.OperationalError, OSError) as error:
+                if not _is_full(error) or self._stopping.is_set():
                     raise
                 self._stopping.wait(_RETRY)
             else:
                 return
 
     def _transaction(self, statements: list[Statement]) -> None:
+        """Commit statements to the database, and append them to the journal; both or none.
+
+        The journal is written first: after a kill in between, it has the change, and the next start completes it.
+        """
         execute = self._database.execute
+        generation = self._generation + 1
+        statements = [*statements, (_NEW_GENERATION, (generation,))]
         execute("BEGIN IMMEDIATE")
         try:
             for sql, arguments in statements:
                 execute(sql, arguments)
+            self._journal.append(generation, statements)
             execute("COMMIT")
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
+            self._journal.discard()
             if self._database.in_transaction:
                 execute("ROLLBACK")
             raise
+        self._journal.keep()
+        self._generation = generation
+        self._needs_checkpoint = True
+
+    def _compact_journal(self) -> None:
+        """Replace the journal by a snapshot if it has grown large."""
+        if not self._journal.is_large:
+            return
+        try:
+            self._journal.replace(self._generation, snapshot_statements(self._database))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._journal.postpone_compaction()
+
+    def _checkpoint(self) -> None:
+        """Sync the journal, copy the write-ahead log into the database and empty it, and write the mark for the log.
+
+        Without room on the disk, the next change causes another attempt.
+        """
+        if not self._needs_checkpoint:
+            return
+        self._needs_checkpoint = False
+        try:
+            self._journal.sync()
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            write_generation_mark(self._folder, self._generation)
+        except (sqlite3.OperationalError, OSError) as error:
+            if not _is_full(error):
+                raise
 
     def _reserve(self, upto: int) -> None:
         self._transaction([(_RESERVATION, (upto,))])
         self._reserved_until = self._requested_until = upto
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether the disk is full."""
+    if isinstance(error, sqlite3.Error):
+        return bool(error.sqlite_errorcode == sqlite3.SQLITE_FULL)
+    return is_disk_full(error)
 
 
 def _ignore(_: object) -> None:
@@ -340,6 +443,15 @@ def _ignore(_: object) -> None:
 
 
 _RESERVATION: Final = "UPDATE meta SET value = ? WHERE name = 'next_incarnation'"
+_NEW_GENERATION: Final = "UPDATE meta SET value = ? WHERE name = 'generation'"
 
 
-__all__ = ["VERSION", "BindingRow", "Definitions", "ExchangeRow", "QueueRow", "Snapshot"]
+__all__ = [
+    "VERSION",
+    "BindingRow",
+    "Definitions",
+    "DefinitionsLost",
+    "ExchangeRow",
+    "QueueRow",
+    "Snapshot",
+]

@@ -39,7 +39,11 @@ CREATE TABLE parameters (vhost BLOB NOT NULL, component TEXT NOT NULL, name TEXT
 CREATE TABLE global_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS)
+_GENERATION: Final = """
+INSERT INTO meta VALUES ('generation', 0);
+"""
+
+MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS, _GENERATION)
 """SQL scripts that make each schema version from the one before, and the first one from an empty database.
 
 Append new ones; never change one, because databases exist that it has migrated.
@@ -48,30 +52,48 @@ VERSION: Final = len(MIGRATIONS)
 """Schema version of the databases that this broker writes."""
 
 
+def configure(database: sqlite3.Connection) -> None:
+    """Configure the database for one process: write-ahead log, each commit synced."""
+    database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+
+
+def is_empty(database: sqlite3.Connection) -> bool:
+    """Return whether the database has no tables."""
+    return database.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+
+
 def migrate(database: sqlite3.Connection, path: str) -> None:
-    """Configure the database, create it if it is empty, and bring it to the current version in one transaction.
+    """Create the tables if the database is empty, and bring it to the current version in one transaction.
 
     :param path: the database's path, for errors.
     :raises StoreError: the database is of an unknown version.
     """
-    database.execute("PRAGMA locking_mode = EXCLUSIVE")
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
     version = 0
-    if database.execute("SELECT 1 FROM sqlite_master").fetchone():
+    if not is_empty(database):
         row = database.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
-        if row is None or not 1 <= row[0] <= VERSION:
-            found = row[0] if row else "none"
-            raise StoreError(
-                f"{path} has version {found}, but this broker reads versions up to {VERSION}; "
-                "start it with the version of Warren that wrote it"
-            )
-        version = row[0]
+        version = row[0] if row else 0
+        if not isinstance(version, int) or not 1 <= version <= VERSION:
+            raise unknown_version(path, version or "none")
     if version < VERSION:
-        steps = "".join(MIGRATIONS[version:])
-        database.executescript(
-            f"BEGIN IMMEDIATE; {steps} UPDATE meta SET value = {VERSION} WHERE name = 'version'; COMMIT;"
-        )
+        run_migrations(database, version, VERSION)
 
 
-__all__ = ["MIGRATIONS", "VERSION", "migrate"]
+def run_migrations(database: sqlite3.Connection, version: int, target: int) -> None:
+    """Bring a database from one schema version to a later one in one transaction; 0 is an empty database."""
+    steps = "".join(MIGRATIONS[version:target])
+    database.executescript(
+        f"BEGIN IMMEDIATE; {steps} UPDATE meta SET value = {target} WHERE name = 'version'; COMMIT;"
+    )
+
+
+def unknown_version(path: str, version: object) -> StoreError:
+    """Return the error for definitions that another version of Warren wrote."""
+    return StoreError(
+        f"{path} has version {version}, but this broker reads versions up to {VERSION}; "
+        "start it with the version of Warren that wrote it"
+    )
+
+
+__all__ = ["MIGRATIONS", "VERSION", "configure", "is_empty", "migrate", "run_migrations", "unknown_version"]
