@@ -98,6 +98,25 @@ def test_a_torn_tail_is_not_reported(broker: BrokerProcess) -> None:
     assert errors(broker) == []
 
 
+def test_records_that_exist_twice_count_once(broker: BrokerProcess) -> None:
+    """A disk wrote a block in two places: the records have valid checksums in both."""
+    publish(broker.url, 1, 20)
+    broker.kill()
+    path = segments(broker.data_dir)[-1]
+    records = path.read_bytes().rstrip(b"\0")
+    assert len(records) < 32_768
+    path.write_bytes(records + records[8:])
+    broker.start()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert [channel.ready(queue) for queue in ("hurt", "healthy")] == [20, 20]
+        assert [channel.get("hurt") is not None for _ in range(21)] == [True] * 20 + [False]
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert [taken(channel, queue) for queue in ("hurt", "healthy")] == [list(range(1, 21))] * 2
+    assert errors(broker) == []
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data folder whose log has several segments of large messages, with indexes."""

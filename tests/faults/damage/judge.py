@@ -328,7 +328,7 @@ def judge(
     """
     for start in (first, second):
         if start is not None and "Traceback (most recent call last)" in start.errors:
-            return Verdict(Outcome.TRACEBACK, start.errors[-1500:])
+            return Verdict(Outcome.TRACEBACK, start.errors[-6000:])
     if not first.ready:
         line = refusal_of(first.errors)
         if first.status is None or first.status <= 0 or line is None:

@@ -43,6 +43,7 @@ class _RowBuilder:
         self.packed = bytearray()
         """Encoded entries back to back. As objects they would take three times the memory, and there may be 300,000."""
         self.is_ordered = True
+        """True while each message has a higher sequence number than the one before."""
 
 
 class IndexBuilder:
@@ -92,9 +93,10 @@ class IndexBuilder:
             builder = self._rows[key]
             packed_row = bytes(builder.packed)
             builder.packed = bytearray()
+            row = builder.row
             if not builder.is_ordered:
                 packed_row = _sort_entries(packed_row)
-            row = builder.row
+                _correct_row(row, packed_row)
             row.start = start
             start += row.count
             parts.append(packed_row)
@@ -135,7 +137,7 @@ class IndexBuilder:
             builder = self._rows[key] = _RowBuilder(IndexRow(incarnation, priority, int(flags)))
             builder.row.first = sequence
         row = builder.row
-        if sequence < row.last:
+        if sequence <= row.last:
             builder.is_ordered = False
         if sequence < row.first:
             row.first = sequence
@@ -150,12 +152,32 @@ class IndexBuilder:
 
 
 def _sort_entries(packed: bytes) -> bytes:
-    """Sort encoded index entries, joined in one bytes object, by the sequence numbers of their messages."""
+    """Sort encoded index entries, joined in one bytes object, by the sequence numbers of their messages.
+
+    Of entries with the same number one is kept: a message was spilled twice, or a disk wrote its record in two places.
+    """
     size = INDEX_ENTRY.size
-    found = [packed[at : at + size] for at in range(0, len(packed), size)]
-    # Little endian: the bytes do not sort as the numbers do.
-    found.sort(key=_sequence_of)
-    return b"".join(found)
+    # The bytes are little-endian: they do not sort as the numbers do.
+    found = {
+        _sequence_of(entry): entry for entry in (packed[at : at + size] for at in range(0, len(packed), size))
+    }
+    return b"".join([found[sequence] for sequence in sorted(found)])
+
+
+def _correct_row(row: IndexRow, packed: bytes) -> None:
+    """Correct the totals of a row for entries that were dropped.
+
+    :param packed: the encoded entries that are left.
+    """
+    count: i64 = len(packed) // INDEX_ENTRY.size
+    if count == row.count:
+        return
+    # A share of the records' bytes: an entry does not tell how many messages share its record.
+    row.bytes = row.bytes * count // row.count
+    row.count = count
+    row.bodies = 0
+    for values in INDEX_ENTRY.iter_unpack(packed):
+        row.bodies += values[3]
 
 
 def _sequence_of(packed: bytes) -> int:
