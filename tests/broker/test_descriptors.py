@@ -153,7 +153,7 @@ def test_unopened_connections_give_way_to_those_that_open(
         peer.send_bytes(b"AMQP\x00\x00\x09\x01")
         wait_until(lambda: not admission.accepting, "accepting has paused")
         # Every client gets that long.
-        pass_time(full_table, GRACE)
+        pass_time(full_table, GRACE + 0.1)
         peer.expect(ConnectionClass.Start)
         peer.abort()
         for each in mute:
@@ -170,7 +170,7 @@ def test_the_address_with_the_most_unopened_connections_gives_way() -> None:
             admission = broker.call(lambda: broker.broker._admission if broker.broker else None)
             assert admission is not None
             wait_until(lambda: admission.unopened == 4, "the mute sockets are accepted")
-            pass_time(broker, GRACE)
+            pass_time(broker, GRACE + 0.1)
             with RawClient(broker.url) as peer:
                 peer.connect()
             for each in (*patient, *many):

@@ -257,6 +257,7 @@ class Broker:
                 handshake_timeout=config.handshake_timeout,
                 max_connections=config.max_connections,
                 login_failure_delay=config.login_failure_delay,
+                tcp_keepalive=config.tcp_keepalive,
                 consumer_timeout=config.consumer_timeout,
                 honours_immediate=config.immediate == "honour",
                 timestamps="" if config.timestamps == "off" else config.timestamps,
@@ -522,6 +523,8 @@ class Broker:
             await self._end_connections(node)
         if listener is not None:
             await listener.close()
+        if node is not None:
+            node.hangups.close()
         await self._close_store()
 
     async def _end_connections(self, node: BrokerNode) -> None:

@@ -16,6 +16,8 @@ from warren.broker.process_memory import release_memory, resident_memory
 
 CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks of memory and disk. In between, publishes may exceed the memory limit."""
+BLOCKED_INPUT_SECONDS: Final = 5.0
+"""Seconds of a memory alarm after which it is cleared if only the input of blocked connections keeps it up."""
 MEMORY_SOURCE: Final = "memory watch"
 DISK_SOURCE: Final = "disk watch"
 
@@ -38,6 +40,8 @@ class ResourceMonitor:
         self._data_dir = data_dir
         self._disk_free_limit = disk_free_limit
         self._timer: asyncio.TimerHandle | None = None
+        self._over_since: float | None = None
+        """Time of the event loop since which the memory limit is exceeded; None if it is not."""
 
     @property
     def memory_limit(self) -> int | None:
@@ -97,14 +101,33 @@ class ResourceMonitor:
 
     def check(self) -> None:
         """Compare memory and free disk space with their limits, and raise or clear the alarms."""
-        limit = self._memory_limit
-        over = limit is not None and resident_memory() > limit
-        if over:
-            # Freed memory that the allocator still holds does not count, if the system can have it back.
-            release_memory()
-            over = limit is not None and resident_memory() > limit
-        self._node.flow.set_alarm(MEMORY_SOURCE, MEMORY_RESOURCE, over)
+        self._node.flow.set_alarm(MEMORY_SOURCE, MEMORY_RESOURCE, self._is_over_memory_limit())
         free = self.disk_free
         self._node.flow.set_alarm(
             DISK_SOURCE, DISK_RESOURCE, free is not None and free < self._disk_free_limit
         )
+
+    def _is_over_memory_limit(self) -> bool:
+        """Return whether this process takes more memory than it may, and whether blocking publishers can change that.
+
+        After BLOCKED_INPUT_SECONDS of an alarm, the input of blocked connections does not count: it leaves memory only
+        when they are read again, so that it would keep up the alarm for ever.
+        """
+        limit = self._memory_limit
+        if limit is None or resident_memory() <= limit:
+            self._over_since = None
+            return False
+        # Freed memory that the allocator still holds does not count, if the system can have it back.
+        release_memory()
+        excess = resident_memory() - limit
+        now = self._node.loop.time()
+        if excess <= 0:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        elif (
+            now - self._over_since >= BLOCKED_INPUT_SECONDS
+            and excess <= self._node.flow.blocked_input_bytes()
+        ):
+            self._over_since = None
+        return self._over_since is not None

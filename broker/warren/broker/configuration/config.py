@@ -44,6 +44,8 @@ class BrokerConfig:
     :param channel_max: largest number of channels of a connection.
     :param frame_max: largest frame in bytes.
     :param heartbeat: heartbeat in seconds that the broker proposes; 0 is none.
+    :param tcp_keepalive: seconds without input after which the system probes whether a client is still there (TCP
+        keepalive); after six probes without an answer, one each 10 s, the connection ends. 0 is off, as in RabbitMQ.
     :param max_message_size: largest message body in bytes (RabbitMQ 4: 16 MiB).
     :param handshake_timeout: seconds from the TCP connection to connection.open.
     :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer sets
@@ -90,6 +92,7 @@ class BrokerConfig:
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat: int = 60
+    tcp_keepalive: int = 60
     max_message_size: int = 16 * 1024 * 1024
     handshake_timeout: float = 10.0
     consumer_timeout: int = 0
@@ -118,6 +121,7 @@ class BrokerConfig:
             ("channel_max", 1, 65535),
             ("frame_max", FRAME_MIN, 2**31 - 1),
             ("heartbeat", 0, 65535),
+            ("tcp_keepalive", 0, 32767),
             ("consumer_timeout", 0, 2**53),
             ("stall_threshold", 0, 3_600_000),
             ("max_message_size", 1, 512 * 1024 * 1024),

@@ -15,6 +15,7 @@ from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.connection.connection_limits import ConnectionLimits
 from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.flow_control import LOG_SOURCE, STOPPING, FlowControl
+from warren.broker.connection.hangup_watch import HangupWatch
 from warren.broker.connection.login_delays import LoginDelays
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire.reply_codes import AmqpError, Reply
@@ -62,6 +63,7 @@ class BrokerNode:
         self.connections: dict[Connection, bool] = {}
         self.limits = ConnectionLimits(self.connections, self.vhosts, access, settings)
         self.login_delays = LoginDelays(settings.login_failure_delay, loop.time)
+        self.hangups = HangupWatch(loop)
         self.flow = FlowControl(self.connections, log)
         self.unflushed: list[Connection] = []
         """Connections with output that `flush_all` has yet to write."""

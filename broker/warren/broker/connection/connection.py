@@ -477,14 +477,25 @@ class Connection:
         """
         if self.phase < CLOSING and not self.reads_paused & ALARM:
             self.pause_reads(ALARM)
+            self.node.hangups.watch(self)
             if self.supports_blocked:
                 self.send(frame(0, "connection.blocked", self.node.flow.alarm))
 
     def resume_publisher(self) -> None:
         """Resume reading after an alarm, with connection.unblocked, or after the log or paging has caught up."""
+        self.node.hangups.unwatch(self)
         if self.phase < CLOSING and self.reads_paused & ALARM and self.supports_blocked:
             self.send(frame(0, "connection.unblocked"))
         self.resume_reads(ALARM | DISK)
+
+    def held_input_bytes(self) -> i64:
+        """Return the bytes of memory that hold input which is processed only when the connection is read again."""
+        held: i64 = len(self.buffer)
+        for channel in self.channels.values():
+            held += len(channel.assembler.body)
+        # What asyncio has read ahead of a TLS connection; it has no public name.
+        tls = getattr(getattr(self.transport, "_ssl_protocol", None), "_incoming", None)
+        return held + (i64(tls.pending) if tls is not None else 0)
 
     def await_reply(self) -> None:
         """Pause the processing of the client's frames until `resume_with` has sent the reply to the last one."""

@@ -16,6 +16,7 @@ class ConnectionSettings:
     :param handshake_timeout: seconds that a client has from connecting to connection.open.
     :param max_connections: connections of the whole broker; None is no limit.
     :param login_failure_delay: seconds until the first refused login of an address is answered; 0 answers at once.
+    :param tcp_keepalive: seconds without input after which the system probes a client; 0 probes none.
     :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
         queue sets a timeout; 0 is no timeout.
     :param honours_immediate: True to carry out basic.publish with `immediate`; False to refuse it, as RabbitMQ does.
@@ -30,6 +31,7 @@ class ConnectionSettings:
     handshake_timeout: float
     max_connections: int | None = None
     login_failure_delay: float = 0.0
+    tcp_keepalive: int = 0
     consumer_timeout: int = 0
     honours_immediate: bool = False
     timestamps: str = ""

@@ -133,6 +133,14 @@ class FlowControl:
         elif not self.alarm:
             self.resume_publishers()
 
+    def blocked_input_bytes(self) -> int:
+        """Return the bytes of memory that hold input of blocked connections, which waits for the end of the alarm."""
+        return sum(
+            int(connection.held_input_bytes())
+            for connection in self.paused
+            if connection.reads_paused & ALARM
+        )
+
     def resume_publishers(self) -> None:
         """Resume reading from all paused publishers."""
         paused = self.paused

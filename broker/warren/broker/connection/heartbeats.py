@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.connection.connection_phases import CLOSED
+from warren.broker.connection.tcp_statistics import bytes_received, is_receive_buffer_full
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
@@ -21,13 +22,16 @@ MISSED_LIMIT: Final = 2
 class Heartbeats:
     """Heartbeats of one connection.
 
-    One is sent after each half timeout without other output. A client silent for two timeouts is disconnected.
+    One is sent after each half timeout without other output. A client silent for two timeouts is disconnected. While the
+    socket is not read, the bytes that arrive there are counted by the system. (RabbitMQ checks nothing meanwhile.)
     """
 
     def __init__(self, connection: Connection, lifecycle: ConnectionLifecycle) -> None:
         self._connection = connection
         self._lifecycle = lifecycle
         self._timeout = 0
+        self._received: int | None = None
+        """Bytes that had arrived at the socket at the last check; None if unknown."""
         self._missed = 0
 
     def start(self, timeout: int) -> None:
@@ -54,8 +58,8 @@ class Heartbeats:
         connection = self._connection
         if connection.phase == CLOSED:
             return
-        # While the socket is not read, silence means nothing.
-        if connection.has_received or connection.reads_paused:
+        has_arrived = self._has_arrived()
+        if connection.has_received or (connection.reads_paused and has_arrived):
             self._missed = 0
         else:
             self._missed += 1
@@ -67,3 +71,12 @@ class Heartbeats:
             self._lifecycle.drop()
             return
         self._lifecycle.call_later(self._timeout, self._check)
+
+    def _has_arrived(self) -> bool:
+        """Return whether bytes have arrived since the last check, read or not, or may be unable to arrive.
+
+        They are unable to if the socket is full of unread input. On systems that count no bytes, always return True.
+        """
+        sock = self._connection.transport.get_extra_info("socket")
+        before, self._received = self._received, bytes_received(sock)
+        return self._received is None or self._received != before or is_receive_buffer_full(sock)

@@ -277,6 +277,7 @@ class ConnectionLifecycle:
         connection.flush()
         connection.write(frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id))
         connection.release_channels()
+        connection.node.hangups.unwatch(connection)
         # Nothing pauses what the client still sends, of which only the answer counts.
         connection.reads_paused = 0
         connection.has_published = connection.has_received = False
@@ -309,6 +310,15 @@ class ConnectionLifecycle:
             self._end()
             self._close_socket()
 
+    def on_hung_up(self) -> None:
+        """End the connection of a client that has closed its socket while the broker does not read it.
+
+        Input that was not read yet is discarded: nothing of it was confirmed.
+        """
+        logger.warning("event=connection.ended_while_blocked peer=%s", self.connection.peer)
+        self._end()
+        self.connection.transport.abort()
+
     def on_socket_lost(self) -> None:
         """Release the connection's resources after its socket was lost."""
         self._end()
@@ -327,6 +337,7 @@ class ConnectionLifecycle:
         connection.release_channels()
         connection.node.connections.pop(connection, None)
         connection.node.flow.paused.pop(connection, None)
+        connection.node.hangups.unwatch(connection)
 
     def _close_socket(self) -> None:
         transport = self.connection.transport

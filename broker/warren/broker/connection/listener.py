@@ -17,6 +17,7 @@ from warren.broker.connection.connection import Connection
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.proxy_protocol import ProxyHeaderError, read_header
 from warren.broker.connection.socket_reader import SocketReader
+from warren.broker.connection.tcp_statistics import enable_keepalive
 from warren.broker.connection.tls import TlsContext
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         sock = stream.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            enable_keepalive(sock, self._node.settings.tcp_keepalive)
         encrypted = stream.get_extra_info("ssl_object")
         identity = PeerIdentity(
             self._admitted.address, self._tls.config.user(encrypted) if self._tls and encrypted else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.broker.connection.connection_phases import AWAITING_HEADER, RUNNING
 from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED
+from warren.broker.connection.tcp_statistics import RECEIVED_AT, tcp_info
 from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
 from warren.wire import amqp_url
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.connection.connection import Connection
 
-TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
-"""Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
-RECEIVED_AT: Final = 128
 SEGMENTS_AT: Final = 152
 SENT_AT: Final = 200
 """Byte offset of tcpi_bytes_sent in struct tcp_info.
 
-RECEIVED_AT is that of tcpi_bytes_received, SEGMENTS_AT that of tcpi_data_segs_in and tcpi_data_segs_out.
+SEGMENTS_AT is that of tcpi_data_segs_in and tcpi_data_segs_out.
 """
 
 
@@ -43,20 +40,9 @@ def connection_name(connection: Connection) -> str:
     return amqp_url.connection_name(ends("peername"), ends("sockname"))
 
 
-def _tcp_info(connection: Connection) -> bytes:
-    sock = connection.transport.get_extra_info("socket")
-    if sock is None or TCP_INFO is None:
-        return b""
-    try:
-        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
-    except OSError:
-        return b""
-    return info
-
-
 def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[Connection], Json]:
     def count(connection: Connection) -> Json:
-        info = _tcp_info(connection)
+        info = tcp_info(connection.transport.get_extra_info("socket"))
         return layout.unpack_from(info, at)[index] if len(info) >= at + layout.size else ""
 
     return count

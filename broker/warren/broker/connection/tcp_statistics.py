@@ -1,0 +1,81 @@
+"""Statistics that the system keeps of a TCP socket (struct tcp_info of Linux), and settings of its keepalive."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+import sys
+import termios
+from typing import Any, Final, Protocol
+
+TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+"""Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
+RECEIVED_AT: Final = 128
+"""Byte offset of tcpi_bytes_received in struct tcp_info."""
+KEEPALIVE_INTERVAL: Final = 10
+"""Seconds between two keepalive probes that are not answered."""
+KEEPALIVE_PROBES: Final = 6
+"""Unanswered keepalive probes after which the system ends a connection."""
+FULL_SHARE: Final = 4
+"""Divisor of a socket's receive buffer: with more unread bytes than this part, the client may be unable to send more."""
+
+_received = struct.Struct("=Q")
+
+
+class Socket(Protocol):
+    """Methods that asyncio's sockets of transports have, too."""
+
+    def fileno(self) -> int: ...
+
+    def getsockopt(self, level: int, option: int, /, *length: Any) -> Any: ...
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+
+
+def tcp_info(sock: Socket | None) -> bytes:
+    """Return the struct tcp_info of a socket; empty if the system has none or the socket is closed."""
+    if sock is None or TCP_INFO is None:
+        return b""
+    try:
+        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+    except OSError:
+        return b""
+    return info
+
+
+def bytes_received(sock: Socket | None) -> int | None:
+    """Return the number of bytes that have arrived at a socket, read or not; None if the system does not count them."""
+    info = tcp_info(sock)
+    if len(info) < RECEIVED_AT + _received.size:
+        return None
+    found: int = _received.unpack_from(info, RECEIVED_AT)[0]
+    return found
+
+
+def is_receive_buffer_full(sock: Socket | None) -> bool:
+    """Return whether so much input waits in a socket that the client may be unable to send more."""
+    if sock is None:
+        return False
+    try:
+        unread = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        size: int = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    except (OSError, ValueError):
+        return False
+    return unread * FULL_SHARE >= size
+
+
+def enable_keepalive(sock: Socket, idle: int) -> None:
+    """Let the system find out whether the other end of a socket is still there.
+
+    :param idle: seconds without input after which it is probed; 0 probes nothing.
+    """
+    if not idle:
+        return
+    # A system may lack one of the options, and then uses its own default.
+    with contextlib.suppress(OSError, AttributeError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
