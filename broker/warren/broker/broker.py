@@ -24,6 +24,7 @@ from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
 from warren.broker.connection.listener import BoundAddress, Listener
 from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
+from warren.broker.disk_delays import DiskDelayMonitor
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
@@ -120,6 +121,7 @@ class Broker:
         self._admission: Admission | None = None
         self._tls_context: TlsContext | None = None
         self._monitor: ResourceMonitor | None = None
+        self._disk_delays: DiskDelayMonitor | None = None
         self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
@@ -308,6 +310,10 @@ class Broker:
         )
         undo.callback(self._monitor.stop)
         self._monitor.start()
+        if self._log is not None and self._definitions is not None:
+            self._disk_delays = DiskDelayMonitor(node.loop, node.flow, self._log, self._definitions)
+            undo.callback(self._disk_delays.stop)
+            self._disk_delays.start()
 
     def _start_stall_monitor(self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack) -> None:
         """Start to measure the turns of the event loop, if it is the one of `warren broker`.
@@ -361,6 +367,7 @@ class Broker:
             parameters,
             self._monitor,
             self._stall_monitor,
+            self._disk_delays,
             self.config,
             self._descriptors,
             self._admission,
@@ -511,6 +518,8 @@ class Broker:
             await control.close()
         if self._monitor is not None:
             self._monitor.stop()
+        if self._disk_delays is not None:
+            self._disk_delays.stop()
         if self._stall_monitor is not None:
             self._stall_monitor.stop()
         if self._tls_context is not None:

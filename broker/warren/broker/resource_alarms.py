@@ -6,12 +6,12 @@ https://www.rabbitmq.com/docs/memory and .../docs/disk-alarms.
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Final
 
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.flow_control import DISK_RESOURCE, MEMORY_RESOURCE
+from warren.broker.free_disk_space import FreeDiskSpace
 from warren.broker.process_memory import release_memory, resident_memory
 
 CHECK_INTERVAL: Final = 0.25
@@ -39,6 +39,9 @@ class ResourceMonitor:
         self._memory_limit = memory_limit
         self._data_dir = data_dir
         self._disk_free_limit = disk_free_limit
+        self._free_space = FreeDiskSpace(data_dir, CHECK_INTERVAL) if data_dir is not None else None
+        if self._free_space is not None:
+            self._free_space.start()
         self._timer: asyncio.TimerHandle | None = None
         self._over_since: float | None = None
         """Time of the event loop since which the memory limit is exceeded; None if it is not."""
@@ -71,13 +74,7 @@ class ResourceMonitor:
     @property
     def disk_free(self) -> int | None:
         """Bytes that are free on the data folder's disk; None without a folder, or if the system reports no number."""
-        if self._data_dir is None:
-            return None
-        try:
-            found = os.statvfs(self._data_dir)
-        except OSError:
-            return None
-        return found.f_bavail * found.f_frsize
+        return self._free_space.latest if self._free_space is not None else None
 
     def start(self) -> None:
         """Check now and every CHECK_INTERVAL seconds, unless there is no limit to check."""
@@ -90,13 +87,18 @@ class ResourceMonitor:
 
     def stop(self) -> None:
         """Stop checking; alarms stay as they are."""
+        self._cancel_timer()
+        if self._free_space is not None:
+            self._free_space.stop()
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _restart(self) -> None:
         self.check()
-        self.stop()
+        self._cancel_timer()
         self.start()
 
     def check(self) -> None:

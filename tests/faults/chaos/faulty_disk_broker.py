@@ -95,10 +95,6 @@ class PowerDisk(Disk):
         super().unlink(path)
 
     def rename(self, path: str, target: str) -> None:
-        self._count()
-        super().rename(path, target)
-
-    def rename(self, path: str, target: str) -> None:
         self._change("rename", target)
         super().rename(path, target)
 

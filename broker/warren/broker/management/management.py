@@ -15,6 +15,7 @@ from warren.broker.configuration.config import BrokerConfig
 from warren.broker.connection.admission import Admission
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.descriptor_budget import DescriptorBudget
+from warren.broker.disk_delays import DiskDelayMonitor
 from warren.broker.management.consumer_utilisation import ConsumerUtilisation
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.json_values import name_text
@@ -62,6 +63,7 @@ class Management:
         parameters: RuntimeParameters,
         resources: ResourceMonitor,
         stalls: StallMonitor | None,
+        disk_delays: DiskDelayMonitor | None,
         config: BrokerConfig,
         descriptors: DescriptorBudget,
         admission: Admission,
@@ -70,6 +72,7 @@ class Management:
         """Create the management interface of a started broker.
 
         :param stalls: monitor of the event loop; None if the broker runs on a loop that measures nothing
+        :param disk_delays: monitor of the disk; None without a data folder
         :param listeners: function that returns the addresses that accept connections, as text for people
         """
         self.node = node
@@ -77,6 +80,7 @@ class Management:
         self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)
         self.resources = resources
         self.stalls = stalls
+        self.disk_delays = disk_delays
         self.config = config
         self.descriptors = descriptors
         self.admission = admission

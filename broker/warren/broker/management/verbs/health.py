@@ -63,6 +63,11 @@ def check_local_alarms(management: Management, _: Request) -> Json:
             "raise the limit of open files",
             ExitStatus.FAILED,
         )
+    delays = management.disk_delays
+    if delays is not None and delays.delayed:
+        raise RequestRefused(
+            f"the disk has not answered for {delays.seconds:.0f} s; confirms wait for it", ExitStatus.FAILED
+        )
     return f"{NODE} reported no local alarms"
 
 
@@ -155,6 +160,7 @@ def status(management: Management, _: Request) -> Json:
             "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
             "Log bytes not written yet": int(log.unwritten_bytes) if log is not None else 0,
         },
+        "Disk": _disk(management),
         "Alarms": {"Alarm": name_text(node.flow.alarm) if node.flow.alarm else "(none)"},
         "Memory": {
             "Total memory used (bytes)": resources.memory_used,
@@ -184,6 +190,18 @@ def status(management: Management, _: Request) -> Json:
         },
         "Event loop": _event_loop(management),
         "Listeners": _numbered(management),
+    }
+
+
+def _disk(management: Management) -> dict[str, Json]:
+    """Return for how long the disk has not answered; without a data folder nothing waits for one."""
+    delays = management.disk_delays
+    if delays is None:
+        return {"Seconds without answer": 0}
+    return {
+        "Seconds without answer": round(delays.seconds, 1),
+        "Delays": delays.delays,
+        "Longest delay (seconds)": round(delays.longest, 1),
     }
 
 

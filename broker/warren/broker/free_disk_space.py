@@ -1,0 +1,45 @@
+"""Free space of a file system, asked for in a thread: a disk that does not answer must not hold up the event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+
+class FreeDiskSpace:
+    """Free bytes on the file system of a folder, as of the last answer.
+
+    :param folder: the folder.
+    :param interval: seconds between two questions.
+    """
+
+    def __init__(self, folder: Path, interval: float) -> None:
+        self.latest = _free_bytes(folder)
+        """Bytes that were free when the file system answered last; None if it reports no number."""
+        self._folder = folder
+        self._interval = interval
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin to ask. The thread ends with the process, or after `stop` with its next answer."""
+        threading.Thread(target=self._run, name="warren-disk-space", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self.latest = _free_bytes(self._folder)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+__all__ = ["FreeDiskSpace"]

@@ -1,0 +1,155 @@
+"""A disk that does not answer for a while: what clients and operators see."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pamqp.commands import Basic
+
+from tests.support.blocking_client import Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
+from tests.support.polling import wait_until
+from warren.broker.connection.flow_control import UNWRITTEN_LIMIT
+from warren.broker.disk_delays import DiskDelayMonitor
+from warren.broker.store.file_system.os_files import OsFiles
+
+BODY = b"x" * 1_000_000
+BURST = 200
+"""Messages of BODY: three times as many bytes as may wait to be written."""
+
+
+class FrozenFiles(OsFiles):
+    """A file system whose writes and syncs do not return while it is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thawed = threading.Event()
+        self.thawed.set()
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self.thawed.wait()
+        super().write(handle, data, offset)
+
+    def sync(self, handle: int) -> None:
+        self.thawed.wait()
+        super().sync(handle)
+
+
+@pytest.fixture
+def files() -> Iterator[FrozenFiles]:
+    files = FrozenFiles()
+    yield files
+    files.thawed.set()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, files: FrozenFiles) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data", files=files) as broker:
+        yield broker
+        # A stop waits for the disk.
+        files.thawed.set()
+
+
+@pytest.fixture
+def delays(broker: InProcessBroker) -> DiskDelayMonitor:
+    """Return the monitor of the disk, which reports delays of half a second."""
+    assert broker.broker is not None
+    found = broker.broker._disk_delays
+    assert found is not None
+    found.threshold = 0.5
+    return found
+
+
+@pytest.fixture
+def operator(broker: InProcessBroker) -> Operator:
+    assert broker.data_dir is not None
+    return Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
+
+
+def test_confirms_wait_for_a_frozen_disk_and_other_clients_do_not(
+    broker: InProcessBroker, files: FrozenFiles
+) -> None:
+    with Connection(broker.url) as publishing, Connection(broker.url) as other:
+        channel, quiet = publishing.channel(), other.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        files.thawed.clear()
+        channel.publish("q", b"waits", delivery_mode=2)
+        # Everything that needs no disk goes on, the message itself included.
+        name = quiet.declare("", exclusive=True)
+        quiet.publish(name, b"transient")
+        assert quiet.drain(name) == [b"transient"]
+        assert quiet.drain("q") == [b"waits"]
+        assert not channel.events
+        files.thawed.set()
+        assert channel.next_method(Basic.Ack).delivery_tag == 1
+
+
+def test_operators_see_a_frozen_disk(
+    broker: InProcessBroker,
+    files: FrozenFiles,
+    delays: DiskDelayMonitor,
+    operator: Operator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
+        files.thawed.clear()
+        channel.publish("q", b"waits", delivery_mode=2)
+        wait_until(lambda: delays.delayed, "the delay is noticed")
+        assert "event=store.sync_delayed seconds=" in caplog.text
+        result = operator.run("-q", "check_local_alarms")
+        assert result.status == 1
+        assert result.errors.startswith("warren ctl: the disk has not answered for ")
+        assert "Delays: 1" in operator("status")
+        files.thawed.set()
+        assert channel.next_method(Basic.Ack).delivery_tag == 1
+        wait_until(lambda: not delays.delayed, "the end of the delay is noticed")
+        assert "event=store.sync_resumed seconds=" in caplog.text
+        assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
+
+
+def test_an_idle_broker_or_one_that_is_merely_suspended_has_no_delay(
+    broker: InProcessBroker, delays: DiskDelayMonitor
+) -> None:
+    delays.threshold = 5.0
+    broker.call(lambda: setattr(delays, "_checked_at", delays._checked_at - 3600))
+    broker.call(delays.check)
+    assert (delays.delays, delays.seconds) == (0, 0.0)
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_while_the_disk_is_frozen(broker: InProcessBroker, files: FrozenFiles) -> None:
+    running = broker.broker
+    assert running is not None
+    node = running._running
+    log = node.log
+    assert log is not None
+    publishing = Connection(broker.url)
+    channel = publishing.channel()
+    channel.declare("q", durable=True)
+    channel.confirm()
+    files.thawed.clear()
+    encoded = channel.encoded("q", BODY, delivery_mode=2)
+
+    def flood() -> None:
+        for _ in range(BURST):
+            publishing.raw.send_bytes(encoded)
+
+    sending = threading.Thread(target=flood, daemon=True)
+    sending.start()
+    wait_until(lambda: bool(broker.call(lambda: len(node.flow.paused))), "the publisher is paused")
+    # What is on the way when the limit is reached is read, but no more.
+    assert broker.call(lambda: int(log.unwritten_bytes)) < UNWRITTEN_LIMIT + 8_000_000
+    assert sending.is_alive()
+    files.thawed.set()
+    sending.join(120)
+    channel.settled_until(BURST)
+    publishing.close()
