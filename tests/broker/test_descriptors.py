@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -178,6 +178,28 @@ def test_the_address_with_the_most_unopened_connections_gives_way() -> None:
             assert many[0].recv(1) == b""
             patient[0].sendall(b"AMQP\x00\x00\x09\x01")
             assert patient[0].recv(1) == b"\x01"
+
+
+def test_clients_of_an_address_that_goes_on_opening_get_more_time() -> None:
+    """Many clients behind one address reconnect at the same time."""
+    config = BrokerConfig(handshake_timeout=PATIENCE, max_unopened_connections=2)
+    with InProcessBroker(config=config) as broker:
+        stop_time(broker)
+        admission = broker.call(lambda: broker.broker._admission if broker.broker else None)
+        assert admission is not None
+        with ExitStack() as opened:
+            slow, quick, late = (opened.enter_context(RawClient(broker.url)) for _ in range(3))
+            wait_until(lambda: not admission.accepting, "accepting has paused")
+            pass_time(broker, GRACE - 0.1)
+            # This makes room for the third.
+            quick.connect()
+            wait_until(lambda: admission.sockets == 3, "the third client is accepted")
+            waiting = opened.enter_context(RawClient(broker.url))
+            wait_until(lambda: not admission.accepting, "accepting has paused")
+            pass_time(broker, GRACE - 0.1)
+            slow.connect()
+            waiting.connect()
+            late.connect()
 
 
 def test_one_address_can_have_a_bound_of_its_own() -> None:

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 GRACE: Final = 1.0
 """Seconds that every client gets to open its connection before it may have to give way to a new one."""
+MOST_GRACE: Final = 5.0
+"""Seconds that a client gets while other clients of its address go on opening connections: many may have reconnected."""
 MOST_CLOSED: Final = 16
 """Most connections that give way at once."""
 REPORT_INTERVAL: Final = 10.0
@@ -93,6 +95,8 @@ class Admission:
         self._clock = clock
         self._most_per_address = most_per_address
         self._unopened: UnopenedConnections[AdmittedSocket] = UnopenedConnections()
+        self._opened_at: dict[str, float] = {}
+        """Times at which the last connections were opened, by network, of networks with unopened ones."""
         self._gave_way = 0
         self._reports_later = False
         self._pauses = 0
@@ -124,7 +128,8 @@ class Admission:
     def wait(self) -> float:
         """Return 0 if a socket may be accepted now, else the seconds to wait; infinity to wait for `on_place`.
 
-        At a bound, unopened connections older than GRACE are closed to make room, of the address that has the most.
+        At a bound, unopened connections older than GRACE are closed to make room, of the address that has the most. They
+        get MOST_GRACE while others of that address go on opening, as a herd of clients does that lost their connections.
         """
         if self.sockets < self.most_sockets and len(self._unopened) < self.most_unopened:
             return 0.0
@@ -132,9 +137,13 @@ class Admission:
             oldest = self._unopened.oldest_of_largest()
             if oldest is None:
                 return math.inf
-            due = oldest.accepted_at + GRACE - self._clock.time()
-            if due > 0:
-                return due
+            due = oldest.accepted_at + GRACE
+            if oldest.network in self._opened_at:
+                opened_at = self._opened_at[oldest.network]
+                due = max(due, min(opened_at + GRACE, oldest.accepted_at + MOST_GRACE))
+            wait = due - self._clock.time()
+            if wait > 0:
+                return wait
             self._close(oldest)
             if self.sockets < self.most_sockets:
                 return 0.0
@@ -146,14 +155,15 @@ class Admission:
         admitted.address = address
         network = client_network(address)
         if network != admitted.network and not admitted.released:
+            self._discard(admitted)
             admitted.network = network
-            self._unopened.discard(admitted)
             self._unopened.add(admitted, network)
             self._bound_address(network)
 
     def on_opened(self, admitted: AdmittedSocket) -> None:
         """Stop counting a socket as unopened."""
-        self._unopened.discard(admitted)
+        self._opened_at[admitted.network] = self._clock.time()
+        self._discard(admitted)
         self.on_place()
 
     def release(self, admitted: AdmittedSocket) -> None:
@@ -161,7 +171,7 @@ class Admission:
         if not admitted.released:
             admitted.released = True
             self.sockets -= 1
-            self._unopened.discard(admitted)
+            self._discard(admitted)
             self.on_place()
 
     def on_paused(self, reason: str) -> None:
@@ -204,8 +214,13 @@ class Admission:
             if oldest is not None:
                 self._close(oldest)
 
-    def _close(self, admitted: AdmittedSocket) -> None:
+    def _discard(self, admitted: AdmittedSocket) -> None:
         self._unopened.discard(admitted)
+        if not self._unopened.count(admitted.network):
+            self._opened_at.pop(admitted.network, None)
+
+    def _close(self, admitted: AdmittedSocket) -> None:
+        self._discard(admitted)
         self._gave_way += 1
         if not self._reports_later:
             self._report(admitted.address)
