@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import select
 import subprocess
 import sys
@@ -25,9 +26,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.stalls.catalogue import BY_NAME, LOADS, Load
+from benchmarks.stalls.load_client import Control
 from tests.support.broker_process import BrokerProcess
 from warren.broker.bench import processor_time
 
+BROKER_OPTIONS = ("--stall-threshold", "40")
+STALL = re.compile(r"event=broker\.loop_\w+ (ms=.*)")
+"""Line of the broker's log about a stall."""
 IDLE_SHARE = 0.25
 """Share of a processor below which the broker has worked off a load; the quiet client alone takes less."""
 IDLE_CHECKS = 3
@@ -42,6 +47,7 @@ HEADS = (
     "Get",
     "busy",
     "queued",
+    "Longest turn",
     "Load took, s",
     "Processor time, s",
     "Peak, MiB",
@@ -58,6 +64,10 @@ class Outcome(NamedTuple):
     seconds: float
     processor_seconds: float
     peak_mib: float
+    turn: str = ""
+    """The longest turn of the event loop; with `<=` in front if one of the preparation was longer."""
+    stalls: tuple[str, ...] = ()
+    """Lines that the broker logged about stalls."""
     failure: str = ""
 
     @property
@@ -71,7 +81,7 @@ class Outcome(NamedTuple):
         return (
             f"| {title} | "
             + " | ".join(f"{self.waits[kind]['wait']:.0f}" for kind in KINDS)
-            + f" | {self.worst['busy']:.0f} | {self.worst['queued']:.0f} | {self.seconds:.1f} | "
+            + f" | {self.worst['busy']:.0f} | {self.worst['queued']:.0f} | {self.turn} | {self.seconds:.1f} | "
             f"{self.processor_seconds:.1f} | {self.peak_mib:.0f} |"
         )
 
@@ -94,6 +104,7 @@ def main() -> int:
     parser.add_argument(
         "--python", default=sys.executable, help="whose Warren is measured (default: this one's)"
     )
+    parser.add_argument("--causes", action="store_true", help="print what the broker logged about stalls")
     parser.add_argument("--out", type=Path, help="write the table there, in Markdown")
     parser.add_argument("--note", default="", help="a sentence for the head of the table")
     options = parser.parse_args()
@@ -106,6 +117,8 @@ def main() -> int:
         if not options.loads or load.name in options.loads:
             outcomes.append(run(load, max(1, int(load.size * options.share)), options.python))
             print(outcomes[-1].row(), flush=True)
+            if options.causes:
+                print("\n".join(outcomes[-1].stalls), flush=True)
     lines = [
         "# A quiet connection's longest wait under load",
         "",
@@ -146,11 +159,12 @@ def run(load: Load, count: int, python: str) -> Outcome:
     with (
         tempfile.TemporaryDirectory(prefix="warren-stalls-") as folder,
         BrokerProcess(
-            Path(folder) / "data", "--log-level", "warning", *load.options, python=python
+            Path(folder) / "data", "--log-level", "warning", *BROKER_OPTIONS, *load.options, python=python
         ) as broker,
     ):
-        control = Path(folder) / "data" / "control.sock"
-        causing = start("load_process", load.name, str(count), broker.url, str(control))
+        control = Control(Path(folder) / "data" / "control.sock")
+        assert broker.child is not None
+        causing = start("load_process", load.name, str(count), broker.url, str(control.path))
         quiet: subprocess.Popen[str] | None = None
         try:
             if not expect(causing, "ready"):
@@ -160,6 +174,7 @@ def run(load: Load, count: int, python: str) -> Outcome:
             if not expect(quiet, "ready"):
                 return failure(load, count, "the quiet client failed")
             time.sleep(2 * CHECK_SECONDS)
+            logged, prepared = len(broker.child.errors), longest_turn(control)
             used, begun = processor_time.seconds(broker.pid), time.monotonic()
             proceed(causing)
             if not expect(causing, "done"):
@@ -170,7 +185,10 @@ def run(load: Load, count: int, python: str) -> Outcome:
             proceed(quiet)
             assert quiet.stdout is not None
             waits = json.loads(quiet.stdout.readline())["longest"]
-            return Outcome(load, count, waits, end - begun, used, peak)
+            turn = longest_turn(control)
+            stalls = tuple(STALL.findall(broker.child.errors[logged:]))
+            text = f"{turn}" if turn > prepared else f"<= {turn}"
+            return Outcome(load, count, waits, end - begun, used, peak, text, stalls)
         finally:
             for process in (causing, quiet):
                 if process is not None:
@@ -179,7 +197,7 @@ def run(load: Load, count: int, python: str) -> Outcome:
 
 
 def failure(load: Load, count: int, text: str) -> Outcome:
-    return Outcome(load, count, {}, 0.0, 0.0, 0.0, text)
+    return Outcome(load, count, {}, 0.0, 0.0, 0.0, failure=text)
 
 
 def start(module: str, *arguments: str) -> subprocess.Popen[str]:
@@ -220,6 +238,12 @@ def await_idle(pid: int) -> float:
         else:
             checks += 1
     return since
+
+
+def longest_turn(control: Control) -> int:
+    """Return the milliseconds of the longest turn since the broker's start."""
+    milliseconds: int = control("status")["Event loop"]["Longest turn (ms)"]
+    return milliseconds
 
 
 def peak_mib(pid: int) -> float:

@@ -129,13 +129,13 @@ class Control:
     """Operator's requests to the broker's control socket."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def __call__(self, verb: str, **arguments: object) -> Any:
         """Send a request, and return its result."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(600.0)
-            connection.connect(str(self._path))
+            connection.connect(str(self.path))
             connection.sendall(json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 answer = json.loads(lines.readline())
