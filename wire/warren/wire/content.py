@@ -230,7 +230,7 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
     return header[p + 1 : p + 1 + size]
 
 
-def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
+def join_content(channel: i64, header: bytes, body: bytes | bytearray) -> bytes:
     """Encode a content header's payload and a body as two frames of a channel; an empty body gets no frame."""
     head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"
     if not body:
@@ -265,17 +265,19 @@ def body_size(content: bytes) -> i64:
 def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
     """Encode a message's content as frames of a channel, with as many body frames as `frame_max` (bytes) requires."""
     header = header_payload(content)
-    body = body_payload(content)
     room: i64 = frame_max - 8
-    size: i64 = len(body)
+    start: i64 = 15 + len(header)
+    size: i64 = len(content) - 1 - start
     if size <= room:
-        return join_content(channel, header, body)
-    parts = [_FRAME.pack(2, channel, len(header)), header, b"\xce"]
+        return join_content(channel, header, body_payload(content))
+    # Views, so that a large body is copied once.
+    view = memoryview(content)
+    parts: list[bytes | memoryview] = [_FRAME.pack(2, channel, len(header)), header, b"\xce"]
     position: i64 = 0
     while position < size:
-        piece = body[position : position + room]
-        parts.append(_FRAME.pack(3, channel, len(piece)))
-        parts.append(piece)
+        length: i64 = min(room, size - position)
+        parts.append(_FRAME.pack(3, channel, length))
+        parts.append(view[start + position : start + position + length])
         parts.append(b"\xce")
         position += room
     return b"".join(parts)

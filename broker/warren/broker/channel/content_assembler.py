@@ -107,7 +107,7 @@ class ContentAssembler:
         header = self.header
         assert target is not None
         assert header is not None
-        body = bytes(self.body)
+        body = self.body
         self.clear()
         channel = self.channel
         properties = channel.connection.properties

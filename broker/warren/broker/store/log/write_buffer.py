@@ -62,7 +62,7 @@ class WriteBuffer:
         self._block: i64 = block
         self._segment_size: i64 = segment_size
         self._start: i64 = 0
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._writes: list[SegmentWrite] = []
         # The bundle that collects, if it has contents.
         self._contents: list[bytes] = []
@@ -161,7 +161,7 @@ class WriteBuffer:
         header = pack_header(MESSAGE, length, self._incarnation, self._first, check)
         parts = [header, pack_crc(crc32(header, self.seed)), head, content]
         if self.offset + HEADER + length > self.stop:
-            self._lay_out_over_blocks(b"".join(parts))
+            self._lay_out_over_blocks(parts)
         else:
             self._pieces += parts
             self.offset += HEADER + length
@@ -182,29 +182,41 @@ class WriteBuffer:
     def _lay_out(self, data: bytes) -> None:
         size: i64 = len(data)
         if self.offset + size > self.stop:
-            self._lay_out_over_blocks(data)
+            self._lay_out_over_blocks([data])
         else:
             self._pieces.append(data)
             self.offset += size
 
-    def _lay_out_over_blocks(self, data: bytes) -> None:
-        """Lay out an encoded record that crosses the end of a block, with block headers in between."""
+    def _lay_out_over_blocks(self, parts: list[bytes]) -> None:
+        """Lay out an encoded record that crosses the end of a block, with block headers in between.
+
+        Nothing is copied here: a record may have hundreds of megabytes, and other clients wait meanwhile.
+
+        :param parts: the bytes of the record.
+        """
+        size: i64 = 0
+        for part in parts:
+            size += len(part)
         at: i64 = 0
-        size: i64 = len(data)
-        while at < size:
-            within: i64 = self.offset % self._block
-            if within == 0:
-                rest: i64 = BLOCK_HEADER + size - at
-                first: i64 = BLOCK_HEADER
-                if at > 0:
-                    first = rest if rest < self._block else 0
-                self._pieces.append(encode_block_header(self.seed, self.offset // self._block, first))
-                self.offset += BLOCK_HEADER
-                within = BLOCK_HEADER
-            part: i64 = min(size - at, self._block - within)
-            self._pieces.append(data[at : at + part])
-            self.offset += part
-            at += part
+        for part in parts:
+            view = memoryview(part)
+            length: i64 = len(part)
+            position: i64 = 0
+            while position < length:
+                within: i64 = self.offset % self._block
+                if within == 0:
+                    rest: i64 = BLOCK_HEADER + size - at
+                    first: i64 = BLOCK_HEADER
+                    if at > 0:
+                        first = rest if rest < self._block else 0
+                    self._pieces.append(encode_block_header(self.seed, self.offset // self._block, first))
+                    self.offset += BLOCK_HEADER
+                    within = BLOCK_HEADER
+                count: i64 = min(length - position, self._block - within)
+                self._pieces.append(view[position : position + count])
+                self.offset += count
+                position += count
+                at += count
         self._set_stop()
 
     def close_write(self, batch: i64) -> None:

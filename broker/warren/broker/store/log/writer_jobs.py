@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Sequence
 
 from warren.broker.store.index.index_job import IndexJob
 from warren.broker.store.log.record_format import Record
@@ -13,7 +14,7 @@ from warren.broker.store.stream.stream_log import StreamBatch
 class SegmentWrite:
     """Bytes that a batch writes to one segment: `pieces`, back to back, from offset `start`."""
 
-    def __init__(self, segment: int, start: int, pieces: list[bytes]) -> None:
+    def __init__(self, segment: int, start: int, pieces: Sequence[bytes | memoryview]) -> None:
         self.segment = segment
         self.start = start
         self.pieces = pieces
