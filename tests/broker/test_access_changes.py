@@ -10,6 +10,7 @@ import pytest
 from pamqp import commands
 
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
 from tests.support.raw_client import RawClient, Refusal, made
 from warren.broker import Broker, BrokerConfig
 from warren.broker.access.access_control import Access
@@ -197,6 +198,28 @@ def test_deleting_a_virtual_host_deletes_its_contents_and_closes_its_connections
     with owner.peer("ann", "secret", "blue") as peer:
         peer.connect().open()
         assert peer.refused(made(commands.Queue.Declare, queue="q", passive=True)).code == 404
+
+
+def test_a_virtual_host_is_deleted_in_slices(owner: Owner) -> None:
+    hosts = owner.broker.virtual_hosts
+
+    def slice_by_slice() -> int:
+        hosts.add("blue")
+        for number in range(20):
+            hosts.declarations_of("blue").declare_queue(f"q-{number}".encode(), True, False, False, b"", None)
+        hosts.bulk_work.slice_seconds = 0
+        before = hosts.bulk_work.slices
+        hosts.delete("blue")
+        with pytest.raises(OperationRefused, match="is being deleted"):
+            hosts.add("blue")
+        return before
+
+    before = owner.inprocess.call(slice_by_slice)
+    wait_until(lambda: hosts.deletion_lane("blue") is None, "the virtual host is deleted")
+    assert hosts.bulk_work.slices - before >= 20
+    owner.inprocess.call(lambda: hosts.add("blue"))
+    owner.inprocess.restart()
+    assert not owner.inprocess.call(lambda: owner.broker.virtual_hosts.declarations_of("blue").vhost.queues)
 
 
 def test_a_protected_virtual_host_is_not_deleted(owner: Owner) -> None:

@@ -65,8 +65,11 @@ def disable_vhost_protection_from_deletion(management: Management, request: Requ
     management.node.virtual_hosts.update(request.text("name"), protected=False)
 
 
-def delete_vhost(management: Management, request: Request) -> None:
-    management.node.virtual_hosts.delete(request.text("name"))
+async def delete_vhost(management: Management, request: Request) -> None:
+    """Delete a virtual host; return when all its queues are deleted."""
+    hosts = management.node.virtual_hosts
+    hosts.delete(request.text("name"))
+    await hosts.bulk_work.finished(hosts.deletion_lane(request.text("name")))
 
 
 def list_vhosts(management: Management, request: Request) -> Json:

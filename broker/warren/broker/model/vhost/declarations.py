@@ -433,14 +433,21 @@ class Declarations:
             return None
         return BindingRow(self.vhost.name, source.name, destination.name, not is_queue, routing_key, raw)
 
-    def clear(self) -> None:
-        """Delete all exchanges and queues, because the virtual host is deleted."""
-        self.vhost.dead_lettering.stop()
-        for queue in list(self.vhost.queues.values()):
-            self.delete_queue(queue)
-        for exchange in list(self.vhost.exchanges.values()):
-            if self.vhost.exchanges.get(exchange.name) is exchange:
-                self._remove_exchange(exchange)
+    def clear(self, end: float) -> bool:
+        """Delete queues, then exchanges, until a time, because the virtual host is deleted; return True if none is left.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        queues, exchanges = self.vhost.queues, self.vhost.exchanges
+        while queues:
+            self.delete_queue(next(iter(queues.values())))
+            if time.monotonic() >= end:
+                return False
+        while exchanges:
+            self._remove_exchange(next(iter(exchanges.values())))
+            if time.monotonic() >= end:
+                break
+        return not exchanges
 
     # -- recovery
 

@@ -72,6 +72,8 @@ class VirtualHosts:
         self.compat = compat
         self.portability = portability or PortabilityChecks(strict=False)
         self._settings: dict[str, VirtualHostSettings] = {}
+        self._deleting: dict[str, Declarations] = {}
+        """Virtual hosts that are unregistered, and some of whose queues still exist, by name."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._settings
@@ -112,10 +114,13 @@ class VirtualHosts:
         :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
         :param protected: True if the virtual host must not be deleted.
         :raises ObjectAlreadyExists: if it exists already.
-        :raises OperationRefused: for an empty name, an unknown queue type, or a tag that is empty or has a comma.
+        :raises OperationRefused: for an empty name, an unknown queue type, or a tag that is empty or has a comma,
+            and while a virtual host of this name is being deleted.
         """
         if name in self._settings:
             raise ObjectAlreadyExists(f"virtual host '{name}' already exists")
+        if name in self._deleting:
+            raise OperationRefused(f"virtual host '{name}' is being deleted: try again later")
         if not name:
             raise OperationRefused("cannot add a virtual host with an empty name")
         settings = VirtualHostSettings(name, description, tuple(tags), default_queue_type, protected)
@@ -174,6 +179,9 @@ class VirtualHosts:
     def delete(self, name: str) -> None:
         """Delete a virtual host with its exchanges and queues, and close the connections to it.
 
+        It is unregistered at once. Its queues are deleted in slices, as bulk work of the lane `deletion_lane(name)`, and
+        its name can be used again when that is finished. After a crash in between it exists with the remaining queues.
+
         :raises ObjectNotFound: if it does not exist.
         :raises OperationRefused: if it is protected from deletion.
         """
@@ -183,10 +191,23 @@ class VirtualHosts:
         topology = self.declarations.pop(name.encode())
         for call in self.on_deleted:
             call(name)
-        topology.clear()
+        topology.vhost.dead_lettering.stop()
+        self._deleting[name] = topology
+        self.bulk_work.run(topology, lambda end: self._delete_slice(name, topology, end))
+
+    def deletion_lane(self, name: str) -> object:
+        """Return the lane of the bulk work that deletes a virtual host; None if none of this name is being deleted."""
+        return self._deleting.get(name)
+
+    def _delete_slice(self, name: str, topology: Declarations, end: float) -> bool:
+        """Delete a part of a virtual host, until a time; return True if it is gone."""
+        if not topology.clear(end):
+            return False
         if self._definitions is not None:
             self._definitions.delete_virtual_host(name)
+        del self._deleting[name]
         logger.info("event=virtual_host.deleted name=%r", name)
+        return True
 
     def restore(self, rows: Sequence[VirtualHostRow]) -> None:
         """Restore the virtual hosts in the definitions database at start, still without exchanges and queues."""
