@@ -73,6 +73,8 @@ def flip(path: Path) -> None:
 def zero(path: Path) -> None:
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
+    while not data[middle]:
+        middle += 1
     size = min(512, len(data) - middle)
     data[middle : middle + size] = bytes(size)
     path.write_bytes(data)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -46,14 +45,15 @@ from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.stall_monitor import StallMonitor
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definition_rows import Snapshot
-from warren.broker.store.definitions.definitions_database import Definitions
+from warren.broker.store.definitions.definitions_database import Definitions, DefinitionsLost
 from warren.broker.store.errors import StoreError
 from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.log.group_commit import Sync
 from warren.broker.store.log.log import Log
-from warren.broker.store.log.recovery import Recovery, recover
+from warren.broker.store.log.recovery import Recovery
 from warren.broker.store.stream.stream_recovery import recover_streams
 from warren.broker.store.stream.stream_store import StreamStore
+from warren.broker.store.unclaimed_queues import LogRecovery
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -391,14 +391,23 @@ class Broker:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
-        self._definitions = Definitions.open(self._folder, loop)
+        accepted = self.config.accept_data_loss
+        log = LogRecovery(self._folder, self.config.default_vhost.encode(), accepted, describe_payload)
+        # In threads: a program that embeds the broker runs other things on this loop.
+        opening = loop.run_in_executor(None, Definitions.open, self._folder, loop, accepted, log.claim)
+        try:
+            self._definitions = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on: what it opens has to be closed.
+            with contextlib.suppress(StoreError):
+                self._definitions = await opening
+            raise
+        except DefinitionsLost as error:
+            raise await loop.run_in_executor(None, log.refuse, error) from None
         definitions = self._definitions.load()
         self._seeded = self._definitions.seeded
         known = {row.incarnation for row in definitions.queues}
-        # In a thread: a program that embeds the broker runs other things on this loop.
-        recovery = await loop.run_in_executor(
-            None, partial(recover, self._folder, known, describe=describe_payload)
-        )
+        recovery = await loop.run_in_executor(None, log.result, known)
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=store.damage_found detail=%r", line)

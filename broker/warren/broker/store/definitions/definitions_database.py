@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Final
+from typing import Final, NamedTuple
 
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.database_content import snapshot_statements
@@ -55,6 +55,18 @@ _IDLE: Final = 2.0
 """Seconds without a change after which the database takes in its write-ahead log, and the journal is synced."""
 
 
+class ClaimedQueues(NamedTuple):
+    """Queues that have messages, but were not among the definitions."""
+
+    rows: list[QueueRow]
+    last_incarnation: int
+    """Highest incarnation that the log has, or 0 if it has only known ones."""
+
+
+Claim = Callable[[Snapshot, int], ClaimedQueues]
+"""Function that returns such queues. Its parameters are all definitions, and the first unreserved incarnation."""
+
+
 class Definitions:
     """The definitions of one data folder: durable exchanges, queues, bindings, users and parameters.
 
@@ -74,8 +86,6 @@ class Definitions:
         """Callback that gets the number `committed` when it has grown."""
         self.on_failed: Callable[[str], None] = _ignore
         """Callback that gets the reason when the database fails."""
-        self.loss = opened.loss
-        """Description of the definitions that are lost, which the operator has accepted; empty if none are."""
         self._folder = folder
         self._database = database = opened.database
         self._journal = opened.journal
@@ -89,8 +99,6 @@ class Definitions:
         self._closing: asyncio.Future[None] | None = None
         (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
         self._next_incarnation: int = first
-        self.first_unknown: int = 1 if opened.loss else first
-        """Incarnation from which on a queue that has no row was never seen to be deleted."""
         self._reserved_until = self._next_incarnation
         self._requested_until = self._next_incarnation
         self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
@@ -99,13 +107,19 @@ class Definitions:
 
     @classmethod
     def open(
-        cls, folder: DataFolder, loop: asyncio.AbstractEventLoop, accept_data_loss: bool = False
+        cls,
+        folder: DataFolder,
+        loop: asyncio.AbstractEventLoop,
+        accept_data_loss: bool = False,
+        claim: Claim | None = None,
     ) -> Definitions:
         """Open database and journal of a folder, or create them, and start the thread.
 
         A damaged database is restored from the journal, and a damaged journal is written anew from the database.
 
         :param accept_data_loss: go on with older definitions, or none, if the newest ones are lost.
+        :param claim: called before the first change; the queues that it returns are stored with it. What it raises is
+            passed on.
         :raises DefinitionsLost: the newest definitions are lost, and this was not accepted. No file was changed.
         :raises StoreError: the definitions are of an unknown version, or cannot be written.
         """
@@ -114,7 +128,12 @@ class Definitions:
             opened = open_definitions(folder, accept_data_loss)
             try:
                 definitions = cls(folder, opened, loop)
-                definitions._reserve(definitions._next_incarnation + _RESERVE_SIZE)
+                stored = load_snapshot(opened.database)
+                claimed = ClaimedQueues([], 0)
+                if claim is not None:
+                    claimed = claim(stored, definitions._next_incarnation)
+                known = max((row.incarnation for row in stored.queues), default=0)
+                definitions._begin(max(known, claimed.last_incarnation), claimed.rows)
                 folder.files.sync_folder(str(folder.path))
                 definitions._checkpoint()
             except BaseException:
@@ -154,17 +173,6 @@ class Definitions:
             self._requested_until += _RESERVE_SIZE
             self._submit((_RESERVATION, (self._requested_until,)))
         return incarnation
-
-    async def skip_incarnations(self, last: int) -> None:
-        """Give new queues higher incarnations than `last`. Call it before the first queue is declared.
-
-        :raises StoreError: the disk failed.
-        """
-        if last >= self._next_incarnation:
-            self._next_incarnation = last + 1
-            self._requested_until = last + 1 + _RESERVE_SIZE
-            self._submit((_RESERVATION, (self._requested_until,)))
-            await self.flush()
 
     def put(self, row: Row) -> int:
         """Store a row, replacing the one with the same key.
@@ -426,8 +434,14 @@ class Definitions:
             if not _is_full(error):
                 raise
 
-    def _reserve(self, upto: int) -> None:
-        self._transaction([(_RESERVATION, (upto,))])
+    def _begin(self, last: int, claimed: list[QueueRow]) -> None:
+        """Store claimed queues and reserve incarnations, in one transaction: later they would pass for deleted ones.
+
+        :param last: highest incarnation that is in use.
+        """
+        self._next_incarnation = max(self._next_incarnation, last + 1)
+        upto = self._next_incarnation + _RESERVE_SIZE
+        self._transaction([*map(put_statement, claimed), (_RESERVATION, (upto,))])
         self._reserved_until = self._requested_until = upto
 
 
@@ -449,6 +463,7 @@ _NEW_GENERATION: Final = "UPDATE meta SET value = ? WHERE name = 'generation'"
 __all__ = [
     "VERSION",
     "BindingRow",
+    "ClaimedQueues",
     "Definitions",
     "DefinitionsLost",
     "ExchangeRow",

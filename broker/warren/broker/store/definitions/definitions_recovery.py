@@ -48,7 +48,14 @@ _FIRST_JOURNAL_VERSION: Final = 3
 
 
 class DefinitionsLost(StoreError):
-    """The newest definitions of a data folder are lost: neither database nor journal has them."""
+    """The newest definitions of a data folder are lost: neither database nor journal has them.
+
+    :param known: incarnations of the queues in the newest definitions that are left.
+    """
+
+    def __init__(self, text: str, known: set[int]) -> None:
+        super().__init__(text)
+        self.known = known
 
 
 class OpenedDefinitions(NamedTuple):
@@ -111,7 +118,9 @@ def open_definitions(folder: DataFolder, accept_data_loss: bool) -> OpenedDefini
         mark = read_generation_mark(folder)
         choice = _choose(folder, found, read, copy, mark)
         if choice.loss and not accept_data_loss:
-            raise DefinitionsLost(choice.loss)
+            left = {_Source.DATABASE: found, _Source.JOURNAL: copy, _Source.NOTHING: None}[choice.source]
+            known = left.incarnations if isinstance(left, DatabaseContent) else set()
+            raise DefinitionsLost(choice.loss, known)
         if choice.source is not _Source.DATABASE:
             if database is not None:
                 database.close()
@@ -124,6 +133,8 @@ def open_definitions(folder: DataFolder, accept_data_loss: bool) -> OpenedDefini
             undo.callback(database.close)
         assert database is not None
         if choice.loss:
+            # No queue in the log counts as deleted, also if this start is killed.
+            database.execute("UPDATE meta SET value = 1 WHERE name = 'next_incarnation'")
             # The mark in the log's folder is valid for the definitions from now on.
             database.execute("UPDATE meta SET value = MAX(value, ?) + 1 WHERE name = 'generation'", (mark,))
         content = read_content(database)

@@ -24,6 +24,7 @@ from warren.broker.store.log.record_format import (
     ACK,
     DELIVERY_COUNT,
     FAN_OUT,
+    FIRST_TRANSIENT_INCARNATION,
     GROUP,
     HEADER,
     SPILL,
@@ -61,11 +62,6 @@ Without a limit, later messages would delay the publisher confirms of the first 
 """
 ACK_DELAY: Final = 0.2
 """Default of the seconds that acknowledgements wait for a message that is written in the same batch."""
-FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
-"""Lowest incarnation (number of a queue in the log) of queues whose messages do not outlive the process.
-
-The definitions database, which numbers the other queues, does not use such high numbers.
-"""
 MIN_ROLLED_SIZE: Final = SEGMENT_SIZE // 4
 """Size in bytes below which `roll_segment` does not close a segment, because many small segments cause compaction."""
 RETRY: Final = 1.0

@@ -50,6 +50,11 @@ BUNDLE_ENTRY: Final = 4
 """Bytes that a BUNDLE record takes for each of its messages, besides the content."""
 POSITION_SHIFT: Final = 32
 """A log position is the number of a segment, shifted left by this many bits, plus an offset in the segment."""
+FIRST_TRANSIENT_INCARNATION: Final = 1 << 62
+"""Lowest incarnation (number of a queue in the log) of queues whose messages do not outlive the process.
+
+The definitions database, which numbers the other queues, does not use such high numbers.
+"""
 
 _HEADER = struct.Struct("<BIQQI")
 _CRC = struct.Struct("<I")

@@ -23,7 +23,7 @@ from warren.broker.store.index.index_reader import IndexReader
 from warren.broker.store.index.index_store import IndexStore
 from warren.broker.store.log.clean_stop import CLEAN, read_clean_stop, remove_clean_stop
 from warren.broker.store.log.live_messages import LiveMessages
-from warren.broker.store.log.record_format import BLOCK, POSITION_SHIFT
+from warren.broker.store.log.record_format import BLOCK, FIRST_TRANSIENT_INCARNATION, POSITION_SHIFT
 from warren.broker.store.log.segment import Segment
 from warren.broker.store.log.segment_reader import Damage, segment_path
 from warren.broker.store.read.record_reader import RecordReader
@@ -86,6 +86,8 @@ class Recovery:
         self.files = indexes.files
         self.identity = indexes.identity
         self.block = indexes.block
+        self.unknown: set[int] = set()
+        """Incarnations of queues in the log that are not among the known ones and were never seen to be deleted."""
         self.segments: list[Segment] = []
         """All segments, oldest first."""
         self.live: dict[int, LiveMessages] = {}
@@ -114,12 +116,19 @@ class Recovery:
 
 
 def recover(
-    folder: DataFolder, known: Collection[int], *, block: int = BLOCK, describe: Describe = describe_opaque
+    folder: DataFolder,
+    known: Collection[int],
+    *,
+    first_unknown: int = FIRST_TRANSIENT_INCARNATION,
+    block: int = BLOCK,
+    describe: Describe = describe_opaque,
 ) -> Recovery:
     """Read the log of a data folder, cut off an incompletely written end, and remove the mark of a clean stop.
 
     :param known: the existing queues, each by its incarnation (its unique number in the log); records of other queues
-        are ignored.
+        are ignored if their incarnation is less than `first_unknown`: those queues were deleted.
+    :param first_unknown: lowest incarnation of which the definitions do not know whether its queue exists; by default
+        they know all. Messages of such queues are recovered, too.
     :param block: size of a block in bytes.
     :param describe: returns priority, expiry and body size of an encoded message, for its index entry.
     :raises StoreError: the disk cannot be read or written.
@@ -127,7 +136,7 @@ def recover(
     indexes = IndexStore(folder.log, folder.files, folder.identity, block, describe)
     recovery = Recovery(folder.log, indexes)
     try:
-        _LogScan(recovery, frozenset(known)).run()
+        _LogScan(recovery, _QueueScans(recovery, known, first_unknown)).run()
     except OSError as error:
         raise disk_error(f"read the log in {folder.log}", error) from None
     return recovery
@@ -146,6 +155,30 @@ class _QueueScan:
         self.live = LiveMessages()
 
 
+class _QueueScans:
+    """Scans of the queues whose messages are recovered: the known ones, and those never seen to be deleted."""
+
+    def __init__(self, recovery: Recovery, known: Collection[int], first_unknown: int) -> None:
+        self.scans: dict[int, _QueueScan] = {}
+        self._recovery = recovery
+        self._first_unknown = first_unknown
+        for incarnation in known:
+            self._add(incarnation)
+
+    def get(self, incarnation: int) -> Optional[_QueueScan]:  # noqa: UP045
+        """Return the scan of a queue; None if its messages are not recovered, because it was deleted."""
+        scan = self.scans.get(incarnation)
+        if scan is None and self._first_unknown <= incarnation < FIRST_TRANSIENT_INCARNATION:
+            self._recovery.unknown.add(incarnation)
+            scan = self._add(incarnation)
+        return scan
+
+    def _add(self, incarnation: int) -> _QueueScan:
+        scan = self.scans[incarnation] = _QueueScan()
+        self._recovery.queues[incarnation] = RecoveredQueue(self._recovery, incarnation)
+        return scan
+
+
 class _LogScan:
     """Scan of the indexes of a log's segments, from the newest to the oldest. Missing indexes are built.
 
@@ -153,15 +186,12 @@ class _LogScan:
     newer segment acknowledges it. If compaction has left two copies of a message, the one in the newer segment counts.
     """
 
-    def __init__(self, recovery: Recovery, known: frozenset[int]) -> None:
+    def __init__(self, recovery: Recovery, queues: _QueueScans) -> None:
         self._result = recovery
         self._files = recovery.files
         self._indexes = recovery.indexes
         self._reader = IndexReader(recovery.folder, recovery.files, self._indexes.rebuild)
-        self._queues: dict[int, _QueueScan] = {}
-        for incarnation in known:
-            self._queues[incarnation] = _QueueScan()
-            recovery.queues[incarnation] = RecoveredQueue(recovery, incarnation)
+        self._queues = queues
 
     def run(self) -> None:
         result, files = self._result, self._files
@@ -194,7 +224,9 @@ class _LogScan:
             place.text for _, place in sorted(reports, key=lambda item: (item[0], item[1].offset))
         ]
         result.clean = end is not None
-        self._remove_stale(set(names), numbers)
+        if not result.unknown:
+            # Else it must first be decided what becomes of them, and the folder may be refused as it is.
+            self._remove_stale(set(names), numbers)
         self._collect(end.delivered if end is not None else None)
 
     def _build_index(self, number: int, may_be_torn: bool) -> tuple[SegmentIndex, list[Damage]]:
@@ -320,7 +352,7 @@ class _LogScan:
         :param delivered: the highest sequence number that may have been delivered before an earlier crash, by the
             queue's number in the log, as stored at a clean stop; None after a crash, when any may have been delivered.
         """
-        for incarnation, queue in self._queues.items():
+        for incarnation, queue in self._queues.scans.items():
             result = self._result.queues[incarnation]
             result.counts = {
                 sequence: count
