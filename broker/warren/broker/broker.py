@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.sasl_authentication import LoginSettings
+from warren.broker.clock_jumps import ClockJumpMonitor
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.connection.admission import Admission
 from warren.broker.connection.broker_node import BrokerNode
@@ -122,6 +123,7 @@ class Broker:
         self._tls_context: TlsContext | None = None
         self._monitor: ResourceMonitor | None = None
         self._disk_delays: DiskDelayMonitor | None = None
+        self._clock_jumps: ClockJumpMonitor | None = None
         self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
@@ -310,6 +312,9 @@ class Broker:
         )
         undo.callback(self._monitor.stop)
         self._monitor.start()
+        self._clock_jumps = ClockJumpMonitor(node.loop, self._clock)
+        undo.callback(self._clock_jumps.stop)
+        self._clock_jumps.start()
         if self._log is not None and self._definitions is not None:
             self._disk_delays = DiskDelayMonitor(node.loop, node.flow, self._log, self._definitions)
             undo.callback(self._disk_delays.stop)
@@ -529,6 +534,8 @@ class Broker:
             self._monitor.stop()
         if self._disk_delays is not None:
             self._disk_delays.stop()
+        if self._clock_jumps is not None:
+            self._clock_jumps.stop()
         if self._stall_monitor is not None:
             self._stall_monitor.stop()
         if self._tls_context is not None:

@@ -53,7 +53,7 @@ def route_by_message(
         channel.check_topics(exchange, further)
     timestamps = channel.connection.node.settings.timestamps
     if timestamps:
-        message.content = add_timestamp(message, vhost.clock.now(), timestamps)
+        message.content = add_timestamp(message, vhost.clock.wall(), timestamps)
     keys = [target.routing_key, *further]
     queues = vhost.find_queues(exchange, keys, headers, message)
     if target.mandatory and exchange.delay_queue in queues and not vhost.would_route(exchange, keys, headers):

@@ -63,6 +63,9 @@ class StoppedClock:
     def now(self) -> float:
         return 0.0
 
+    def wall(self) -> float:
+        return 0.0
+
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         return self
 

@@ -87,7 +87,7 @@ class Management:
         self.listeners = listeners
         self.on_shutdown: Callable[[], None] | None = None
         """Callback that stops the broker; None if only the embedding program can stop it."""
-        self.started = time.time()
+        self.started = time.monotonic()
         self.utilisation = ConsumerUtilisation(node)
 
     async def perform(self, verb: str, request: Request) -> Json:

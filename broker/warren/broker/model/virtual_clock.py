@@ -84,6 +84,10 @@ class VirtualClock:
         """Return the virtual time in seconds since 1970."""
         return self._now
 
+    def wall(self) -> float:
+        """Return the virtual time, which clients see as well."""
+        return self._now
+
     def call_at(self, when: float, call: Callable[[], object]) -> VirtualTimer:
         """Schedule one call for the virtual time `when`.
 

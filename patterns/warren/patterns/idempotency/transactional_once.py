@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warren.patterns.idempotency.delivery_key import idempotency_key
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
@@ -162,14 +163,14 @@ class TransactionalOnce:
     async def _claim_with_retry(self, session: AsyncSession, key: bytes) -> bytes | None:
         from sqlalchemy.exc import DBAPIError
 
-        give_up = self._clock.now() + self._patience
+        give_up = monotonic_time(self._clock) + self._patience
         wait = FIRST_RETRY_SECONDS
         while True:
             try:
                 return await self._claim(session, key)
             except (DBAPIError, OSError) as error:
                 await session.rollback()
-                if self._clock.now() + wait > give_up:
+                if monotonic_time(self._clock) + wait > give_up:
                     raise StoreUnavailable(f"the database did not answer to a claim: {error}") from error
             await self._clock.sleep(wait)
             wait = min(2 * wait, MAX_RETRY_SECONDS)

@@ -179,7 +179,7 @@ class Relay:
     async def _relay(self, app: App) -> None:
         while True:
             self.wakeup.clear()
-            now = app.clock.now()
+            now = monotonic_time(app.clock)
             off = [name for name, (until, _) in self._retry_times.items() if until > now]
             rows = await self._tables.pending(
                 BATCH,
@@ -238,13 +238,13 @@ class Relay:
                         continue
                     if row.ordered_by is not None:
                         failed.add(row.ordered_by)
-                    if not self._schedule_retry(row, problem, app.clock.now()):
+                    if not self._schedule_retry(row, problem, monotonic_time(app.clock)):
                         skipped = max(skipped, row.id)
                 if doubtful is not None:
                     raise doubtful
             # Only now: messages that were not tried because the connection was lost must not be skipped.
             if skipped and not self._skipped_up_to:
-                self._rescan_at = app.clock.now() + MAX_RETRY_SECONDS
+                self._rescan_at = monotonic_time(app.clock) + MAX_RETRY_SECONDS
             self._skipped_up_to = max(self._skipped_up_to, skipped)
         finally:
             self._statistics.relayed += len(confirmed)
@@ -255,7 +255,7 @@ class Relay:
         """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
 
         :param problem: error with which the broker refused it, for the log.
-        :param now: present time in seconds, by the App's clock.
+        :param now: present time in seconds, by `monotonic_time`.
         :return: False if `MAX_RETRY_TIMES` messages have a scheduled retry already. The message is then skipped, and
             read again after all later ones.
         """

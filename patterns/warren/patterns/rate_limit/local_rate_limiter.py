@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
 from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve_tokens
 from warren.sdk import Clock, SystemClock
@@ -37,7 +38,7 @@ class LocalRateLimiter:
         :raises ConfigError: `cost` is below 1 or above the burst.
         """
         self._rate.check_cost(cost)
-        now_us = int(self._clock.now() * 1_000_000)
+        now_us = int(monotonic_time(self._clock) * 1_000_000)
         taken, wait, full = reserve_tokens(
             self._full_at.get(key, 0), now_us, self._rate, cost, within // MICROSECOND
         )

@@ -27,6 +27,7 @@ from functools import partial, wraps
 from typing import Any, Final, ParamSpec
 
 from warren.patterns.delay import wait_queue
+from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.resequencer.key_sequence import KeySequence
 from warren.patterns.resequencer.rules import Position, advance, read
 from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
@@ -262,7 +263,7 @@ class Resequencer:
             # Stored before the next message begins, so that a crash repeats this message and none before it.
             next_number = replace(sequence.position, next_number=number + 1)
             record = await self._decide(key, partial(advance, position=next_number, keep_ms=self._keep_ms))
-            sequence.move(read(record) or next_number, self._clock.now(), is_saved=True)
+            sequence.move(read(record) or next_number, monotonic_time(self._clock), is_saved=True)
         finally:
             sequence.is_handling = False
             sequence.release_ready()
@@ -286,13 +287,13 @@ class Resequencer:
         self.statistics.waiting += 1
         self.statistics.waited += 1
         gap = FOREVER if self._gap is None else self._gap
-        ready = sequence.wait(number, self._clock.now())
+        ready = sequence.wait(number, monotonic_time(self._clock))
         try:
             while not ready.done():
-                rest = sequence.last_progress + gap - self._clock.now()
-                if sequence.is_stalled(gap, self._clock.now()):
+                rest = sequence.last_progress + gap - monotonic_time(self._clock)
+                if sequence.is_stalled(gap, monotonic_time(self._clock)):
                     await self._reload(sequence, key)
-                    if not ready.done() and sequence.is_stalled(gap, self._clock.now()):
+                    if not ready.done() and sequence.is_stalled(gap, monotonic_time(self._clock)):
                         self._skip_gap(sequence, key)
                     continue
                 # Sleep by the App's clock, so that a test on virtual time can move it.
@@ -336,7 +337,7 @@ class Resequencer:
             missing,
             found - 1,
         )
-        sequence.move(sequence.position.skip_to(found), self._clock.now(), is_saved=False)
+        sequence.move(sequence.position.skip_to(found), monotonic_time(self._clock), is_saved=False)
         sequence.release_ready()
 
     async def _sequence(self, key: str, *, reload: bool) -> KeySequence:
@@ -367,7 +368,7 @@ class Resequencer:
             sequence.start_is_unknown or held.next_number > sequence.position.next_number
         ):
             sequence.start_is_unknown = False
-            sequence.move(held, self._clock.now(), is_saved=True)
+            sequence.move(held, monotonic_time(self._clock), is_saved=True)
             sequence.release_ready()
 
     def _trim(self) -> None:

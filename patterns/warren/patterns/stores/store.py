@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
+from warren.patterns.monotonic_time import monotonic_time
 from warren.sdk import Clock, WarrenError
 from warren.sdk.extend import Outcome
 
@@ -154,13 +155,13 @@ async def apply_rule_with_retry(
     :param guess: record that the caller expects; if it is right, no read is needed. None for no record.
     :raises StoreUnavailable: the store did not answer within `patience`.
     """
-    give_up = clock.now() + patience
+    give_up = monotonic_time(clock) + patience
     wait = FIRST_RETRY_SECONDS
     while True:
         try:
             return await apply_rule(store, key, rule, guess=guess)
         except StoreUnavailable:
-            if clock.now() + wait > give_up:
+            if monotonic_time(clock) + wait > give_up:
                 raise
             await clock.sleep(wait)
             wait = min(2 * wait, MAX_RETRY_SECONDS)

@@ -152,7 +152,7 @@ def status(management: Management, _: Request) -> Json:
     return {
         "Runtime": {
             "OS PID": os.getpid(),
-            "Uptime (seconds)": round(time.time() - management.started),
+            "Uptime (seconds)": round(time.monotonic() - management.started),
             "Warren version": own_version(),
             "Node name": NODE,
         },

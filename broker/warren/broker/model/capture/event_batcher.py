@@ -60,7 +60,7 @@ class EventBatcher:
         :param size: bytes of the message's body; -1 if the event has no size.
         """
         events = self.events
-        events.append((prefix, int(self.clock.now() * 1_000_000), identity, int(size)))
+        events.append((prefix, int(self.clock.wall() * 1_000_000), identity, int(size)))
         if len(events) >= BATCH_EVENTS:
             self.end_batch()
         elif self.timer is None:

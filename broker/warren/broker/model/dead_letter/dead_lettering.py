@@ -412,7 +412,7 @@ class DeadLettering:
             trusts_history=message.dead_lettered,
             queue=queue.name,
             reason=reason,
-            time=int(self.vhost.clock.now()),
+            time=int(self.vhost.clock.wall()),
             exchange=message.exchange,
             keys=keys,
             expiration=properties.data("expiration"),
