@@ -56,7 +56,7 @@ LOADS = (
         topology_loads.exclusive_queues,
         10_000,
     ),
-    Load("bind", "64,000 bindings made", topology_loads.bind, 64_000),
+    Load("bind", "64,000 transient bindings made", topology_loads.bind, 64_000),
     Load("delete-exchange", "exchange deleted with 64,000 bindings", topology_loads.delete_exchange, 64_000),
     Load("delete-bound", "queue deleted with 64,000 bindings", topology_loads.delete_bound_queue, 64_000),
     Load(

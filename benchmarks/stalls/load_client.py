@@ -142,3 +142,28 @@ class Control:
         if "result" not in answer:
             raise RuntimeError(f"{verb}: {answer}")
         return answer["result"]
+
+    def make_queues(self, count: int, vhost: str = "/", source: str = "amq.topic") -> None:
+        """Make the durable queues `queue-0`, `queue-1` and so on, each with a binding, by one import of definitions."""
+        names = [f"queue-{number}" for number in range(count)]
+        queues = [
+            {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
+            for name in names
+        ]
+        self.import_definitions(queues, [binding(source, name, name, vhost) for name in names])
+
+    def import_definitions(self, queues: list[dict[str, Any]], bindings: list[dict[str, Any]]) -> None:
+        """Import definitions of queues and bindings."""
+        self("import_definitions", definitions={"queues": queues, "bindings": bindings})
+
+
+def binding(source: str, queue: str, key: str, vhost: str = "/") -> dict[str, Any]:
+    """Return the definition of a binding."""
+    return {
+        "source": source,
+        "vhost": vhost,
+        "destination": queue,
+        "destination_type": "queue",
+        "routing_key": key,
+        "arguments": {},
+    }

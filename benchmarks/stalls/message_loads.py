@@ -175,14 +175,11 @@ def large_messages(client: LoadClient, _: Control, count: int) -> Iterator[None]
     client.discard(count)
 
 
-def publish_fan_out(client: LoadClient, _: Control, count: int) -> Iterator[None]:
+def publish_fan_out(client: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Publish ten messages that are routed to many queues."""
-    client.declare_exchange("wide", "fanout", durable=True)
-    client.declare_queues(count, durable=True)
-    for number in range(count):
-        client.bind(f"queue-{number}", "wide")
+    control.make_queues(count, source="amq.fanout")
     yield
-    client.fill(10, "wide", "")
+    client.fill(10, "amq.fanout", "")
 
 
 def stream_read(client: LoadClient, _: Control, count: int) -> Iterator[None]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pamqp import commands
 
-from benchmarks.stalls.load_client import Control, LoadClient
+from benchmarks.stalls.load_client import Control, LoadClient, binding
 from tests.support.frames import QUEUE_BIND_OK, QUEUE_DELETE_OK
 from tests.support.raw_client import encoded, made
 
@@ -20,8 +19,8 @@ def declare_queues(client: LoadClient, _: Control, count: int) -> Iterator[None]
     client.declare_queues(count, durable=True)
 
 
-def delete_queues(client: LoadClient, _: Control, count: int) -> Iterator[None]:
-    client.declare_queues(count, durable=True)
+def delete_queues(client: LoadClient, control: Control, count: int) -> Iterator[None]:
+    control.make_queues(count)
     yield
     client.call_all(
         (encoded(made(commands.Queue.Delete, queue=f"queue-{number}")) for number in range(count)),
@@ -36,7 +35,21 @@ def exclusive_queues(client: LoadClient, _: Control, count: int) -> Iterator[Non
     client.close()
 
 
-def _bind(client: LoadClient, count: int) -> None:
+def _declare_wide(client: LoadClient, *, durable: bool) -> None:
+    client.declare_queue(QUEUE, durable=durable)
+    client.declare_exchange("wide", "topic", durable=durable)
+
+
+def _with_bindings(client: LoadClient, control: Control, count: int) -> None:
+    """Make a durable exchange with this many bindings to one queue, by one import of definitions."""
+    _declare_wide(client, durable=True)
+    control.import_definitions([], [binding("wide", QUEUE, f"sensor.{number}.*") for number in range(count)])
+
+
+def bind(client: LoadClient, _: Control, count: int) -> Iterator[None]:
+    """Make bindings that are not durable: for a durable one the reply waits for the disk."""
+    _declare_wide(client, durable=False)
+    yield
     client.call_all(
         (
             encoded(made(commands.Queue.Bind, queue=QUEUE, exchange="wide", routing_key=f"sensor.{number}.*"))
@@ -46,29 +59,16 @@ def _bind(client: LoadClient, count: int) -> None:
     )
 
 
-def _declare_wide(client: LoadClient) -> None:
-    client.declare_queue(QUEUE, durable=True)
-    client.declare_exchange("wide", "topic", durable=True)
-
-
-def bind(client: LoadClient, _: Control, count: int) -> Iterator[None]:
-    _declare_wide(client)
-    yield
-    _bind(client, count)
-
-
-def delete_exchange(client: LoadClient, _: Control, count: int) -> Iterator[None]:
+def delete_exchange(client: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Delete an exchange that has this many bindings."""
-    _declare_wide(client)
-    _bind(client, count)
+    _with_bindings(client, control, count)
     yield
     client.call(made(commands.Exchange.Delete, exchange="wide"), 1, commands.Exchange.DeleteOk)
 
 
-def delete_bound_queue(client: LoadClient, _: Control, count: int) -> Iterator[None]:
+def delete_bound_queue(client: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Delete a queue that has this many bindings."""
-    _declare_wide(client)
-    _bind(client, count)
+    _with_bindings(client, control, count)
     yield
     client.delete_queue(QUEUE)
 
@@ -115,30 +115,14 @@ def topic_patterns(client: LoadClient, _: Control, count: int) -> Iterator[None]
         client.fill(1, "patterns", ".".join(["a"] * (100 + number)))
 
 
-def import_definitions(client: LoadClient, control: Control, count: int) -> Iterator[None]:
+def import_definitions(_: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Import definitions of this many queues, each with a binding."""
-    queues: list[dict[str, Any]] = [
-        {"name": f"queue-{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
-        for number in range(count)
-    ]
-    bindings: list[dict[str, Any]] = [
-        {
-            "source": "amq.topic",
-            "vhost": "/",
-            "destination": f"queue-{number}",
-            "destination_type": "queue",
-            "routing_key": f"sensor.{number}",
-            "arguments": {},
-        }
-        for number in range(count)
-    ]
-    definitions = {"queues": queues, "bindings": bindings, "exchanges": [], "users": [], "vhosts": []}
     yield
-    control("import_definitions", definitions=definitions)
+    control.make_queues(count)
 
 
-def export_definitions(client: LoadClient, control: Control, count: int) -> Iterator[None]:
-    client.declare_queues(count, durable=True)
+def export_definitions(_: LoadClient, control: Control, count: int) -> Iterator[None]:
+    control.make_queues(count)
     yield
     control("export_definitions")
 
@@ -148,35 +132,31 @@ def delete_vhost(client: LoadClient, control: Control, count: int) -> Iterator[N
     control("add_vhost", name="large")
     control("set_permissions", username="guest", vhost="large", configure=".*", write=".*", read=".*")
     inside = LoadClient(client.url.rstrip("/") + "/large")
-    inside.declare_exchange("wide", "fanout", durable=True)
-    inside.declare_queues(count, durable=True)
-    for number in range(count):
-        inside.bind(f"queue-{number}", "wide")
-    inside.fill(10, "wide", "")
+    control.make_queues(count, "large", "amq.fanout")
+    inside.fill(10, "amq.fanout", "")
     inside.close()
     yield
     control("delete_vhost", name="large")
 
 
-def policy_on_queues(client: LoadClient, control: Control, count: int) -> Iterator[None]:
+def policy_on_queues(_: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Set a policy that matches this many queues, and clear it."""
-    client.declare_queues(count, durable=True)
+    control.make_queues(count)
     yield
     control("set_policy", name="limit", pattern="^queue-", definition={"max-length": 10}, apply_to="queues")
     control("clear_policy", name="limit")
 
 
-def list_queues(client: LoadClient, control: Control, count: int) -> Iterator[None]:
+def list_queues(_: LoadClient, control: Control, count: int) -> Iterator[None]:
     """List all queues ten times, one after the other."""
-    client.declare_queues(count, durable=True)
+    control.make_queues(count)
     yield
     for _each in range(10):
         control("list_queues", items=list(LISTED))
 
 
 def list_bindings(client: LoadClient, control: Control, count: int) -> Iterator[None]:
-    _declare_wide(client)
-    _bind(client, count)
+    _with_bindings(client, control, count)
     yield
     for _each in range(3):
         control("list_bindings")

@@ -262,7 +262,12 @@ def _value(data: bytes, position: int, end: int, depth: int) -> tuple[int, str, 
         if depth >= MAX_DEPTH:
             raise TableError(f"field table nested deeper than {MAX_DEPTH}")
         if kind == "F":
-            value = {name: field.value for name, field in _fields(data, position, inner, depth + 1).items()}
+            table: dict[str, Value] = {}
+            while position < inner:
+                length = data[position]
+                name = data[position + 1 : position + 1 + length].decode("utf-8", "surrogateescape")
+                position, _, table[name] = _value(data, position + 1 + length, inner, depth + 1)
+            value = table
         else:
             items: list[Value] = []
             while position < inner:
