@@ -13,10 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 from pamqp.commands import Connection as ConnectionClass
 from pamqp.heartbeat import Heartbeat
 
 from tests.broker.conftest import pass_time, stop_time
+from tests.broker.test_disk_faults import Disk
 from tests.support.blocking_client import Connection
 from tests.support.certificates import Authority
 from tests.support.frames import publish_frames
@@ -119,6 +121,36 @@ def test_a_blocked_client_that_is_killed_releases_what_it_holds(
             # It was exclusive to the connection that is gone.
             assert channel.declare("exclusive", exclusive=True) == "exclusive"
             set_alarm(broker, False)
+
+
+@pytest.mark.parametrize("alarm_first", [True, False], ids=["alarm-first", "request-first"])
+def test_a_client_that_waits_for_a_full_disk_and_ends_is_released(tmp_path: Path, alarm_first: bool) -> None:
+    disk = Disk()
+    with InProcessBroker(tmp_path / "data", files=disk) as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        channel.publish("q", b"taken", delivery_mode=2)
+        assert channel.settled(1) == [True]
+        peer = RawClient(broker.url)
+        peer.connect(heartbeat=0).open()
+        peer.call(commands.Tx.Select(), 1, commands.Tx.SelectOk)
+        peer.send(commands.Basic.Get(queue="q"))
+        assert peer.receive_message(commands.Basic.GetOk).body == b"taken"
+        assert broker.broker is not None
+        connections = broker.broker._running.connections
+        disk.full = True
+        if alarm_first:
+            channel.publish("q", b"waits", delivery_mode=2)
+            wait_until(lambda: broker.alarm == b"low on disk", "the alarm is set")
+        peer.send(commands.Basic.Ack(1))
+        peer.send(commands.Tx.Commit())
+        wait_until(lambda: broker.alarm == b"low on disk", "the alarm is set")
+        wait_until(lambda: list(connections)[-1].reads_paused != 0, "the commit waits for the disk")
+        peer.abort()
+        wait_until(lambda: len(connections) == 1, "the connection stays")
+        disk.full = False
+        wait_until(lambda: not broker.alarm, "the alarm is over")
 
 
 def test_a_blocked_client_without_heartbeats_is_probed_with_them() -> None:

@@ -500,6 +500,9 @@ class Connection:
     def await_reply(self) -> None:
         """Pause the processing of the client's frames until `resume_with` has sent the reply to the last one."""
         self.pause_reads(AWAITING_REPLY)
+        if self.node.flow.alarm:
+            # On a full disk, the reply may have to wait for as long as the alarm stands.
+            self.node.hangups.watch(self)
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:
         """Send `reply` when the changes of definitions that it depends on are on disk.
@@ -524,6 +527,8 @@ class Connection:
         if self.phase < CLOSING:
             # Before the reply, so that an error in it does not leave the connection paused for a reply.
             self.reads_paused &= ~AWAITING_REPLY
+            if not self.reads_paused & ALARM:
+                self.node.hangups.unwatch(self)
             send_reply()
             self.resume_reads(AWAITING_REPLY)
 

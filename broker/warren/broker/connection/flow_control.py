@@ -128,6 +128,8 @@ class FlowControl:
             for connection in self.connections:
                 connection.has_published = False
                 connection.last_target = None
+                if connection.reads_paused & AWAITING_REPLY:
+                    connection.node.hangups.watch(connection)
             for connection in self.paused:
                 connection.block()
         elif not self.alarm:

@@ -1,4 +1,6 @@
-"""Detection of clients that end while the broker does not read them, because they publish during a resource alarm.
+"""Detection of clients that end while the broker does not read them during a resource alarm.
+
+They publish, or wait for a reply that the disk holds up.
 
 A socket that is not read does not report the end of its input. RabbitMQ notices such an end by the heartbeats that it
 sends, and without heartbeats when it reads again (https://github.com/rabbitmq/rabbitmq-server/issues/384).
