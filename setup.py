@@ -17,6 +17,7 @@ COMPILED = [
     "broker/warren/broker/model/queue/priority_backing_queue.py",
     "broker/warren/broker/model/queue/delayed_messages.py",
     "broker/warren/broker/model/queue/delta.py",
+    "broker/warren/broker/model/queue/discarded_messages.py",
     "broker/warren/broker/model/queue/paging.py",
     "broker/warren/broker/model/memory_budget.py",
     "broker/warren/broker/model/queue/expiry.py",

@@ -81,6 +81,8 @@ class BackingMachine(RuleBasedStateMachine):
         vhost = VirtualHost(
             b"/", VirtualClock(), log, BEHAVIOUR_BY_VERSION["4"], PortabilityChecks(strict=False)
         )
+        # No event loop would continue bulk work.
+        vhost.bulk_work.slice_seconds = 3600.0
         arguments = QueueArguments(max_priority=self.highest)
         self.queue = Queue(vhost, b"model", True, False, None, b"", arguments, INCARNATION)
         self.queue.log = log
@@ -175,7 +177,7 @@ class BackingMachine(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        assert self.queue.purge() == len(self.ready)
+        assert self.queue.purge(self) == len(self.ready)
         for entry in self.ready:
             entry.gone = int(self.at.log.batch)
         self.ended += self.ready

@@ -43,9 +43,11 @@ class Bulk:
     def slices(self) -> int:
         return self.broker.call(lambda: self.work.slices)
 
-    def limit(self, messages: int) -> None:
-        policy = Policy("bulk", "^q$", {"max-length": messages}, "queues")
+    def limit(self, messages: int, pattern: str = "^q$") -> None:
+        """Set a policy that limits the length of the queues whose names match a pattern."""
+        policy = Policy("bulk", pattern, {"max-length": messages}, "queues")
         self.broker.call(lambda: self.vhost.policies.put(policy))
+        wait_until(lambda: not self.work.is_pending(self.vhost.policies), "the policy is applied")
 
     def connection(self) -> ServerConnection:
         """Return the broker's end of the last connection that was opened."""
@@ -190,6 +192,77 @@ def test_exclusive_queues_are_deleted_in_slices(timed: Channel, other: Channel, 
     other.connection.close()
     assert bulk.slices() - before > TURNS
     assert not any(timed.exists(f"own{number}") for number in range(20))
+
+
+def test_a_queue_is_purged_in_slices(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            declare(channel)
+            fill(channel)
+            before = bulk.slices()
+            assert channel.purge("q") == COUNT
+            assert bulk.slices() - before >= TURNS
+            assert channel.ready("q") == 0
+            channel.publish("q", b"next", delivery_mode=2)
+        broker.restart()
+        with Connection(broker.url) as connection:
+            assert connection.channel().drain("q") == [b"next"]
+
+
+def test_a_queue_is_deleted_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    before = bulk.slices()
+    assert timed.delete("q") == COUNT
+    assert not timed.exists("q")
+    wait_until(lambda: bulk.slices() - before >= TURNS, "the messages are freed in slices")
+
+
+def test_a_policy_is_applied_in_slices(timed: Channel, bulk: Bulk) -> None:
+    queues = [timed.declare(f"q{number}") for number in range(20)]
+    before = bulk.slices()
+    bulk.limit(1, "^q")
+    assert bulk.slices() - before > TURNS
+    for queue in queues:
+        timed.publish(queue, b"1")
+        timed.publish(queue, b"2")
+    assert [timed.ready(queue) for queue in queues] == [1] * 20
+
+
+def test_the_bindings_of_a_deleted_exchange_are_removed_in_slices(timed: Channel, bulk: Bulk) -> None:
+    timed.declare_exchange("x", "topic")
+    queue = timed.declare()
+    for number in range(20):
+        timed.bind(queue, "x", f"key.{number}")
+    finish = bulk.block(bulk.vhost.exchanges[b"x"])
+    timed.delete_exchange("x")
+    # A new exchange of the same name keeps its own bindings.
+    timed.declare_exchange("x", "topic")
+    timed.bind(queue, "x", "key.1")
+    finish()
+    of_queue = bulk.vhost.queues[queue.encode()].incoming_bindings
+    wait_until(lambda: list(of_queue) == [(b"x", b"key.1", b"")], "the other bindings are gone")
+    for number in range(3):
+        timed.publish(f"key.{number}", b"%d" % number, exchange="x")
+    assert timed.drain(queue) == [b"1"]
+    timed.delete(queue)
+
+
+def test_many_frames_of_one_client_take_many_turns(timed: Channel, bulk: Bulk) -> None:
+    turns = [0]
+
+    def count() -> None:
+        turns[0] += 1
+        bulk.node.loop.call_soon(count)
+
+    bulk.broker.call(count)
+    before = turns[0]
+    timed.send(*(Queue.Declare(queue=f"q{number}") for number in range(50)))
+    replies = [timed.next_method(Queue.DeclareOk).queue for _ in range(50)]
+    assert replies == [f"q{number}" for number in range(50)]
+    assert turns[0] - before >= 50
 
 
 # -- others are served

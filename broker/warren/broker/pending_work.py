@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.connection.connection_phases import CLOSED
+from warren.broker.connection.flow_control import TURN_OVER
 
 if TYPE_CHECKING:
     from warren.broker.connection.broker_node import BrokerNode
@@ -68,6 +69,8 @@ class PendingWork:
             return ""
         if connection.out or connection.flush_scheduled:
             return "output for"
+        if connection.reads_paused & TURN_OVER:
+            return "input from"
         if not connection.reads_paused and unread_bytes(sock.fileno()):
             return "input from"
         if connection not in self._clients:

@@ -28,6 +28,7 @@ from warren.broker.connection.flow_control import (
     DISK,
     FRAMES_HELD,
     PUBLISHER_PAUSED,
+    TURN_OVER,
     UNREAD_LIMIT,
 )
 from warren.broker.connection.lifecycle import ConnectionLifecycle
@@ -72,6 +73,11 @@ Copying large pieces would cost more than passing each to os.writev.
 MOST_PIECES: Final = 512
 """Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
+PUBLISHES: Final = 16
+"""Publishes that are processed in a row before the time is checked."""
+WIDE_FAN_OUT: Final = 64
+"""Number of queues that a publish reaches above which the time is checked after it."""
+
 SERIALS: Final = itertools.count(1)
 
 
@@ -108,6 +114,8 @@ class Connection:
     out_bytes: i64 = 0
     """Bytes of output that have yet to be written (sum of the sizes of `out`)."""
     frame_max: i64 = INITIAL_FRAME_MAX
+    turn_end: float = 0.0
+    """Time at which other clients get their turn, by `time.monotonic()`, while frames are processed."""
     position: i64 = 0
     """Position in `buffer` up to which frames have been processed."""
     channel_number: i64 = 0
@@ -173,9 +181,11 @@ class Connection:
     def process_buffer(self) -> None:
         """Process the complete frames in the buffer, until none is left or their processing is paused.
 
-        It is paused, for example, by a resource alarm or until a reply has been sent. Errors are handled here.
+        It is paused, for example, by a resource alarm or until a reply has been sent, and after 5 ms for a turn of the
+        event loop. Errors are handled here.
         """
         self.position = 0
+        self.turn_end = time.monotonic() + self.node.virtual_hosts.bulk_work.slice_seconds
         while self.phase != CLOSED:
             try:
                 self.process_frames()
@@ -210,6 +220,7 @@ class Connection:
             if self.phase == CLOSED:
                 return
         frames_held: i64 = FRAMES_HELD
+        publishes: i64 = 0
         while size - position >= 8 and not self.reads_paused & frames_held:
             last = self.last_target
             if last is not None and buffer.startswith(last.frame, position):
@@ -224,10 +235,16 @@ class Connection:
                         self.position = position = after
                         self.channel_number = channel.number
                         channel.publish(last, buffer[start:after], self.last_body_size, self.properties)
+                        publishes += 1
+                        if publishes % PUBLISHES == 0 or len(last.queues) > WIDE_FAN_OUT:
+                            self.check_turn()
                         continue
                 after = self.publish_content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
+                    publishes += 1
+                    if publishes % PUBLISHES == 0 or len(last.queues) > WIDE_FAN_OUT:
+                        self.check_turn()
                     continue
                 if after == INCOMPLETE:
                     break
@@ -277,6 +294,7 @@ class Connection:
         channel = self.channels.get(int(number))
         if channel is None or channel.closing or self.phase == CLOSING or class_id != BASIC:
             self.lifecycle.process_method(int(number), buffer[start:end])
+            self.check_turn()
             return
         if channel.assembler.target is not None:
             raise channel.assembler.unexpected("non content header")
@@ -289,8 +307,11 @@ class Connection:
             flags: i64
             tag, flags = _ack(buffer, start + 4)
             channel.acknowledge(tag, flags & 1 == 1)
+            if flags & 1:
+                self.check_turn()
         else:
             self.lifecycle.process_method(int(number), buffer[start:end])
+            self.check_turn()
 
     def process_publish(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
         """Decode basic.publish, find the queues it routes to, and publish the content if it has arrived completely.
@@ -531,6 +552,12 @@ class Connection:
                 self.node.hangups.unwatch(self)
             send_reply()
             self.resume_reads(AWAITING_REPLY)
+
+    def check_turn(self) -> None:
+        """Process no more frames in this iteration of the event loop if they have taken the time of a slice."""
+        if time.monotonic() >= self.turn_end and not self.reads_paused & TURN_OVER:
+            self.pause_reads(TURN_OVER)
+            self.node.loop.call_soon(self.resume_reads, TURN_OVER)
 
     def after_bulk_work(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
         """Process no more frames of the client until the bulk work that it has caused is finished.

@@ -28,8 +28,10 @@ STOPPING: Final = 16
 """Reason not to read a client: the broker is stopping; it still confirms publishes that have arrived."""
 BULK_WORK: Final = 32
 """Reason not to read a client: the bulk work that its last frame has caused is not finished."""
+TURN_OVER: Final = 64
+"""Reason not to read a client: its frames have taken the time of a slice, so that it is the turn of others."""
 
-FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM | BULK_WORK
+FRAMES_HELD: Final = AWAITING_REPLY | CLIENT_NOT_READING | ALARM | BULK_WORK | TURN_OVER
 """Reasons not to read a client for which complete frames that it has already sent are not processed either."""
 PUBLISHER_PAUSED: Final = ALARM | DISK | STOPPING
 """Reasons not to read a publisher; `list_connections` then shows the state `flow`, or `blocked` for ALARM."""

@@ -6,7 +6,7 @@ pass for all queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from warren.broker.model.message import Message
     from warren.broker.model.queue.queue import Queue
 
+STEP: Final = 100
+"""Unacknowledged messages that are counted in one step."""
 QUEUE_BYTES: Final = 4096
 """Approximate memory of a queue without messages, in bytes."""
 
@@ -56,23 +58,31 @@ class UnackedCounts:
             self.persistent += one
 
 
-def count_unacked(connections: Iterable[Connection]) -> dict[Queue, UnackedCounts]:
+def count_unacked_in_steps(
+    connections: Iterable[Connection],
+) -> Generator[None, None, dict[Queue, UnackedCounts]]:
     """Count the unacknowledged messages of each queue, delivered to consumers or fetched with basic.get.
 
+    The generator yields from time to time, so that the caller can let the event loop run. Messages that are settled
+    meanwhile may be counted or not.
+
     :param connections: all connections of the broker
-    :return: counts by queue; a queue without unacknowledged messages is missing
+    :return: counts by queue, as the value of the generator; a queue without unacknowledged messages is missing
     """
     figures: dict[Queue, UnackedCounts] = {}
     for connection in connections:
-        for channel in connection.channels.values():
+        for channel in list(connection.channels.values()):
             held = list(channel.unacked.values())
             if channel.tx is not None:
                 # Settled in a transaction that is not committed yet.
                 held.extend(message for message, _ in channel.tx.settled)
-            for message in held:
+            for index, message in enumerate(held):
                 if message.consumer is not None:
                     queue = message.consumer.queue
                     figures.setdefault(queue, UnackedCounts()).add(message, queue.durable)
+                if index % STEP == STEP - 1:
+                    yield
+            yield
     return figures
 
 

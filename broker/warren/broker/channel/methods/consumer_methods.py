@@ -103,7 +103,6 @@ def basic_get(context: MethodContext) -> None:
 
     :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream.
     """
-    connection = context.connection
     queue = context.queue(READ)
     refuse_stream(context, queue, "basic.get")
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
@@ -112,12 +111,7 @@ def basic_get(context: MethodContext) -> None:
             f"cannot obtain access to locked {context.declarations.describe('queue', queue.name)}. basic.get operations are "
             "not supported by quorum queues with single active consumer",
         )
-    if queue.is_held():
-        # Expired messages, for example, have to be removed first: the reply waits, and the client's next frames with it.
-        connection.await_reply()
-        queue.waiters.append(lambda: connection.resume_with(lambda: get_one(context, queue)))
-    else:
-        get_one(context, queue)
+    context.when_settled(queue, lambda: get_one(context, queue))
 
 
 def get_one(context: MethodContext, queue: Queue) -> None:

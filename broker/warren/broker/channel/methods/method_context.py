@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.access.authorization import READ, WRITE, Authorization
@@ -51,6 +52,18 @@ class MethodContext:
             self.connection.reply_when_committed(encoded, definitions.submitted)
         else:
             self.connection.send(encoded)
+
+    def when_settled(self, queue: Queue, action: Callable[[], None]) -> None:
+        """Call `action`, which replies, when no bulk work on the head of a queue is left, such as its expired messages.
+
+        Until then the client's next frames wait.
+        """
+        if queue.is_held():
+            # Expired messages, for example, have to be removed first: the reply waits, and the client's next frames.
+            self.connection.await_reply()
+            queue.waiters.append(lambda: self.connection.resume_with(action))
+        else:
+            action()
 
     def queue_name(self) -> bytes:
         """Return the queue name in the arguments; if it is empty, the name of the queue last declared on the channel.

@@ -10,6 +10,7 @@ from warren.broker.channel import direct_reply_to
 from warren.broker.channel.methods.method_context import LINE_ENDS, MethodContext
 from warren.broker.channel.methods.stream_methods import refuse_stream
 from warren.broker.model.exchange.exchange_types import check_type
+from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.stream.stream import Stream
 from warren.wire.methods import frame
@@ -162,10 +163,19 @@ def queue_unbind(context: MethodContext) -> None:
 
 
 def queue_purge(context: MethodContext) -> None:
-    """Delete the ready messages of a queue, and reply with their number; unacknowledged messages stay."""
+    """Delete the ready messages of a queue, and reply with their number; unacknowledged messages stay.
+
+    Messages that are expired, or over a length limit, are not counted: they are dead-lettered first.
+    """
     queue = context.queue(READ)
     refuse_stream(context, queue, "queue.purge")
-    context.reply("queue.purge-ok", int(queue.purge()))
+    context.when_settled(queue, lambda: purge(context, queue))
+
+
+def purge(context: MethodContext, queue: Queue) -> None:
+    """Delete the ready messages of a queue at whose head nothing is left to do, and reply with their number."""
+    count = 0 if queue.deleted else int(queue.purge(context.connection))
+    context.connection.after_bulk_work(lambda: context.reply("queue.purge-ok", count))
 
 
 def queue_delete(context: MethodContext) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.channel.subscription import Subscription
@@ -32,15 +32,13 @@ class QueueListing:
     They are the counts of unacknowledged messages, and the consumer utilisation.
     """
 
-    def __init__(self, connections: Iterable[Connection], utilisation: ConsumerUtilisation) -> None:
-        self._connections = connections
-        self._unacked: dict[Queue, UnackedCounts] | None = None
+    def __init__(self, unacked: dict[Queue, UnackedCounts], utilisation: ConsumerUtilisation) -> None:
+        """:param unacked: counts of unacknowledged messages by queue; empty if none of `UNACKED_ITEMS` is listed."""
+        self._unacked = unacked
         self.utilisation = utilisation
 
     def unacked(self, queue: Queue) -> UnackedCounts:
-        """Return the counts of a queue's unacknowledged messages; the first call counts those of all queues."""
-        if self._unacked is None:
-            self._unacked = queue_counts.count_unacked(self._connections)
+        """Return the counts of a queue's unacknowledged messages."""
         return self._unacked.get(queue) or UnackedCounts()
 
 
@@ -170,6 +168,20 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "members": _nodes,
     "online": _nodes,
 }
+
+UNACKED_ITEMS: Final = frozenset(
+    {
+        "messages_unacknowledged_ram",
+        "messages_ram",
+        "messages_persistent",
+        "message_bytes",
+        "message_bytes_unacknowledged",
+        "message_bytes_ram",
+        "message_bytes_persistent",
+        "memory",
+    }
+)
+"""Items that need all unacknowledged messages to be counted one by one."""
 
 ITEM_ALIASES: Final = {
     "consumer": "consumers",

@@ -5,12 +5,11 @@ A long listing lets the event loop run from time to time; objects that are delet
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from warren.broker.management.items.connection_items import CHANNEL_ITEMS, CONNECTION_ITEMS
-from warren.broker.management.items.queue_items import ITEM_ALIASES, QUEUE_ITEMS, QueueListing
+from warren.broker.management.items.queue_items import ITEM_ALIASES, QUEUE_ITEMS, UNACKED_ITEMS, QueueListing
 from warren.broker.management.items.topology_items import (
     BINDING_ITEMS,
     CONSUMER_ITEMS,
@@ -18,16 +17,16 @@ from warren.broker.management.items.topology_items import (
     bindings,
     consumers,
 )
+from warren.broker.management.queue_counts import UnackedCounts, count_unacked_in_steps
 from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.management.time_slices import run_in_slices
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
+    from warren.broker.model.queue.queue import Queue
     from warren.broker.model.vhost.vhost import VirtualHost
 
 Object = TypeVar("Object")
-
-ROWS_PER_TURN: Final = 200
-"""Objects that are listed in a row before the event loop runs again; they take a few milliseconds."""
 
 
 def select_columns(
@@ -74,14 +73,17 @@ async def build_rows(
 
     :param row: returns the row of an object; None leaves the object out, for example because it was deleted meanwhile
     """
-    found: list[list[Json]] = []
-    for index, each in enumerate(objects):
-        made = row(each)
-        if made is not None:
-            found.append(made)
-        if index % ROWS_PER_TURN == ROWS_PER_TURN - 1:
-            await asyncio.sleep(0)
-    return found
+
+    def steps() -> Generator[None, None, list[list[Json]]]:
+        found: list[list[Json]] = []
+        for each in objects:
+            made = row(each)
+            if made is not None:
+                found.append(made)
+            yield
+        return found
+
+    return await run_in_slices(steps())
 
 
 def _vhost(management: Management, request: Request) -> VirtualHost | None:
@@ -96,7 +98,10 @@ async def list_queues(management: Management, request: Request) -> Json:
     vhost = _vhost(management, request)
     if vhost is None or request.flag("offline"):
         return table(columns, [])
-    listing = QueueListing(list(management.node.connections), management.utilisation)
+    unacked: dict[Queue, UnackedCounts] = {}
+    if not UNACKED_ITEMS.isdisjoint(names):
+        unacked = await run_in_slices(count_unacked_in_steps(list(management.node.connections)))
+    listing = QueueListing(unacked, management.utilisation)
     return table(
         columns,
         await build_rows(

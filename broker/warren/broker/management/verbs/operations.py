@@ -24,8 +24,10 @@ def _queue(management: Management, request: Request) -> Queue:
     return queue
 
 
-def purge_queue(management: Management, request: Request) -> None:
-    _queue(management, request).purge()
+async def purge_queue(management: Management, request: Request) -> None:
+    queue = _queue(management, request)
+    queue.purge(queue)
+    await queue.vhost.bulk_work.finished(queue)
 
 
 def delete_queue(management: Management, request: Request) -> Json:

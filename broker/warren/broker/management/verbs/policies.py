@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 
 
-def _set(management: Management, request: Request, operator: bool) -> None:
+async def _set(management: Management, request: Request, operator: bool) -> None:
     vhost = management.vhost(request)
     definition = request.value("definition")
     if isinstance(definition, str):
@@ -37,10 +37,13 @@ def _set(management: Management, request: Request, operator: bool) -> None:
         management.parameters.set_policy(vhost, policy)
     except InvalidPolicy as reason:
         raise RequestRefused(f"Validation failed: {reason}") from None
+    await vhost.bulk_work.finished(vhost.policies)
 
 
-def _clear(management: Management, request: Request, operator: bool) -> None:
-    management.parameters.clear_policy(management.vhost(request), request.text("name"), operator)
+async def _clear(management: Management, request: Request, operator: bool) -> None:
+    vhost = management.vhost(request)
+    management.parameters.clear_policy(vhost, request.text("name"), operator)
+    await vhost.bulk_work.finished(vhost.policies)
 
 
 def _list(management: Management, request: Request, operator: bool) -> Json:
@@ -64,20 +67,20 @@ def _list(management: Management, request: Request, operator: bool) -> Json:
     return table(columns, rows)
 
 
-def set_policy(management: Management, request: Request) -> None:
-    _set(management, request, False)
+async def set_policy(management: Management, request: Request) -> None:
+    await _set(management, request, False)
 
 
-def set_operator_policy(management: Management, request: Request) -> None:
-    _set(management, request, True)
+async def set_operator_policy(management: Management, request: Request) -> None:
+    await _set(management, request, True)
 
 
-def clear_policy(management: Management, request: Request) -> None:
-    _clear(management, request, False)
+async def clear_policy(management: Management, request: Request) -> None:
+    await _clear(management, request, False)
 
 
-def clear_operator_policy(management: Management, request: Request) -> None:
-    _clear(management, request, True)
+async def clear_operator_policy(management: Management, request: Request) -> None:
+    await _clear(management, request, True)
 
 
 def list_policies(management: Management, request: Request) -> Json:

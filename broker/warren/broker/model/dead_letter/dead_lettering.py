@@ -151,6 +151,14 @@ class DeadLettering:
         batches = self.backlog.get(queue)
         return batches is not None and len(batches) >= BEHIND
 
+    def discard_backlog(self) -> None:
+        """Drop the messages that wait to be dead-lettered, because the virtual host is deleted."""
+        for batches in self.backlog.values():
+            for batch in batches:
+                batch.position = len(batch.messages)
+        self.backlog.clear()
+        self.turns.clear()
+
     def process(self) -> None:
         """Dead-letter the messages in the backlog: now for the time of a slice, then in the slices of bulk work.
 

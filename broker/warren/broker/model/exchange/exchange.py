@@ -132,7 +132,7 @@ class Exchange:
         if binding is None:
             return None
         self.exchange_binding_count -= not is_queue
-        del binding.destination.incoming_bindings[self.name, routing_key, arguments]
+        binding.destination.incoming_bindings.pop((self.name, routing_key, arguments), None)
         self.header_patterns.pop(binding, None)
         if self.selector is not None:
             self.selector.remove(binding)

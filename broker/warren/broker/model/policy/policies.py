@@ -8,6 +8,7 @@ and of two names the declared one. Source: https://www.rabbitmq.com/docs/policie
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -103,12 +104,12 @@ class Policies:
         """Operator policies by name."""
 
     def put(self, policy: Policy) -> None:
-        """Add or replace a policy, and apply it to existing queues and exchanges at once."""
+        """Add or replace a policy, and apply it to existing queues and exchanges (`refresh`)."""
         (self.operator if policy.operator else self.user_policies)[policy.name] = policy
         self.refresh()
 
     def remove(self, name: str, operator: bool) -> bool:
-        """Remove a policy, and adjust queues and exchanges at once. Return False if it does not exist.
+        """Remove a policy, and adjust queues and exchanges (`refresh`). Return False if it does not exist.
 
         :param operator: True for an operator policy.
         """
@@ -149,12 +150,33 @@ class Policies:
     # -- application
 
     def refresh(self) -> None:
-        """Apply the current policies to all queues and exchanges, because a policy has changed."""
-        for queue in list(self.vhost.queues.values()):
-            if not queue.deleted:
-                self.apply_to_queue(queue)
-        for exchange in self.vhost.exchanges.values():
-            self.apply_to_exchange(exchange)
+        """Apply the current policies to all queues and exchanges, because a policy has changed.
+
+        What a slice has no time for is done as bulk work, in the lane of this object.
+        """
+        queues = list(self.vhost.queues.values())
+        exchanges = list(self.vhost.exchanges.values())
+        queues.reverse()
+        exchanges.reverse()
+        self.vhost.bulk_work.run(self, lambda end: self._refresh_slice(queues, exchanges, end))
+
+    def _refresh_slice(self, queues: list[Queue], exchanges: list[Exchange], end: float) -> bool:
+        """Apply the current policies until a time; return True if no queue and no exchange is left.
+
+        :param queues: the queues that are left, in reverse order.
+        :param exchanges: the exchanges that are left, in reverse order.
+        :param end: the time by `time.monotonic()`.
+        """
+        while queues or exchanges:
+            if queues:
+                queue = queues.pop()
+                if not queue.deleted:
+                    self.apply_to_queue(queue)
+            else:
+                self.apply_to_exchange(exchanges.pop())
+            if time.monotonic() >= end:
+                break
+        return not queues and not exchanges
 
     def apply_to_queue(self, queue: Queue) -> None:
         """Set a queue's arguments in force: its declared arguments, merged with the policies that apply to it."""

@@ -19,6 +19,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.delta import Delta
+from warren.broker.model.queue.discarded_messages import DiscardedMessages
 from warren.broker.model.queue.paging import QueuePager
 
 ANY: Final = 255
@@ -463,17 +464,20 @@ class BackingQueue:
         """
         level.restore(first, last, count, bodies, excluded)
 
-    def purge(self) -> i64:
-        """Remove all messages, also from the log. Return the number of messages."""
-        count = self.count
-        pager = self.pager
-        if pager is not None:
-            self.delta.acknowledge_all(pager)
-            for message in self.message_objects():
-                if message.stored:
-                    pager.acknowledge(message)
+    def take_all(self, discarded: DiscardedMessages) -> None:
+        """Remove all messages at once, and add them to those that are discarded in slices."""
+        discarded.references.append(self.paging_out)
+        discarded.returned.append(self.returned)
+        discarded.parts.extend((self.q4, self.q3, self.q2, self.q1))
+        discarded.deltas.append(self.delta)
+        self.paging_out = deque()
+        self.returned = []
+        self.q1 = deque()
+        self.q2 = deque()
+        self.q3 = deque()
+        self.q4 = deque()
+        self.delta = Delta(self.delta.lowest, self.delta.highest)
         self.clear()
-        return count
 
     def message_objects(self) -> list[Message]:
         """Return the messages that are in memory, with or without content: all but those in the delta."""

@@ -10,6 +10,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, BackingQueue
+from warren.broker.model.queue.discarded_messages import DiscardedMessages
 
 ENTRY_BYTES: Final = 120
 """Approximate bytes of memory that a message's entry in the heap takes."""
@@ -128,6 +129,15 @@ class DelayedMessages(BackingQueue):
                 self.persistent += 1
                 self.persistent_bytes += message.body_size
         heapq.heapify(self.by_time)
+
+    def take_all(self, discarded: DiscardedMessages) -> None:
+        discarded.references.append(self.paging_out)
+        discarded.references.append(self.by_arrival)
+        discarded.delayed.append(self.by_time)
+        self.paging_out = deque()
+        self.by_arrival = deque()
+        self.by_time = []
+        self.clear()
 
     def message_objects(self) -> list[Message]:
         return [entry[2] for entry in self.by_time]

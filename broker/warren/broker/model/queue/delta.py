@@ -73,11 +73,10 @@ class Delta:
         """True after all messages with sequence numbers up to `last` have been read from disk."""
         return self.first > self.last
 
-    def acknowledge_all(self, pager: QueuePager) -> None:
-        """Record in the log that the messages of the delta have left the queue, and empty the delta."""
-        if self.count:
-            pager.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
-        self.clear()
+    def acknowledge_next(self, pager: QueuePager) -> bool:
+        """Record in the log that the next messages of the delta have left the queue; return False if none is left."""
+        self.first = pager.acknowledge_next(self.lowest, self.highest, self.first, self.last, self.excluded)
+        return not self.exhausted
 
     def clear(self) -> None:
         """Empty the delta (the messages that are on disk only), and leave the log as it is."""

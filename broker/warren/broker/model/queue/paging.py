@@ -123,10 +123,12 @@ class QueuePager:
         self.log.acknowledge(self.queue_log, message.sequence)
         message.stored = False
 
-    def acknowledge_range(
+    def acknowledge_next(
         self, lowest: i64, highest: i64, first: i64, last: i64, excluded: dict[int, bool]
-    ) -> None:
-        """Record in the log that all messages of a range have left the queue.
+    ) -> i64:
+        """Record in the log that the next messages of a range have left the queue.
+
+        Return the sequence number at which the next call continues; it is higher than `last` when none is left.
 
         :param lowest: the lowest priority.
         :param highest: the highest priority.
@@ -134,11 +136,11 @@ class QueuePager:
         :param last: the highest sequence number.
         :param excluded: sequence numbers of messages in the range that stay.
         """
-        while first <= last:
-            found, first = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
-            for entry in found:
-                if entry[0] not in excluded:
-                    self.log.acknowledge(self.queue_log, entry[0])
+        found, following = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
+        for entry in found:
+            if entry[0] not in excluded:
+                self.log.acknowledge(self.queue_log, entry[0])
+        return following
 
     def report_damaged(self, message: Message) -> None:
         """Log an error about a message whose record on disk is damaged, and remove the record."""

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.backing_queue import ANY, BackingQueue
+from warren.broker.model.queue.discarded_messages import DiscardedMessages
 from warren.broker.model.queue.paging import QueuePager
 
 
@@ -147,12 +148,10 @@ class PriorityBackingQueue(BackingQueue):
         level.restore(first, last, count, bodies, excluded)
         self._add_up()
 
-    def purge(self) -> i64:
-        count = self.count
+    def take_all(self, discarded: DiscardedMessages) -> None:
         for level in self.levels:
-            level.purge()
+            level.take_all(discarded)
         self._add_up()
-        return count
 
     def message_objects(self) -> list[Message]:
         messages: list[Message] = []

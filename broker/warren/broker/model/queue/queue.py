@@ -21,6 +21,7 @@ from warren.broker.model.queue.backing_queue import BackingQueue
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.consumer_scheduler import ConsumerScheduler
 from warren.broker.model.queue.delayed_retries import DelayedRetries
+from warren.broker.model.queue.discarded_messages import DiscardedMessages
 from warren.broker.model.queue.expiry import Expiry
 from warren.broker.model.queue.length_limit import LengthLimit
 from warren.broker.model.queue.paging import QueuePager
@@ -542,11 +543,20 @@ class Queue:
     def consumers(self) -> list[Consumer]:
         return self.scheduler.consumers
 
-    def purge(self) -> i64:
-        """Remove all ready messages, but not the unacknowledged ones. Return the number of removed messages."""
+    def purge(self, lane: object) -> i64:
+        """Remove all ready messages, but not the unacknowledged ones. Return the number of removed messages.
+
+        Their removal from the log is bulk work.
+
+        :param lane: lane of this work, whose end shows that the purge outlives a crash.
+        """
         if self.capture is not None:
             self.capture.purged(self)
-        return self.ready.purge()
+        count = self.ready.count
+        discarded = DiscardedMessages(self.pager)
+        self.ready.take_all(discarded)
+        self.vhost.bulk_work.run(lane, discarded.step)
+        return count
 
     def mark_deleted(self) -> None:
         """Mark the queue as deleted, drop its messages and cancel its consumers."""
@@ -556,7 +566,10 @@ class Queue:
         self.expiry.stop()
         if self.delayed_retries is not None:
             self.delayed_retries.stop()
-        self.ready.clear()
+        # To free a million messages takes a while.
+        discarded = DiscardedMessages(None)
+        self.ready.take_all(discarded)
+        self.vhost.bulk_work.run(discarded, discarded.step)
         self.pending_dead_letters.clear()
         pager = self.pager
         if pager is not None and not pager.durable:

@@ -344,7 +344,7 @@ class Stream(Queue):
         if self.scheduler.remove(consumer) and self.capture is not None:
             self.capture.consumer_cancelled(consumer)
 
-    def purge(self) -> i64:
+    def purge(self, lane: object) -> i64:
         return 0
 
     def stop(self) -> None:

@@ -344,9 +344,27 @@ class Declarations:
         self.vhost.routing_epoch += 1
         if exchange.durable and self.definitions is not None:
             self.definitions.delete_exchange(self.vhost.name, exchange.name)
-        for is_queue, destination, routing_key, arguments in list(exchange.bindings):
-            exchange.unbind(is_queue, destination, routing_key, arguments)
         self._unbind_all(exchange, False)
+        bindings = list(exchange.bindings.values())
+        self.vhost.bulk_work.run(exchange, lambda end: self._forget_bindings(exchange.name, bindings, end))
+
+    def _forget_bindings(self, source: bytes, bindings: list[Binding], end: float) -> bool:
+        """Remove bindings of a deleted exchange from their destinations until a time; return True if none is left.
+
+        :param source: the name of the exchange. If there is a new one of this name, its bindings stay.
+        :param bindings: the bindings that are left.
+        :param end: the time by `time.monotonic()`.
+        """
+        while bindings:
+            binding = bindings.pop()
+            destination = binding.destination
+            successor = self.vhost.exchanges.get(source)
+            key = (isinstance(destination, Queue), destination.name, binding.routing_key, binding.arguments)
+            if successor is None or key not in successor.bindings:
+                destination.incoming_bindings.pop((source, binding.routing_key, binding.arguments), None)
+            if time.monotonic() >= end:
+                break
+        return not bindings
 
     def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
         """Remove the bindings to a queue or exchange that is being deleted.
@@ -356,9 +374,10 @@ class Declarations:
         :param is_queue: True for a queue, False for an exchange.
         """
         for source, routing_key, arguments in list(destination.incoming_bindings):
-            exchange = self.vhost.exchanges[source]
-            exchange.unbind(is_queue, destination.name, routing_key, arguments)
-            self._unused_exchange(exchange)
+            exchange = self.vhost.exchanges.get(source)
+            if exchange is not None:
+                exchange.unbind(is_queue, destination.name, routing_key, arguments)
+                self._unused_exchange(exchange)
 
     def _unused_exchange(self, exchange: Exchange) -> None:
         """Delete an exchange if it is auto-delete and has no bindings left."""

@@ -192,6 +192,7 @@ class VirtualHosts:
         for call in self.on_deleted:
             call(name)
         topology.vhost.dead_lettering.stop()
+        topology.vhost.dead_lettering.discard_backlog()
         self._deleting[name] = topology
         self.bulk_work.run(topology, lambda end: self._delete_slice(name, topology, end))
 
