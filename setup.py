@@ -12,6 +12,7 @@ from setuptools import setup
 
 COMPILED = [
     "wire/warren/wire/content.py",
+    "wire/warren/wire/headers_splice.py",
     "broker/warren/broker/model/message.py",
     "broker/warren/broker/model/queue/backing_queue.py",
     "broker/warren/broker/model/queue/priority_backing_queue.py",
@@ -31,6 +32,9 @@ COMPILED = [
     "broker/warren/broker/model/capture/consumer_events.py",
     "broker/warren/broker/model/capture/life_cycle_hook.py",
     "broker/warren/broker/model/queue/queue.py",
+    "broker/warren/broker/model/dead_letter/death_history.py",
+    "broker/warren/broker/model/dead_letter/dead_letter_source.py",
+    "broker/warren/broker/model/dead_letter/dead_lettering.py",
     "broker/warren/broker/model/stream/entry_codec.py",
     "broker/warren/broker/model/stream/stream_reader.py",
     "broker/warren/broker/model/stream/tail_cache.py",

@@ -12,10 +12,6 @@ from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds
-from warren.broker.model.dead_letter.dead_lettering import DeadLettering
-from warren.broker.model.message import Message as Mail
-from warren.broker.model.queue.queue import Queue
-from warren.wire.properties import Properties
 
 # -- the reasons
 
@@ -346,20 +342,19 @@ def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
 
 
 def test_an_error_in_one_dead_letter_does_not_affect_the_others(
-    timed: Channel, inprocess: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+    timed: Channel, inprocess: InProcessBroker
 ) -> None:
-    whole = DeadLettering.make_dead_letter
-
-    def broken(self: DeadLettering, queue: Queue, message: Mail, reason: str, original: Properties) -> Mail:
-        if b"broken" in message.content:
-            raise RuntimeError("cannot be put together")
-        return whole(self, queue, message, reason, original)
-
-    monkeypatch.setattr(DeadLettering, "make_dead_letter", broken)
     dead_letter_queue = timed.declare(exclusive=True)
     queue = dying(timed, dead_letter_queue, x_message_ttl=1000)
     for body in (b"1", b"broken", b"2"):
         timed.publish(queue, body)
+    timed.ready(queue)
+
+    def damage() -> None:
+        vhost = inprocess.virtual_host()
+        vhost.queues[queue.encode()].ready.q4[1].content = b"too short"
+
+    inprocess.call(damage)
     inprocess.advance(1)
     assert timed.drain(dead_letter_queue) == [b"1", b"2"]
     holds(timed, queue, 0)

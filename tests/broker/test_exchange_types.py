@@ -292,6 +292,19 @@ def test_a_new_binding_gets_the_recent_history(channel: Channel, make: Declare) 
     assert channel.drain(late) == [b"3", b"4"]
 
 
+def test_an_exchange_without_bindings_that_others_lead_to_keeps_its_history(
+    channel: Channel, make: Declare
+) -> None:
+    exchange = make(HISTORY)
+    first = channel.declare_exchange(f"{exchange}-first", "fanout", auto_delete=True)
+    channel.call(
+        commands.Exchange.Bind(destination=exchange, source=first, routing_key=""), commands.Exchange.BindOk
+    )
+    publish(channel, first, 2)
+    (late,) = bound(channel, exchange, "")
+    assert channel.drain(late) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize(("value", "shown"), [(0, "0"), ("a", '<<"a">>')])
 def test_the_recent_history_has_a_length(
     peer: RawClient, make: Declare, name: str, value: object, shown: str

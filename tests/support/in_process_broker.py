@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.connection.event_loop import new_event_loop
+from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.store.file_system.files_protocol import Files
 
 Result = TypeVar("Result")
@@ -86,6 +87,11 @@ class InProcessBroker:
         node = self.broker._node
         assert node is not None
         return self.call(lambda: node.flow.alarm)
+
+    def virtual_host(self, name: bytes = b"/") -> VirtualHost:
+        """Return a virtual host. Only functions passed to `call` may change it."""
+        assert self.broker is not None
+        return self.broker.virtual_hosts.declarations[name].vhost
 
     def start(self) -> None:
         config = replace(self.config, data_dir=self.data_dir)

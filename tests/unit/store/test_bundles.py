@@ -8,6 +8,7 @@ from tests.unit.store.log_run import LogRun
 from tests.unit.store.simulated_disk import Disk
 from tests.unit.store.test_batched_reads import CountingDisk
 from warren.broker.store.log.record_format import (
+    ACK,
     BUNDLE,
     FAN_OUT,
     HEADER,
@@ -15,6 +16,7 @@ from warren.broker.store.log.record_format import (
     Record,
     expand_record,
     segment_seed,
+    unpack_pairs,
 )
 from warren.broker.store.log.segment_reader import SegmentReader, segment_path
 from warren.broker.store.log.write_buffer import BUNDLE_SIZE
@@ -288,3 +290,24 @@ def test_compacting_bundles_does_not_enlarge_the_log() -> None:
     after = LogRun(run.close(), block=65536, slack=1 << 30)
     assert sorted(after.messages()) == list(range(10, 20_001, 10))
     after.close()
+
+
+def test_acknowledgements_in_a_group_are_one_entry_for_each_queue() -> None:
+    run = LogRun(Disk(), (1, 2), block=65536, segment_size=1 << 20)
+    for number in range(1, 10):
+        run.log.append_message(run.queue(), number, HEAD, b"x")
+    run.log.begin_group()
+    for number in (4, 5, 6, 1, 2, 8):
+        run.log.acknowledge(run.queue(), number)
+        run.log.append_message(run.queue(2), number, OTHER, b"moved")
+    assert run.log.group_size() > 6 * len(OTHER + b"moved")
+    run.log.end_group()
+    identity = run.recovery.identity
+    disk = run.close()
+    group = records(disk, identity, 65536)[-1]
+    entries = expand_record(group)
+    assert [one.kind for one in entries] == [MESSAGE] * 6 + [ACK]
+    assert unpack_pairs(entries[-1].payload) == [1, 2, 4, 6, 8, 8]
+    after = LogRun(disk, (1, 2), block=65536)
+    assert sorted(after.messages(1)) == [3, 7, 9]
+    assert sorted(after.messages(2)) == [1, 2, 4, 5, 6, 8]

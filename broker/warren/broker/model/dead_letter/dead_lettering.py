@@ -12,14 +12,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.dead_letter.death_history import REASONS, exclude_cycles, record_death
+from mypy_extensions import i64
+
+from warren.broker.model.dead_letter.dead_letter_source import DeadLetterSource
+from warren.broker.model.dead_letter.death_history import REASONS, exclude_cycles
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.delayed import release_delayed_message
-from warren.broker.model.exchange.headers import stored_keys
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_mark
-from warren.wire.content import body_payload, header_payload, join_content
-from warren.wire.properties import Properties, decode, encode
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
@@ -33,6 +33,8 @@ RETRY_SECONDS: Final = 1.0
 
 RETRY_LIMIT: Final = 100
 """Dead letters of one queue that one retry tries to publish at most."""
+SOURCES: Final = 16
+"""Number of `DeadLetterSource` objects that are kept at most: one for each queue and reason."""
 LOAD_MESSAGES: Final = 256
 """Messages whose contents are read from disk in one step, before they are dead-lettered."""
 LOAD_BYTES: Final = 512 * 1024
@@ -105,6 +107,10 @@ class DeadLettering:
         """Batches of messages that wait to be dead-lettered, by the queue that they have left."""
         self.turns: deque[Queue] = deque()
         """Queues with a backlog, the one whose turn is next first."""
+        self.time: i64 = 0
+        """The second, counted from 1970, in which the messages that are handled now have died."""
+        self.sources: dict[tuple[Queue, str], DeadLetterSource] = {}
+        """Makers of dead letters by queue and reason. Those of an earlier second are replaced when they are needed."""
         self.busy = False
         """True while dead letters are published, or between `defer` and `resume`: new ones join the backlog."""
         self.has_slices = False
@@ -190,6 +196,7 @@ class DeadLettering:
                     break
         finally:
             self.busy = False
+            self.vhost.end_transfers()
         self.has_slices = bool(self.turns)
         return not self.has_slices
 
@@ -198,6 +205,7 @@ class DeadLettering:
 
         :param end: the time by `time.monotonic()`.
         """
+        self.time = int(self.vhost.clock.wall())
         while not batch.is_done:
             message = batch.next()
             if message is not None:
@@ -252,24 +260,25 @@ class DeadLettering:
         if arguments.dead_letter_exchange is None:
             self.drop(queue, message, reason, "")
             return
-        exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
-        key = arguments.dead_letter_routing_key
-        # x-death may be long and is not decoded, unless an exchange on the way may match headers.
-        by_message = exchange is not None and vhost.routes_by_message(exchange)
-        properties = decode(header_payload(message.content), None if by_message else "x-death")
-        letter = self.make_dead_letter(queue, message, reason, properties)
-        targets: list[Queue] = []
-        if exchange is not None:
-            found = vhost.find_queues(
-                exchange, dead_letter_keys(letter, key, properties), properties.headers, letter
-            )
+        source = self.source(queue, reason)
+        if source.epoch != vhost.routing_epoch:
+            source.find_exchange()
+        headers = source.read_headers(message)
+        letter = source.make_letter(message, headers)
+        known = headers.targets
+        if known is not None and not vhost.window_count:
+            targets = known
+        else:
+            found = source.find_targets(message, headers, letter)
             if found is DUPLICATE:
                 self.drop(queue, message, reason, "it is a duplicate")
                 return
-            targets = found if reason == "rejected" else exclude_cycles(found, letter)
+            targets = found if reason == "rejected" else exclude_cycles(found, headers.deaths)
             if found and not targets:
                 self.drop(queue, message, reason, "it would make a dead-letter cycle")
                 return
+            if targets and source.may_share_targets(headers):
+                headers.targets = targets
         if arguments.at_least_once and (
             not targets
             or any(target.rejects_publishes and target.limit.would_exceed(letter) for target in targets)
@@ -279,13 +288,30 @@ class DeadLettering:
         if not targets:
             name = arguments.dead_letter_exchange.decode(errors="replace")
             self.drop(
-                queue, message, reason, f"exchange '{name}' did not route key {key or message.routing_key!r}"
+                queue,
+                message,
+                reason,
+                f"exchange '{name}' did not route key {source.key or message.routing_key!r}",
             )
             return
         if vhost.transfer(queue, message, targets, letter):
             self.record_drop(queue, message, reason, "a full queue rejected its copy")
         elif queue.capture is not None:
             queue.capture.dead_lettered(queue, message, reason)
+
+    def source(self, queue: Queue, reason: str) -> DeadLetterSource:
+        """Return the maker of the dead letters of a queue that die for one reason in the present second.
+
+        :param reason: why messages leave the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        """
+        found = self.sources.get((queue, reason))
+        arguments = queue.arguments
+        if found is None or found.time != self.time or found.arguments is not arguments:
+            if len(self.sources) >= SOURCES:
+                self.sources.clear()
+            found = DeadLetterSource(queue, arguments, reason, self.time)
+            self.sources[queue, reason] = found
+        return found
 
     def drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
         """Drop a message that cannot be dead-lettered: record the loss, and remove the message from the broker's log.
@@ -383,6 +409,7 @@ class DeadLettering:
         queue = retry.queue
         pending = queue.pending_dead_letters
         self.busy = True
+        self.time = int(self.vhost.clock.wall())
         try:
             while retry.left and pending:
                 retry.left -= 1
@@ -396,61 +423,6 @@ class DeadLettering:
                     break
         finally:
             self.busy = False
+            self.vhost.end_transfers()
         self.process()
         return not retry.left or not pending
-
-    # -- the dead letter
-
-    def make_dead_letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
-        """Return the message that is published to the dead letter exchange: with x-death, and without an expiration.
-
-        :param message: the message that has left the queue.
-        :param reason: why it has left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
-        :param original: the decoded properties of `message`.
-        """
-        properties = Properties(original)
-        headers = dict(original.headers)
-        override = queue.arguments.dead_letter_routing_key
-        keys = [message.routing_key, *stored_keys(headers, "CC")]
-        if override is not None:
-            headers.pop("CC", None)
-        headers.pop("BCC", None)
-        record_death(
-            headers,
-            trusts_history=message.dead_lettered,
-            queue=queue.name,
-            reason=reason,
-            time=int(self.vhost.clock.wall()),
-            exchange=message.exchange,
-            keys=keys,
-            expiration=properties.data("expiration"),
-            sets_last_death=self.vhost.compat.sets_last_death_headers,
-        )
-        properties.pop("expiration", None)
-        properties["headers"] = headers
-        body = body_payload(message.content)
-        letter = Message(
-            queue.arguments.dead_letter_exchange or b"",
-            message.routing_key if override is None else override,
-            join_content(message.channel, encode(properties, len(body)), body),
-            len(body),
-            message.channel,
-        )
-        letter.priority = message.priority
-        letter.persistent = message.persistent
-        letter.dead_lettered = True
-        return letter
-
-
-def dead_letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
-    """Return the routing keys under which a dead letter is published.
-
-    :param override: the queue's x-dead-letter-routing-key, which is then the only key; None to use the original keys.
-    :param original: the properties of the message, whose CC and BCC are used as well.
-    """
-    if override is not None:
-        return [override]
-    return [
-        letter.routing_key,
-        *(key for name in ("CC", "BCC") for key in stored_keys(original.headers, name)),
-    ]

@@ -165,9 +165,9 @@ class Exchange:
     @property
     def inspects_message(self) -> bool:
         """True if the exchange needs more of a message than its routing key: headers, a property, or all of it."""
-        if self.matching_type == b"headers" or self.recent_history is not None:
+        if self.matching_type == b"headers" and self.bindings:
             return True
-        if self.delay_queue is not None or self.window is not None:
+        if self.recent_history is not None or self.delay_queue is not None or self.window is not None:
             return True
         return self.selector is not None and self.selector.inspects_message
 

@@ -36,6 +36,12 @@ REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
 ROUTES_KEPT: Final = 4096
 """Number of routing keys whose routes an exchange caches at most. A full cache is emptied."""
 
+TRANSFERS_SIZE: Final = 8 * 1024
+"""Bytes of the log's record of several transfers of messages above which the next transfer begins another one.
+
+One damaged byte makes all messages in the record unreadable.
+"""
+
 
 class VirtualHost:
     """One virtual host: routes published messages and puts them into queues.
@@ -109,8 +115,8 @@ class VirtualHost:
             return True
         if not exchange.has_exchange_bindings and exchange.alternate is None:
             return False
-        # Any such exchange with bindings may be on the way. Finding out which keys lead there costs more than it saves.
-        return any(other.bindings and other.inspects_message for other in self.exchanges.values())
+        # Any such exchange may be on the way. Finding out which keys lead there costs more than it saves.
+        return any(other.inspects_message for other in self.exchanges.values())
 
     def deduplicates(self, queues: list[Queue]) -> bool:
         """Return True if one of these queues may drop a message as a duplicate."""
@@ -232,9 +238,10 @@ class VirtualHost:
         return STORED if by_expiry or (has_stream and self.log is not None) else ACCEPTED
 
     def transfer(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
-        """Move a message to other queues. In the log, the removal and all copies are one record.
+        """Move a message to other queues. In the log, the removal and all copies are in one record.
 
-        Return True if one of the queues rejected its copy.
+        Return True if one of the queues rejected its copy. Call `end_transfers` after the last one: a record of the log
+        may hold several of them.
 
         :param queue: the queue that the message leaves.
         :param copy: the message to put into `targets`.
@@ -242,14 +249,20 @@ class VirtualHost:
         log = self.log
         if log is None or not (message.stored or copy.persistent):
             return self.deliver(targets, copy) == REJECTED
-        log.begin_group()
-        try:
-            refused = self.deliver(targets, copy) == REJECTED
-            if message.stored:
-                queue.remove_from_log(message)
-        finally:
+        if not log.in_group:
+            log.begin_group()
+        refused = self.deliver(targets, copy) == REJECTED
+        if message.stored:
+            queue.remove_from_log(message)
+        if log.group_size() > TRANSFERS_SIZE:
             log.end_group()
         return refused
+
+    def end_transfers(self) -> None:
+        """End the record of the log that holds the last transfers."""
+        log = self.log
+        if log is not None and log.in_group:
+            log.end_group()
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
         """Return True if a delayed message would reach a queue if its delay had ended now.

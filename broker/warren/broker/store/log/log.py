@@ -356,11 +356,16 @@ class Log:
         assert self._group is None, "groups of the log do not nest"
         self._group = RecordGroup()
 
+    def group_size(self) -> i64:
+        """Return the approximate bytes of the record that the open group becomes; 0 if no group is open."""
+        return 0 if self._group is None else self._group.size
+
     def end_group(self) -> None:
         """End the group and append its collected records as one record, so that they are written all or none."""
         group = self._group
         assert group is not None, "no group of the log has begun"
         self._group = None
+        group.encode_acknowledgements()
         if not group.entries:
             return
         payload = b"".join(group.entries)
@@ -369,11 +374,11 @@ class Log:
         for queue, sequence, size in group.added:
             queue.added_bytes += size
             self._note_added(queue, sequence)
-        for queue, sequence in group.ended:
+        for queue, ranges in group.ended.items():
             # At once, not when the batch is closed: compaction must not copy a message behind the record of its
             # acknowledgement.
             self._add_live(queue)
-            queue.end_messages([sequence, sequence], self.batch)
+            queue.end_messages(ranges, self.batch)
         if self._commit.idle:
             self._commit.schedule()
 
