@@ -205,22 +205,31 @@ class DeathHistory:
 
 
 def exclude_cycles(targets: list[Queue], deaths: list[bytes]) -> list[Queue]:
-    """Return the queues that a dead letter may enter: those from which it has not been dead-lettered before.
-
-    Otherwise a message could go round for ever between queues in which it expires or overflows. A queue is allowed
-    again if a client has rejected the message since. Source: https://www.rabbitmq.com/docs/dlx#effects.
+    """Return the queues that a dead letter may enter: those that it has not left before, or not since a rejection.
 
     :param deaths: the entries of its x-death, the newest first, that of the present death included.
     """
-    seen: list[bytes] = []
+    left = queues_left(deaths)
+    return [target for target in targets if target.name not in left]
+
+
+def queues_left(deaths: list[bytes]) -> list[bytes]:
+    """Return the names of the queues that a message has left since a client rejected it last, so that it may not return.
+
+    Otherwise it could go round for ever between queues in which it expires or overflows. Source:
+    https://www.rabbitmq.com/docs/dlx#effects.
+
+    :param deaths: the entries of its x-death, the newest first.
+    """
+    left: list[bytes] = []
     for death in deaths:
         size: i64 = _U32.unpack_from(death, REASON_TEXT - 4)[0]
         if death.startswith(b"rejected", REASON_TEXT) and size == 8:
             break
         start: i64 = REASON_TEXT + size + QUEUE_SKIP
         size = _U32.unpack_from(death, start - 4)[0]
-        seen.append(death[start : start + size])
-    return [target for target in targets if target.name not in seen]
+        left.append(death[start : start + size])
+    return left
 
 
 def split_deaths(value: bytes) -> list[bytes]:
