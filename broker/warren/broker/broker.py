@@ -413,9 +413,15 @@ class Broker:
         self._seeded = self._definitions.seeded
         known = {row.incarnation for row in definitions.queues}
         recovery = await loop.run_in_executor(None, log.result, known)
-        streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
+        manifest = recovery.manifest
+        streams = await loop.run_in_executor(
+            None, recover_streams, self._folder, known, recovery.clean, manifest
+        )
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=store.damage_found detail=%r", line)
+        for line in manifest.notes:
+            logger.warning("event=store.marks_lost detail=%r", line)
+        await loop.run_in_executor(None, recovery.finish)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
         self._folder.finish_upgrade()

@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from tests.unit.store.simulated_disk import Disk
+from warren.broker.store.data_folder import VERSION
 from warren.broker.store.errors import StoreError
 from warren.broker.store.index.index_format import Describe, describe_opaque
 from warren.broker.store.log.group_commit import Sync
 from warren.broker.store.log.log import Log
 from warren.broker.store.log.queue_log import QueueLog
 from warren.broker.store.log.recovery import Recovery, recover
+from warren.broker.store.stream.stream_recovery import StreamRecovery, recover_streams
 
 BLOCK = 256
 
@@ -55,12 +57,17 @@ class LogRun:
         describe: Describe = describe_opaque,
         sync: Sync = Sync.BATCH,
         preallocate: int = 100,
+        stored_version: int = VERSION,
     ) -> None:
         self.disk = disk
-        LogRun.running.append(self)
-        self.loop = asyncio.new_event_loop()
         self.gate = ManualGate()
-        self.recovery: Recovery = recover(disk.folder(), known, block=block, describe=describe)
+        folder = disk.folder(stored_version)
+        self.recovery: Recovery = recover(folder, known, block=block, describe=describe)
+        self.found: StreamRecovery = recover_streams(
+            folder, set(known), self.recovery.clean, self.recovery.manifest
+        )
+        self.recovery.finish()
+        self.loop = asyncio.new_event_loop()
         self.log = Log(
             self.recovery,
             self.loop,
@@ -73,6 +80,7 @@ class LogRun:
             sync=sync,
             preallocate=preallocate,
         )
+        LogRun.running.append(self)
         self.synced: list[int] = []
         self.full: list[bool] = []
         self.failures: list[str] = []

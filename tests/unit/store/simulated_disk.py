@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.data_folder import VERSION, DataFolder
 
 IDENTITY = 0x1234_5678_9ABC_DEF0
 ROOT = Path("/disk")
@@ -63,9 +63,9 @@ class Disk:
         self._next = 3
         self._lock = threading.RLock()
 
-    def folder(self) -> DataFolder:
-        """Return a data folder on this disk."""
-        return DataFolder(ROOT, IDENTITY, -1, self)
+    def folder(self, stored_version: int = VERSION) -> DataFolder:
+        """Return a data folder on this disk, whose format version was found to be `stored_version`."""
+        return DataFolder(ROOT, IDENTITY, -1, self, stored_version)
 
     # Files
 
@@ -216,7 +216,15 @@ class Disk:
         return sorted(int(name[:-4]) for name in self.names(LOG) if name.endswith(".log"))
 
     def used(self) -> int:
-        return sum(len(node.content) for node in self.files.values())
+        """Return the bytes of the log's files."""
+        return sum(len(node.content) for path, node in self.files.items() if path.startswith(LOG))
+
+    def forget_marks(self) -> Disk:
+        """Undo what was written to the marks of synced bytes since they were begun, as a power failure may do."""
+        file = self.files["/disk/synced"]
+        file.content = bytearray(file.synced)
+        file.unsynced = []
+        return self
 
     def _check_alive(self) -> None:
         if self.is_dead:

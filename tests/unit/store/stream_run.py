@@ -9,7 +9,6 @@ from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
 from warren.broker.store.stream.stream_log import StreamLog
-from warren.broker.store.stream.stream_recovery import StreamRecovery, recover_streams
 from warren.broker.store.stream.stream_store import StreamStore
 
 INCARNATION = 1
@@ -19,10 +18,16 @@ STREAMS = "/disk/streams"
 class StreamRun(LogRun):
     """One run of a log with one stream, whose clock the test sets."""
 
-    def __init__(self, disk: Disk, known: Iterable[int] = (INCARNATION,), *, now: int = 1000) -> None:
-        super().__init__(disk, set(known))
+    def __init__(
+        self,
+        disk: Disk,
+        known: Iterable[int] = (INCARNATION,),
+        *,
+        now: int = 1000,
+        segment_size: int = 4096,
+    ) -> None:
+        super().__init__(disk, set(known), segment_size=segment_size)
         self.now = now
-        self.found: StreamRecovery = recover_streams(disk.folder(), set(known), self.recovery.clean)
         self.streams = StreamStore(self.loop, disk.folder(), self.log, self.gate, self.found)
         self.log.streams = self.streams
         self.stream: StreamLog = self.streams.log(INCARNATION, lambda: self.now)

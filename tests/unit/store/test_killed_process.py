@@ -32,6 +32,8 @@ async def main():
     await definitions.flush()
     incarnation = definitions.load().queues[0].incarnation
     recovery = recover(folder, {incarnation})
+    recovery.finish()
+    folder.finish_upgrade()
     log = Log(recovery, loop, definitions, segment_size=100_000, slack=200_000)
     queue = log.queue(incarnation)
     first = number = recovery.queues[incarnation].last_sequence + 1

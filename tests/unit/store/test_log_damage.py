@@ -68,7 +68,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_without_loss_before_it() -> None:
     run.log.append_message(run.queue(2), 2, b"", b"a dead letter")
     run.log.end_group()
     run.sync()
-    disk = run.kill()
+    disk = run.kill().forget_marks()
     whole = content(disk)
     for size in cases(range(firm, len(whole) + 1)):
         after = LogRun(with_content(disk, whole[:size]), (1, 2), segment_size=1 << 20)
@@ -157,21 +157,44 @@ def test_a_missing_segment_is_reported() -> None:
     gone = disk.segments()[1]
     del disk.files[f"/disk/log/{gone:016d}.log"]
     run = LogRun(disk, (1, 2))
-    assert run.recovery.damage == [f"segment {gone} is missing"]
+    (line,) = run.recovery.damage
+    assert re.fullmatch(
+        rf"segment {gone} is missing: it was \d+ bytes long; messages that it acknowledged come back", line
+    )
     assert {1, 24} <= numbers(run)
     assert run.messages(1)[24] == b"24" * 30
 
 
-def test_adjacent_missing_segments_are_reported_in_one_line() -> None:
-    # This start has cut the end of the last segment.
+def test_the_index_of_a_missing_segment_tells_what_is_lost() -> None:
+    # This start has indexed the segments.
+    disk = LogRun(three_segments(), (1, 2), slack=1 << 20).kill()
+    gone = disk.segments()[1]
+    held = {1: set[int](), 2: set[int]()}
+    for queue in held:
+        held[queue] = set(LogRun(disk.kill(), (1, 2)).messages(queue))
+    disk.is_dead = False
+    size = len(disk.segment(gone).content)
+    del disk.files[f"/disk/log/{gone:016d}.log"]
+    run = LogRun(disk, (1, 2))
+    lost = {queue: sorted(held[queue] - set(run.messages(queue))) for queue in held}
+    assert all(len(numbers) == 3 for numbers in lost.values())
+    texts = [f"messages {a}, {b} and {c} of queue {queue}" for queue, (a, b, c) in lost.items()]
+    assert run.recovery.damage == [
+        f"segment {gone} is missing: it was {size} bytes long; lost: {texts[0]}; {texts[1]}"
+    ]
+
+
+def test_gaps_between_segments_are_reported_without_a_manifest() -> None:
     disk = LogRun(three_segments(), (1, 2), slack=1 << 20).kill()
     first, *middle, last = disk.segments()
     for number in middle:
         del disk.files[f"/disk/log/{number:016d}.log"]
     stray = 9_999_999_999_999_999
     disk.files[f"/disk/log/{stray}.log"] = FileState()
+    del disk.files["/disk/manifest"]
     run = LogRun(disk, (1, 2))
     assert run.recovery.damage == [
+        "the manifest is missing: it is written again from the segments that exist",
         f"segments {first + 1} to {last - 1} are missing",
         f"segments {last + 1} to {stray - 1} are missing",
     ]
@@ -183,7 +206,11 @@ def test_a_missing_last_segment_is_reported_after_a_clean_stop() -> None:
     last = disk.segments()[-1]
     del disk.files[f"/disk/log/{last:016d}.log"]
     run = LogRun(disk, (1, 2))
-    assert run.recovery.damage == [f"segment {last} is missing"]
+    (line,) = run.recovery.damage
+    assert re.fullmatch(
+        rf"segment {last} is missing: it was \d+ bytes long; lost: messages 22 and 24 of queue 1; message 23 of queue 2",
+        line,
+    )
 
 
 def test_a_truncated_segment_is_reported() -> None:
@@ -238,7 +265,7 @@ def test_records_of_another_data_folder_are_rejected() -> None:
     other = with_content(Disk(), content(disk), number=2)
     found, damage = recovered(other)
     assert found == {1: {}, 2: {}}
-    assert damage == []
+    assert damage == ["the manifest is missing: it is written again from the segments that exist"]
 
 
 def test_a_body_with_forged_records_is_not_read_as_records() -> None:

@@ -63,7 +63,9 @@ async def write(path: Path) -> None:
         definitions.put(queue)
     for binding in DEFINITIONS.bindings:
         definitions.put(binding)
-    log = Log(recover(folder, {1, 2, 3}), asyncio.get_running_loop(), definitions, segment_size=40_000)
+    recovery = recover(folder, {1, 2, 3})
+    recovery.finish()
+    log = Log(recovery, asyncio.get_running_loop(), definitions, segment_size=40_000)
     folder.finish_upgrade()
     work, dead, gone = log.queue(1), log.queue(2), log.queue(3)
     log.append_message(work, 1, b"head of 1, ", b"content of 1")

@@ -71,6 +71,7 @@ class IndexScheduler:
         for segment in self._segments.segments:
             if segment.number == job.number:
                 segment.index = job.index
+                segment.is_damaged = segment.is_damaged or len(job.damage) > 0
                 forget_copies(segment.number, queues)
 
     def indexed_up_to(self) -> i64:

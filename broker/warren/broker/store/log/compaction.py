@@ -113,6 +113,7 @@ class Compactor:
         for damage in reader.damage[self._reported :]:
             logger.error("event=log.damage_found detail=%r", damage.text)
         self._reported = len(reader.damage)
+        segment.is_damaged = segment.is_damaged or self._reported > 0
         if part.finished:
             _abandon_unread(segment, queues)
             self._segment = self._reader = None

@@ -81,6 +81,8 @@ class LogState(enum.Enum):
 class Log:
     """The log of one data folder, made from the result of `recover`. The constructor starts its writer thread.
 
+    The caller has called `finish` of that result.
+
     Appended records are collected in a batch, which is written and synced as a whole. Read the number of the batch from
     `batch` after appending a record, since the append may have begun a new batch. The record is on disk when `synced`
     has reached this number. The caller numbers each queue's messages with ascending sequence numbers, from 1 or higher.
@@ -173,14 +175,17 @@ class Log:
         self._closed: asyncio.Future[None] | None = None
         self._full_reports = 0
         """Number of reports of a full disk since `close` was called; at the second one, `close` gives up."""
+        assert recovery.manifest.has_begun, "recovery is not finished"
         self._writer = WriterThread(
             recovery.folder,
             recovery.files,
+            recovery.manifest,
             loop.call_soon_threadsafe,
             self,
             retry=retry,
             sync=sync is not Sync.OFF,
             preallocate=preallocate,
+            identity=recovery.identity,
         )
         self._commit = GroupCommit(loop, self._writer.jobs, gate, self.close_batch, self._release)
         self._deletion = SegmentDeletion(self._segments, self._writer.jobs)
@@ -410,13 +415,15 @@ class Log:
         if self._commit.idle:
             self._commit.schedule()
 
-    def delete_stream_segments(self, paths: list[str]) -> None:
+    def delete_stream_segments(self, paths: list[str], dropped: int = -1) -> None:
         """Have the writer thread delete segment files of streams, after the batch that it is writing now.
 
         :param paths: the paths of the files.
+        :param dropped: incarnation (the number in the data folder) of a stream that is deleted with all its segments;
+            -1 if the files are deleted for another reason.
         """
         if self._state is not LogState.STOPPING:
-            self._writer.jobs.put(DeleteStreamSegments(paths))
+            self._writer.jobs.put(DeleteStreamSegments(paths, dropped))
 
     # Reading messages back
 

@@ -30,6 +30,8 @@ class Segment:
 
         This is the last deletion of a queue that has messages in the file; 0 if there was none.
         """
+        self.is_damaged = False
+        """True if the file has places that cannot be read. It is then kept under another name when it is deleted."""
         self.index: Optional[SegmentIndex] = None  # noqa: UP045
         """The segment's index, once the segment is closed and has been indexed."""
 

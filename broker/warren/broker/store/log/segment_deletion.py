@@ -34,7 +34,9 @@ class SegmentDeletion:
         removed = self._take_deletable(synced, committed)
         if not removed:
             return
-        self._jobs.put(DeleteSegments([segment.number for segment in removed]))
+        numbers = [int(segment.number) for segment in removed]
+        damaged = {int(segment.number) for segment in removed if segment.is_damaged}
+        self._jobs.put(DeleteSegments(numbers, damaged))
         for segment in removed:
             if segment.index is None:
                 forget_copies(segment.number, queues)

@@ -52,17 +52,26 @@ class Batch:
 
 
 class DeleteSegments:
-    """Job that deletes segments of the log, given by number, oldest first."""
+    """Job that deletes segments of the log, given by number, oldest first.
 
-    def __init__(self, segments: list[int]) -> None:
+    :param damaged: those of them that have places which cannot be read. Their files get another name instead.
+    """
+
+    def __init__(self, segments: list[int], damaged: set[int]) -> None:
         self.segments = segments
+        self.damaged = damaged
 
 
 class DeleteStreamSegments:
-    """Job that deletes segments of streams, given by path, oldest first."""
+    """Job that deletes segments of streams, given by path, oldest first.
 
-    def __init__(self, paths: list[str]) -> None:
+    :param dropped: incarnation (the number in the data folder) of a stream that is deleted with all its segments; -1 if
+        the segments are removed for another reason.
+    """
+
+    def __init__(self, paths: list[str], dropped: int = -1) -> None:
         self.paths = paths
+        self.dropped = dropped
 
 
 class CompactionRead:

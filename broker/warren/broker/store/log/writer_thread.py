@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from warren.broker.store.errors import reason
@@ -25,8 +28,12 @@ from warren.broker.store.log.writer_jobs import (
     SegmentWrite,
     StopWriter,
 )
+from warren.broker.store.manifest.manifest import Manifest
+from warren.broker.store.stream.chunk_format import parse_segment_name
 from warren.broker.store.stream.stream_log import StreamWrite
 from warren.broker.store.stream.stream_segment_writer import StreamSegmentWriter
+
+logger = logging.getLogger(__name__)
 
 _Argument = TypeVar("_Argument")
 
@@ -73,22 +80,26 @@ class WriterThread:
     wait: it cuts the file back to the start of the batch and tries the batch again.
 
     :param folder: the folder of the log's segments.
+    :param manifest: the manifest of the data folder. From now on only this thread uses it.
     :param call_soon: schedules the reports on the event loop.
     :param retry: seconds between attempts to write to a full disk.
     :param sync: False never to sync a file, for `Sync.OFF`.
     :param preallocate: bytes by which a segment's file is made longer at a time; 0 turns it off.
+    :param identity: the data folder's random number.
     """
 
     def __init__(
         self,
         folder: str,
         files: Files,
+        manifest: Manifest,
         call_soon: CallSoon,
         listener: WriterListener,
         *,
         retry: float,
         sync: bool,
         preallocate: int,
+        identity: int,
     ) -> None:
         self.jobs: JobQueue = queue.SimpleQueue()
         self._folder = folder
@@ -99,6 +110,11 @@ class WriterThread:
         self._failed = False
         self._segment = SegmentWriter(folder, files, preallocate, sync)
         self._streams = StreamSegmentWriter(files, sync)
+        self._manifest = manifest
+        self._manifest.sync = sync
+        self._identity = identity
+        self._next_job: Job | None = None
+        """A job that was taken from the queue to see whether it can be done together with the one before."""
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
 
     def start(self) -> None:
@@ -113,10 +129,12 @@ class WriterThread:
         stop = None
         try:
             while stop is None:
-                stop = self._do(self.jobs.get())
+                job, self._next_job = self._next_job, None
+                stop = self._do(self.jobs.get() if job is None else job)
         finally:
             self._segment.close()
             self._streams.close()
+            self._manifest.close()
             self._call_soon(self._listener.on_writer_stopped)
 
     def _do(self, job: Job) -> StopWriter | None:
@@ -129,9 +147,9 @@ class WriterThread:
         if self._failed:
             return None
         if isinstance(job, DeleteSegments):
-            self._guard("remove old segments of the log", self._delete_segments, job.segments)
+            self._guard("remove old segments of the log", self._delete_segments, job)
         elif isinstance(job, DeleteStreamSegments):
-            self._guard("remove old segments of a stream", self._streams.remove, job.paths)
+            self._guard("remove old segments of a stream", self._delete_stream_segments, job)
         elif isinstance(job, IndexJob):
             self._index(job)
         else:
@@ -150,14 +168,18 @@ class WriterThread:
 
     def _write_batch(self, batch: Batch) -> StopWriter | None:
         # Streams first: a message that was dead-lettered to a stream must be there before it is gone from the log.
-        writes: list[SegmentWrite | StreamWrite] = [write for part in batch.streams for write in part.writes]
-        writes += batch.writes
-        for write in writes:
-            data = b"".join(write.pieces)
+        stream_writes = [write for part in batch.streams for write in part.writes]
+        steps: list[Callable[[], bool]] = [partial(self._write_stream, write) for write in stream_writes]
+        if stream_writes:
+            steps.append(self._sync_stream_names)
+        steps += [partial(self._write_log, write, batch.durable) for write in batch.writes]
+        # Before anything in new segments is confirmed. One write for all of them.
+        steps.append(partial(self._manifest.flush, batch.durable))
+        for step in steps:
             waited = False
             while True:
                 try:
-                    fitted = self._write(write, data, batch.durable)
+                    fitted = step()
                 except OSError as error:
                     self._fail(f"cannot write the log in {self._folder}: {reason(error)}")
                     return None
@@ -181,31 +203,82 @@ class WriterThread:
 
         :return: the job that ends the thread, if it was next; else None.
         """
+        job, self._next_job = self._next_job, None
         try:
-            return self._do(self.jobs.get(timeout=self._retry))
+            return self._do(self.jobs.get(timeout=self._retry) if job is None else job)
         except queue.Empty:
             return None
 
-    def _write(self, write: SegmentWrite | StreamWrite, data: bytes, durable: bool) -> bool:
-        """Write bytes to a segment of the log or of a stream, and sync the file if they have to be durable.
+    def _write_log(self, write: SegmentWrite, durable: bool) -> bool:
+        """Write bytes to a segment of the log, and sync the file if they have to be durable.
 
-        :param write: the segment, and the file position at which the bytes begin.
-        :param data: the bytes.
+        :param write: the segment, the bytes, and the file position at which they begin.
         :return: False if the disk is full; the file is then as it was before.
         """
-        if isinstance(write, StreamWrite):
-            return self._streams.write(write, data)
-        return self._segment.write(write.segment, write.start, data, durable)
+        data = b"".join(write.pieces)
+        if not self._segment.write(write.segment, write.start, data, durable):
+            return False
+        self._manifest.note_log_write(write.segment, write.start + len(data), durable)
+        return True
 
-    def _delete_segments(self, segments: list[int]) -> None:
-        for segment in segments:
+    def _write_stream(self, write: StreamWrite) -> bool:
+        """Write bytes to a segment of a stream, and sync the file.
+
+        :param write: the segment, the bytes, and the file position at which they begin.
+        :return: False if the disk is full; the file is then as it was before.
+        """
+        data = b"".join(write.pieces)
+        if not self._streams.write(write, data):
+            return False
+        self._manifest.note_stream_write(
+            write.incarnation, write.first, write.start + len(data), write.next_offset
+        )
+        return True
+
+    def _sync_stream_names(self) -> bool:
+        self._streams.sync_names()
+        return True
+
+    def _delete_segments(self, job: DeleteSegments) -> None:
+        self._manifest.note_log_removals(job.segments)
+        # Without room for this on a full disk the segments go all the same, because that makes room. Only a crash before
+        # the next write would then report them as missing.
+        self._manifest.flush()
+        for segment in job.segments:
             if segment == self._segment.number:
                 self._segment.close()
-            self._files.unlink(segment_path(self._folder, segment))
+            path = segment_path(self._folder, segment)
+            if segment in job.damaged:
+                kept = f"{path}.damaged"
+                self._files.rename(path, kept)
+                logger.warning("event=log.damaged_segment_kept segment=%d path=%s", segment, kept)
+            else:
+                self._files.unlink(path)
             self._files.unlink(index_path(self._folder, segment))
             # One at a time: if a younger segment could vanish before an older one, messages of the older one would come
             # back without their acknowledgements.
             self._files.sync_folder(self._folder)
+
+    def _delete_stream_segments(self, first: DeleteStreamSegments) -> None:
+        """Delete segments of streams, together with those of the jobs of the same kind that follow in the queue."""
+        jobs = [first]
+        while self._next_job is None:
+            try:
+                job = self.jobs.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(job, DeleteStreamSegments):
+                jobs.append(job)
+            else:
+                self._next_job = job
+        paths = [path for job in jobs for path in job.paths]
+        named = [parse_segment_name(os.path.basename(path)) for path in paths]
+        self._manifest.note_stream_removals([segment for segment in named if segment is not None])
+        for job in jobs:
+            if job.dropped >= 0:
+                self._manifest.forget_stream(job.dropped)
+        self._manifest.flush()
+        self._streams.remove(paths)
 
     def _read(self, part: CompactionRead) -> None:
         size = 0
@@ -233,7 +306,9 @@ class WriterThread:
 
     def _mark_clean(self, end: CleanEnd) -> None:
         self._segment.finish()
-        write_clean_stop(self._files, self._folder, end)
+        check = write_clean_stop(self._files, self._folder, end, self._identity)
+        self._manifest.note_clean_stop(check)
+        self._manifest.flush()
 
     def _finish_segment(self, segment: int) -> None:
         """Cut off the preallocated room of a segment that is closed and about to be read."""

@@ -41,10 +41,16 @@ MAX_STORED_OFFSETS: Final = 1000
 class StreamWrite:
     """Bytes that a batch writes to one segment of a stream: `pieces`, back to back, from file position `start`."""
 
-    def __init__(self, path: str, start: i64) -> None:
-        self.path = path
-        self.start = start
+    def __init__(self, incarnation: int, segment: StreamSegment) -> None:
+        self.path = segment.path
+        self.start: i64 = segment.position
         self.pieces: list[bytes] = []
+        self.incarnation = incarnation
+        """The stream's number in the data folder."""
+        self.first: i64 = segment.first
+        """First offset of the segment."""
+        self.next_offset: i64 = segment.first
+        """Offset behind the last message of the bytes to write, or before them."""
 
 
 class StreamBatch:
@@ -241,7 +247,7 @@ class StreamLog:
         head = encode_chunk_header(MESSAGES, self._count, first, timestamp, payload, segment.seed)
         segment.add_chunk(first, timestamp)
         part = self._current_part()
-        self._write(part, segment, head, payload)
+        self._write(part, segment, head, payload, first + self._count)
         part.size += self._bytes
         part.chunks.append(
             Chunk(MESSAGES, first, self._count, timestamp, payload if self.keep_chunks else b"")
@@ -256,7 +262,7 @@ class StreamLog:
         head = encode_chunk_header(
             OFFSETS, len(offsets), self.next_offset, max(self.timestamp, 0), payload, segment.seed
         )
-        self._write(self._current_part(), segment, head, payload)
+        self._write(self._current_part(), segment, head, payload, self.next_offset)
 
     def _current_part(self) -> StreamBatch:
         part = self._part
@@ -265,10 +271,17 @@ class StreamLog:
             self._part = part
         return part
 
-    def _write(self, part: StreamBatch, segment: StreamSegment, head: bytes, payload: bytes) -> None:
+    def _write(
+        self, part: StreamBatch, segment: StreamSegment, head: bytes, payload: bytes, next_offset: i64
+    ) -> None:
+        """Add bytes to those that the batch writes to a segment.
+
+        :param next_offset: offset behind the last message of the segment, with these bytes.
+        """
         writes = part.writes
         if not writes or writes[-1].path != segment.path:
-            writes.append(StreamWrite(segment.path, segment.position))
+            writes.append(StreamWrite(self.incarnation, segment))
+        writes[-1].next_offset = next_offset
         pieces = writes[-1].pieces
         pieces.append(head)
         pieces.append(payload)
@@ -287,28 +300,33 @@ class StreamLog:
         """
         segment = self.segments[-1] if self.segments else None
         if segment is not None and not segment.closed:
-            if segment.position + size <= max(self.segment_size, MIN_SEGMENT_SIZE) or segment.timestamp < 0:
+            if segment.is_damaged:
+                # Behind a gap in the offsets, so that within a segment they have none.
+                has_room = first == segment.first
+            else:
+                has_room = segment.position + size <= max(self.segment_size, MIN_SEGMENT_SIZE)
+                has_room = has_room or segment.timestamp < 0
+            if has_room:
                 return segment
             self._close_segment(segment, first)
         fresh = StreamSegment(self.identity, self.incarnation, first, self.folder)
         self.segments.append(fresh)
-        self._write(
-            self._current_part(), fresh, encode_segment_header(self.incarnation, int(first), fresh.seed), b""
-        )
+        header = encode_segment_header(self.incarnation, int(first), fresh.seed)
+        self._write(self._current_part(), fresh, header, b"", first)
         if self.offsets:
             # A start reads the stored offsets from the last segment only.
             payload = encode_offsets(self.offsets)
             head = encode_chunk_header(
                 OFFSETS, len(self.offsets), first, max(self.timestamp, 0), payload, fresh.seed
             )
-            self._write(self._current_part(), fresh, head, payload)
+            self._write(self._current_part(), fresh, head, payload, first)
         return fresh
 
     def _close_segment(self, segment: StreamSegment, next_offset: i64) -> None:
         """End a segment with its index and its trailer; consumers read only the chunks before them."""
         chunks_end = int(segment.position)
         part = self._current_part()
-        self._write(part, segment, segment.close(next_offset), b"")
+        self._write(part, segment, segment.close(next_offset), b"", next_offset)
         part.ends[-1] = (segment, chunks_end)
 
     # Retention

@@ -47,6 +47,8 @@ class StreamSegment:
         """First offset of the last chunk of messages."""
         self.sparse_index: Optional[SparseIndex] = SparseIndex()  # noqa: UP045
         """The index; None if it is in the file only."""
+        self.is_damaged = False
+        """True if messages at its end are lost: nothing is appended behind the gap in the offsets."""
         self.closed = False
         """True if the segment ends with its index and trailer. Nothing more is appended then."""
 

@@ -22,11 +22,13 @@ class StreamSegmentWriter:
     def __init__(self, files: Files, sync: bool = True) -> None:
         self._files = files
         self._sync = sync
+        self._created_in = ""
+        """Folder of segments whose names are not synced yet."""
         self._handles: dict[str, int] = {}
         """Open files by path, the one used last at the end."""
 
     def write(self, write: StreamWrite, data: bytes) -> bool:
-        """Write a batch's bytes to a segment of a stream, and sync the file.
+        """Write a batch's bytes to a segment of a stream, and sync the file. The name of a new file is not synced yet.
 
         :param data: the pieces of `write`, joined.
         :return: False if the disk has no room, or no descriptor is left to open the file; the segment is then as it was.
@@ -51,9 +53,15 @@ class StreamSegmentWriter:
             return False
         if self._sync:
             files.sync(handle)
-        if self._sync and write.start == 0:
-            files.sync_folder(os.path.dirname(write.path))
+        if write.start == 0:
+            self._created_in = os.path.dirname(write.path)
         return True
+
+    def sync_names(self) -> None:
+        """Sync the names of the segments that were created since the last call, all at once."""
+        if self._created_in and self._sync:
+            self._files.sync_folder(self._created_in)
+        self._created_in = ""
 
     def remove(self, paths: list[str]) -> None:
         """Remove segments of one folder, given by path, oldest first.

@@ -48,8 +48,8 @@ class StreamStore:
         self._log = log
         self._gate = gate
         self._recovered = recovery.streams if recovery is not None else {}
-        self._dropped: list[tuple[int, list[str]]] = []
-        """Deleted streams, each as (change, files). The files are removed when that change is on disk.
+        self._dropped: list[tuple[int, list[str], int]] = []
+        """Deleted streams, each as (change, files, incarnation). The files are removed when that change is on disk.
 
         It is the number of the change of the definitions database that deletes the stream."""
         self._memory_writer = StreamSegmentWriter(self._files, sync=False)
@@ -109,8 +109,9 @@ class StreamStore:
         paths = log.drop()
         if self._log is None:
             self._memory_writer.remove(paths)
-        elif paths:
-            self._dropped.append((self._gate.submitted if self._gate is not None else 0, paths))
+        elif paths or log.next_offset:
+            change = self._gate.submitted if self._gate is not None else 0
+            self._dropped.append((change, paths, log.incarnation))
             self._remove_dropped()
 
     def close(self) -> None:
@@ -148,7 +149,8 @@ class StreamStore:
         committed = self._gate.committed if self._gate is not None else 0
         while self._dropped and self._dropped[0][0] <= committed:
             assert self._log is not None
-            self._log.delete_stream_segments(self._dropped.pop(0)[1])
+            _, paths, incarnation = self._dropped.pop(0)
+            self._log.delete_stream_segments(paths, incarnation)
 
 
 __all__ = ["StreamStore"]
