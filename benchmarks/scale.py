@@ -1,4 +1,4 @@
-"""Benchmark of many idle connections, queues and bindings: memory, and the cost of one publish.
+"""Benchmark of many idle connections, queues and bindings, and of large messages: memory, and the cost of one publish.
 
 `python -m benchmarks.scale` prints the table that is stored under `benchmarks/results/`.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from pamqp import commands
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.frames import publish_frames
 from tests.support.processes import resident_kib
 from tests.support.raw_client import RawClient, encoded, made, raw_connection
 from warren.broker.bench import processor_time
@@ -30,6 +31,8 @@ SINGLE = 300
 WINDOW = 500
 FACTOR = 2.0
 """Highest allowed cost of a publish with many bindings, as a multiple of that with ten."""
+LARGE = 128 * 1024 * 1024
+"""Bytes of a large message: more than the broker accepts by default."""
 FILES = 20_000
 """File descriptors that this program needs for its connections."""
 
@@ -39,7 +42,8 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="whose Warren (default: this one's)")
     parser.add_argument("--connections", type=int, default=5_000)
     parser.add_argument("--queues", type=int, default=10_000)
-    parser.add_argument("--bindings", type=int, default=50_000)
+    parser.add_argument("--bindings", type=int, default=64_000)
+    parser.add_argument("--large", type=int, default=5, help="messages of 128 MiB (default: %(default)s)")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
@@ -51,6 +55,7 @@ def main() -> int:
     print("|---|---|---|---|---|")
     measured(options.python, f"{options.connections:,} idle connections", options.connections, idle)
     measured(options.python, f"{options.queues:,} durable queues", options.queues, many_queues)
+    large_messages(options.python, options.large)
     few, many = bound(options.python, 10), bound(options.python, options.bindings)
     print(
         f"\nProcessor time of one publish to a topic exchange, keys never seen before: {few:.1f} µs with 10 bindings, "
@@ -60,10 +65,10 @@ def main() -> int:
 
 
 @contextmanager
-def broker(python: str) -> Iterator[BrokerProcess]:
+def broker(python: str, *further: str) -> Iterator[BrokerProcess]:
     with (
         tempfile.TemporaryDirectory(prefix="warren-scale-") as folder,
-        BrokerProcess(Path(folder), "--log-level", "error", python=python) as process,
+        BrokerProcess(Path(folder), "--log-level", "error", *further, python=python) as process,
     ):
         yield process
 
@@ -96,6 +101,42 @@ def many_queues(held: ExitStack, url: str, count: int) -> None:
         client.open()
         for number in range(count):
             client.declare_queue(f"queue-{number}", durable=True)
+
+
+def large_messages(python: str, count: int) -> None:
+    """Print a row: memory before, and the most with large messages that are published, kept and fetched again."""
+    with broker(python, "--max-message-size", str(LARGE)) as process, raw_connection(process.url) as client:
+        client.open()
+        client.declare_queue("large", durable=True)
+        client.select_confirms()
+        before = resident_kib(process.pid)
+        spans = []
+        for number in range(count):
+            message = publish_frames(1, "", "large", bytes([number % 256]) * LARGE, persistent=True)
+            started = time.perf_counter()
+            client.send_bytes(message)
+            client.expect_frame((60, 80))
+            spans.append(time.perf_counter() - started)
+        for number in range(count):
+            client.send_bytes(encoded(made(commands.Basic.Get, queue="large", no_ack=True)))
+            client.expect_frame((60, 71))
+            client.read_frame()
+            left = LARGE
+            while left:
+                piece = client.read_frame().payload
+                assert piece.count(number % 256) == len(piece), "a body differs from what was published"
+                left -= len(piece)
+        most = peak_kib(process.pid)
+        print(
+            row(f"{count:,} messages of 128 MiB", before, most, count, statistics.median(spans)), flush=True
+        )
+
+
+def peak_kib(pid: int) -> int:
+    """Return the most memory that a process has had resident, in KiB (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1])
 
 
 def bound(python: str, count: int) -> float:
