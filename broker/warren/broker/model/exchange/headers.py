@@ -30,21 +30,21 @@ class HeadersPattern:
         mode = match_mode(fields.pop("x-match", None))
         self.all = mode.startswith("all")
         with_x = mode.endswith("with-x")
-        self.fields = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
+        self.wanted = {
+            name: None if field.kind == "V" else comparison_key(field)
+            for name, field in fields.items()
+            if with_x or not name.startswith("x-")
+        }
+        """Comparison keys of the arguments, by name; None for a void one, which requires only that the header exists."""
 
     def matches(self, headers: dict[str, Field]) -> bool:
         """Return True if a message's headers match all or any of the binding's arguments, as its x-match demands."""
-        if self.all:
-            return all(self.field_matches(headers, name, field) for name, field in self.fields.items())
-        return any(self.field_matches(headers, name, field) for name, field in self.fields.items())
-
-    def field_matches(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
-        """Return True if the header `name` exists and has the wanted value; a void value matches any."""
-        given = headers.get(name)
-        if given is None:
-            return False
-        # A void field requires only that the header exists.
-        return wanted.kind == "V" or comparison_key(given) == comparison_key(wanted)
+        for name, wanted in self.wanted.items():
+            given = headers.get(name)
+            found = given is not None and (wanted is None or comparison_key(given) == wanted)
+            if found is not self.all:
+                return found
+        return self.all
 
 
 def match_mode(field: Field | None) -> str:
