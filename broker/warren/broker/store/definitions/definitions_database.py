@@ -99,6 +99,9 @@ class Definitions:
         self._closing: asyncio.Future[None] | None = None
         (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
         self._next_incarnation: int = first
+        (seeded,) = database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
+        self.seeded = bool(seeded)
+        """True if an earlier start has created the default users."""
         self._reserved_until = self._next_incarnation
         self._requested_until = self._next_incarnation
         self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
@@ -197,12 +200,6 @@ class Definitions:
         :return: the number of the change: it is on disk once `committed` has reached this number.
         """
         return self._submit(("UPDATE meta SET value = 1 WHERE name = 'seeded'", ()))
-
-    @property
-    def seeded(self) -> bool:
-        """True once the first start has created the default users. Read it before the first change."""
-        (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
-        return bool(value)
 
     def delete_virtual_host(self, name: str) -> int:
         """Remove a virtual host and all that is in it.
