@@ -131,7 +131,14 @@ def check_broker(folder: Path) -> None:
 
 ALL = [
     pytest.param(name, damage, marks=[] if (name, damage) in QUICK else pytest.mark.slow)
-    for name in ("definitions.db-wal", "definitions.db", "definitions.journal", "format", "format.copy")
+    for name in (
+        "definitions.db-wal",
+        "definitions.db",
+        "definitions.journal",
+        "format",
+        "format.copy",
+        "log/generation",
+    )
     for damage in DAMAGE
 ]
 
@@ -159,7 +166,9 @@ def test_after_a_kill_a_damaged_file_costs_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["definitions.db", "definitions.journal", "format", "format.copy"])
+@pytest.mark.parametrize(
+    "name", ["definitions.db", "definitions.journal", "format", "format.copy", "log/generation"]
+)
 def test_after_a_stop_a_damaged_file_costs_nothing(
     stopped: Path, tmp_path: Path, name: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,7 +198,7 @@ def test_an_altered_name_is_found(
 
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the logged lines on restored files."""
-    names = ("format_repaired", "database_rebuilt", "journal_rebuilt", "change_replayed")
+    names = ("format_repaired", "database_rebuilt", "journal_rebuilt", "change_replayed", "mark_lost")
     return [
         record.getMessage() for record in caplog.records if any(name in record.getMessage() for name in names)
     ]

@@ -50,12 +50,16 @@ async def read_and_go_on(path: Path, clean: bool, version: int = VERSION) -> Non
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("version", sorted(path.name for path in FROZEN.glob("v*")))
-def test_a_frozen_folder_can_be_read_and_continued(version: str, clean: bool, tmp_path: Path) -> None:
+def test_a_frozen_folder_can_be_read_and_continued(
+    version: str, clean: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / version
     shutil.copytree(FROZEN / version, path)
     if not clean:
         (path / "log" / "clean").unlink()
     asyncio.run(read_and_go_on(path, clean, int(version[1:])))
+    assert "rebuilt" not in caplog.text
+    assert "mark_lost" not in caplog.text
 
 
 def test_the_current_format_version_has_a_frozen_folder(tmp_path: Path) -> None:

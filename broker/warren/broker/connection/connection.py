@@ -236,14 +236,22 @@ class Connection:
                         self.channel_number = channel.number
                         channel.publish(last, buffer[start:after], self.last_body_size, self.properties)
                         publishes += 1
-                        if publishes % PUBLISHES == 0 or last.routes_by_message or len(last.queues) > WIDE_FAN_OUT:
+                        if (
+                            publishes % PUBLISHES == 0
+                            or last.routes_by_message
+                            or len(last.queues) > WIDE_FAN_OUT
+                        ):
                             self.check_turn()
                         continue
                 after = self.publish_content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
                     publishes += 1
-                    if publishes % PUBLISHES == 0 or last.routes_by_message or len(last.queues) > WIDE_FAN_OUT:
+                    if (
+                        publishes % PUBLISHES == 0
+                        or last.routes_by_message
+                        or len(last.queues) > WIDE_FAN_OUT
+                    ):
                         self.check_turn()
                     continue
                 if after == INCOMPLETE:
