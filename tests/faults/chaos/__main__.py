@@ -18,11 +18,14 @@ from random import Random
 
 from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.faulty_disk_broker import DISK_FAULTS, FaultyDiskBroker
+from tests.faults.chaos.jumping_clock_broker import JumpingClockBroker
 from tests.faults.chaos.killed_broker import KilledBroker
 from tests.faults.chaos.rounds import BrokerUnderTest, run
+from tests.faults.chaos.starved_broker import StarvedBroker
+from tests.faults.chaos.upgrade_rounds import run_upgrades
 from warren.core.errors import ExitStatus
 
-FAULTS = ("kill", *DISK_FAULTS)
+FAULTS = ("kill", *DISK_FAULTS, "descriptors", "clock", "upgrade")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,34 +48,44 @@ def main(arguments: Sequence[str]) -> int:
     for fault in [options.fault] if options.fault else FAULTS:
         folder = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
         rounds = options.rounds if fault in ("kill", "power", options.fault) else max(1, options.rounds // 4)
-        under_test = broker(fault, folder, Random(options.seed + 1))
         try:
-            total = asyncio.run(
-                run(
-                    under_test,
-                    Random(options.seed),
-                    rounds,
-                    folder,
-                    report=lambda line, fault=fault: print(f"{fault}: {line}", flush=True),  # type: ignore[misc]
-                )
-            )
+            closing.append(run_rounds(fault, rounds, folder, options.seed))
         except ChaosFailure as error:
             report = f"chaos: {fault}: seed {options.seed}: {error}; history and data folder are in {folder}"
             print(report, file=sys.stderr)
             return ExitStatus.FAILED
         shutil.rmtree(folder)
-        closing.append(
-            f"{rounds} rounds of {fault}: {total.confirmed} confirmed, {total.durable} safely settled, "
-            f"{under_test.figures()}"
-        )
     print("; ".join(closing) + "; no fault")
     return ExitStatus.SUCCESS
 
 
-def broker(fault: str, folder: Path, random: Random) -> BrokerUnderTest:
+def run_rounds(fault: str, rounds: int, folder: Path, seed: int) -> str:
+    """Run the rounds of one fault; return a line about what they reached.
+
+    :raises ChaosFailure: a guarantee is broken.
+    """
+
+    def report(line: str) -> None:
+        print(f"{fault}: {line}", flush=True)
+
+    if fault == "upgrade":
+        return f"{rounds} rounds of upgrade: {run_upgrades(rounds, Random(seed), folder, report)}"
+    under_test = broker(fault, folder, Random(seed + 1))
+    total = asyncio.run(run(under_test, Random(seed), rounds, folder, report=report))
     return (
-        KilledBroker(folder / "data", random) if fault == "kill" else FaultyDiskBroker(folder, random, fault)
+        f"{rounds} rounds of {fault}: {total.confirmed} confirmed, {total.durable} safely settled, "
+        f"{under_test.figures()}"
     )
+
+
+def broker(fault: str, folder: Path, random: Random) -> BrokerUnderTest:
+    if fault == "kill":
+        return KilledBroker(folder / "data", random)
+    if fault == "descriptors":
+        return StarvedBroker(folder / "data", random)
+    if fault == "clock":
+        return JumpingClockBroker(folder / "data", random)
+    return FaultyDiskBroker(folder, random, fault)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class PowerDisk(Disk):
         super().sync_folder(folder)
 
 
-DISK_FAULTS = ("power", "fail", "full")
+DISK_FAULTS = ("power", "fail", "full", "frozen")
 
 
 class FaultyDiskBroker:
@@ -111,7 +111,8 @@ class FaultyDiskBroker:
 
     :param fault: `power` cuts the power at some change of the disk, or within a commit of the definitions, after
         `MIN_COMPACTIONS` compactions; `fail` lets all changes fail from some such moment on and cuts the power a little
-        later; `full` fills the disk for short times.
+        later; `full` fills the disk for short times; `frozen` lets its syncs block for short times, the last of which may
+        end with the power cut.
     :param config: its configuration, without the data folder; by default one with little memory.
     :param clock: its clock; by default that of the machine.
     """
@@ -186,6 +187,9 @@ class FaultyDiskBroker:
         if self._fault_type == "full":
             await self._fill()
             return
+        if self._fault_type == "frozen":
+            await self._freeze()
+            return
         self.arm()
         await asyncio.to_thread(self.fault_happened.wait, 3)
         self.compactions.append(self._compactions.count)
@@ -239,6 +243,19 @@ class FaultyDiskBroker:
             self._database_power.full = self.random.random() < 0.5
             await asyncio.sleep(self.random.uniform(0, 0.4))
             self._disk.free_bytes, self._database_power.full = None, False
+        await asyncio.sleep(self.random.uniform(0, 0.6))
+
+    async def _freeze(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            await asyncio.sleep(self.random.uniform(0.1, 0.6))
+            self.faults_injected += 1
+            # The time up to which acknowledgements are certainly on the disk.
+            self._faulted_at = time.monotonic()
+            self._disk.syncs_allowed.clear()
+            await asyncio.sleep(self.random.uniform(0.1, 1.5))
+            if self.random.random() < 0.3:
+                return
+            self._disk.syncs_allowed.set()
         await asyncio.sleep(self.random.uniform(0, 0.6))
 
     def _cut(self) -> None:

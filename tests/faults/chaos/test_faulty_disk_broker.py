@@ -13,7 +13,7 @@ from tests.faults.chaos.rounds import run
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("fault", "rounds"), [("power", 2), ("fail", 2), ("full", 1)])
+@pytest.mark.parametrize(("fault", "rounds"), [("power", 2), ("fail", 2), ("full", 1), ("frozen", 1)])
 async def test_a_broker_on_a_faulty_disk_keeps_its_guarantees(
     tmp_path: Path, fault: str, rounds: int
 ) -> None:
