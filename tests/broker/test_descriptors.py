@@ -31,7 +31,9 @@ from warren.broker import BrokerConfig
 from warren.broker.connection.admission import GRACE
 from warren.broker.connection.descriptor_budget import DescriptorBudget
 from warren.broker.store.file_system.os_files import OsFiles
+from warren.broker.store.log.write_buffer import SEGMENT_SIZE
 
+COUNT = 20
 SOCKETS = 1500
 DESCRIPTORS = 300
 """Descriptors that the broker may have open."""
@@ -54,12 +56,13 @@ def mute_sockets(url: str, count: int, source: str = "127.0.0.2") -> Iterator[li
 
 
 def store_messages(connection: Connection, queue: str) -> None:
+    """Publish messages that need more than one segment of the log."""
     channel = connection.channel()
     channel.declare(queue, durable=True)
     channel.confirm()
-    for number in range(10):
-        channel.publish(queue, b"%d" % number, delivery_mode=2)
-    assert channel.settled(10) == [True] * 10
+    for _ in range(COUNT):
+        channel.publish(queue, bytes(SEGMENT_SIZE // COUNT + 1), delivery_mode=2)
+    assert channel.settled(COUNT) == [True] * COUNT
 
 
 @pytest.mark.slow
@@ -70,7 +73,6 @@ def test_sockets_that_never_speak_do_not_end_the_broker(tmp_path: Path, source: 
         assert child is not None
         before = Connection(broker.url)
         with mute_sockets(broker.url, SOCKETS, source), Connection(broker.url) as connection:
-            # The log has no file yet, so that this opens the first.
             store_messages(before, "stored")
             store_messages(connection, "stored as well")
             operator = Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
@@ -279,6 +281,7 @@ def test_a_file_without_a_descriptor_blocks_publishers_and_loses_nothing(
 EXHAUST = """
 import os, resource, sys
 from warren.broker.store.file_system.os_files import OsFiles
+from warren.broker.store.log.write_buffer import SEGMENT_SIZE
 files, folder = OsFiles(), sys.argv[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 taken = []
