@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import itertools
 import uuid
 from typing import Any
 
@@ -103,6 +105,43 @@ def test_a_reply_to_a_closed_channel_is_unroutable(
     assert server_channel.settled(2) == [True, True]
     returned = [event for event in server_channel.events if isinstance(event, Message)]
     assert [message.body for message in returned] == [b"too late"]
+
+
+def test_a_reply_address_cannot_be_guessed_from_another(
+    connect: Connect, server_channel: Channel, server: Behaviour
+) -> None:
+    if not server.is_warren:
+        pytest.skip("RabbitMQ's names hold a process id and a random key, in a form of its own")
+    waiting = connect()
+    channels = [waiting.channel() for _ in range(8)]
+    for channel in channels:
+        channel.consume(REPLY_TO, "answers", no_ack=True)
+    names = [reply_to(asked(channel, server_channel)) for channel in channels]
+    # 128 random bits each: successive channels of one connection share no more than chance gives them.
+    keys = [base64.urlsafe_b64decode(name.removeprefix(REPLY_TO + ".") + "==") for name in names]
+    assert {len(key) for key in keys} == {16}
+    assert all(a[:8] != b[:8] and a[8:] != b[8:] for a, b in itertools.combinations(keys, 2))
+    stranger = connect().channel()
+    stranger.confirm()
+    own = REPLY_TO + "."
+    guesses = [
+        own,
+        REPLY_TO,
+        f"{own}1",
+        own + "A" * 22,
+        *(name[:-1] for name in names),
+        *(f"{name}A" for name in names),
+    ]
+    guesses += [names[0][:-1] + last for last in "AQgw" if names[0][-1] != last]
+    for guess in guesses:
+        stranger.publish(guess, b"forged", mandatory=True)
+    assert stranger.settled(len(guesses)) == [True] * len(guesses)
+    returned = [event for event in stranger.events if isinstance(event, Message)]
+    assert [message.carrier.routing_key for message in returned] == guesses
+    # Nobody got any of them.
+    for channel, name in zip(channels, names, strict=True):
+        server_channel.publish(name, b"answer")
+        assert channel.deliveries(1)[0].body == b"answer"
 
 
 def test_a_cancelled_reply_consumer_gets_no_more_replies(

@@ -10,33 +10,16 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.support.blocking_client import Connection
+from tests.support.frozen_files import FrozenFiles
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
 from warren.broker.connection.flow_control import UNWRITTEN_LIMIT
 from warren.broker.disk_delays import DiskDelayMonitor
-from warren.broker.store.file_system.os_files import OsFiles
 
 BODY = b"x" * 1_000_000
 BURST = 200
 """Messages of BODY: three times as many bytes as may wait to be written."""
-
-
-class FrozenFiles(OsFiles):
-    """A file system whose writes and syncs do not return while it is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.thawed = threading.Event()
-        self.thawed.set()
-
-    def write(self, handle: int, data: bytes, offset: int) -> None:
-        self.thawed.wait()
-        super().write(handle, data, offset)
-
-    def sync(self, handle: int) -> None:
-        self.thawed.wait()
-        super().sync(handle)
 
 
 @pytest.fixture

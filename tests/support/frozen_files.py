@@ -1,0 +1,24 @@
+"""A file system of the store that a test freezes: its writes and syncs do not return until it is thawed."""
+
+from __future__ import annotations
+
+import threading
+
+from warren.broker.store.file_system.os_files import OsFiles
+
+
+class FrozenFiles(OsFiles):
+    """A file system whose writes and syncs do not return while `thawed` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thawed = threading.Event()
+        self.thawed.set()
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self.thawed.wait()
+        super().write(handle, data, offset)
+
+    def sync(self, handle: int) -> None:
+        self.thawed.wait()
+        super().sync(handle)
