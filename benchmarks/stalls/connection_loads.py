@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pamqp import commands
 
@@ -15,31 +15,50 @@ from tests.support.raw_client import PROTOCOL_HEADER, RawClient
 SECONDS = 5.0
 """Duration of the attempts to log in."""
 THREADS = 8
+AGAIN = 50
+"""Connections that are opened at once after some were refused."""
 
 
 def connect_at_once(client: LoadClient, _: Control, count: int) -> Iterator[None]:
-    """Open many connections that shake hands in step, open a channel, and end together."""
+    """Open many connections at once, and again as many as the broker refused; at last end all together."""
     yield
-    opened = [RawClient(client.url, timeout=120.0) for _each in range(count)]
-    for each in opened:
-        each.send_bytes(PROTOCOL_HEADER)
-    for each in opened:
-        each.expect(commands.Connection.Start)
-    for each in opened:
-        each.send(each.start_ok(), 0)
-    for each in opened:
-        each.expect(commands.Connection.Tune)
-    for each in opened:
-        each.tune()
-        each.send(commands.Connection.Open("/"), 0)
-    for each in opened:
-        each.expect(commands.Connection.OpenOk)
-    for each in opened:
-        each.send(commands.Channel.Open(), 1)
-    for each in opened:
-        each.expect(commands.Channel.OpenOk)
+    opened = shake_hands(client.url, count)
+    while len(opened) < count:
+        opened += shake_hands(client.url, min(AGAIN, count - len(opened)))
     for each in opened:
         each.abort()
+
+
+def shake_hands(url: str, count: int) -> list[RawClient]:
+    """Open connections that shake hands in step and open a channel; return those that the broker did not refuse."""
+    clients = [RawClient(url, timeout=120.0) for _each in range(count)]
+    for step in STEPS:
+        clients = [each for each in clients if succeeds(step, each)]
+    return clients
+
+
+def succeeds(step: Callable[[RawClient], object], client: RawClient) -> bool:
+    """Perform a step of the handshake; return False if the broker has closed the connection."""
+    try:
+        step(client)
+    except OSError:
+        client.abort()
+        return False
+    return True
+
+
+STEPS: tuple[Callable[[RawClient], object], ...] = (
+    lambda client: client.send_bytes(PROTOCOL_HEADER),
+    lambda client: client.expect(commands.Connection.Start),
+    lambda client: client.send(client.start_ok(), 0),
+    lambda client: client.expect(commands.Connection.Tune),
+    lambda client: client.tune(),
+    lambda client: client.send(commands.Connection.Open("/"), 0),
+    lambda client: client.expect(commands.Connection.OpenOk),
+    lambda client: client.send(commands.Channel.Open(), 1),
+    lambda client: client.expect(commands.Channel.OpenOk),
+)
+"""Steps of the handshake. All connections perform one before any performs the next."""
 
 
 def failed_logins(client: LoadClient, _: Control, count: int) -> Iterator[None]:
