@@ -5,13 +5,14 @@
 Each load has a broker of its own: a process with a data folder and, unless the table names options, default settings.
 The load and the quiet client are processes of their own. Per load the table shows the quiet client's longest wait for the
 confirm of a transient and of a persistent publish and for basic.get, until the broker has worked off the load. `busy` is
-how long the broker's event loop ran during the longest of these waits, and `queued` how long it waited for a processor,
-which other programs cause.
+how long the broker's event loop ran during the longest of these waits, and `queued` how long it and the quiet client
+waited for a processor, which other programs cause.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -33,6 +34,8 @@ from warren.broker.bench import processor_time
 BROKER_OPTIONS = ("--stall-threshold", "40")
 STALL = re.compile(r"event=broker\.loop_\w+ (ms=.*)")
 """Line of the broker's log about a stall."""
+LOAD_NICENESS = 10
+"""Niceness of the load: broker and quiet client must not wait for a processor because of it."""
 IDLE_SHARE = 0.25
 """Share of a processor below which the broker has worked off a load; the quiet client alone takes less."""
 IDLE_CHECKS = 3
@@ -106,6 +109,9 @@ def main() -> int:
     )
     parser.add_argument("--causes", action="store_true", help="print what the broker logged about stalls")
     parser.add_argument("--out", type=Path, help="write the table there, in Markdown")
+    parser.add_argument(
+        "--nice", type=int, default=0, help="niceness of broker and quiet client; below 0 as root"
+    )
     parser.add_argument("--note", default="", help="a sentence for the head of the table")
     options = parser.parse_args()
     unknown = set(options.loads) - BY_NAME.keys()
@@ -115,7 +121,7 @@ def main() -> int:
     print("\n".join(header()), flush=True)
     for load in LOADS:
         if not options.loads or load.name in options.loads:
-            outcomes.append(run(load, max(1, int(load.size * options.share)), options.python))
+            outcomes.append(run(load, max(1, int(load.size * options.share)), options.python, options.nice))
             print(outcomes[-1].row(), flush=True)
             if options.causes:
                 print("\n".join(outcomes[-1].stalls), flush=True)
@@ -124,7 +130,7 @@ def main() -> int:
         "",
         f"{datetime.now(UTC):%Y-%m-%d %H:%M}, commit {commit()}, {machine(options.python)}. {options.note}".rstrip(),
         f"Command: `python -m benchmarks.stalls {' '.join(sys.argv[1:])}`.",
-        "Waits in milliseconds; in the longest the event loop ran for `busy` and waited for a processor for `queued`.",
+        "Waits in milliseconds; in the longest the event loop ran for `busy`; it and the client queued for a processor.",
         "",
         *header(),
         *(outcome.row() for outcome in outcomes),
@@ -154,7 +160,7 @@ def header() -> list[str]:
     return ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
 
 
-def run(load: Load, count: int, python: str) -> Outcome:
+def run(load: Load, count: int, python: str, niceness: int = 0) -> Outcome:
     """Run a load against a broker of its own, and measure the waits."""
     with (
         tempfile.TemporaryDirectory(prefix="warren-stalls-") as folder,
@@ -164,7 +170,9 @@ def run(load: Load, count: int, python: str) -> Outcome:
     ):
         control = Control(Path(folder) / "data" / "control.sock")
         assert broker.child is not None
+        renice(broker.pid, niceness)
         causing = start("load_process", load.name, str(count), broker.url, str(control.path))
+        renice(causing.pid, LOAD_NICENESS)
         quiet: subprocess.Popen[str] | None = None
         try:
             if not expect(causing, "ready"):
@@ -173,6 +181,7 @@ def run(load: Load, count: int, python: str) -> Outcome:
             quiet = start("quiet_process", broker.url, str(broker.pid))
             if not expect(quiet, "ready"):
                 return failure(load, count, "the quiet client failed")
+            renice(quiet.pid, niceness)
             time.sleep(2 * CHECK_SECONDS)
             logged, prepared = len(broker.child.errors), longest_turn(control)
             used, begun = processor_time.seconds(broker.pid), time.monotonic()
@@ -196,6 +205,14 @@ def run(load: Load, count: int, python: str) -> Outcome:
                     process.communicate()
 
 
+def renice(pid: int, niceness: int) -> None:
+    """Set the niceness of all threads of a process, and of its session, which Linux may schedule as a group."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
 def failure(load: Load, count: int, text: str) -> Outcome:
     return Outcome(load, count, {}, 0.0, 0.0, 0.0, failure=text)
 
@@ -206,6 +223,7 @@ def start(module: str, *arguments: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 

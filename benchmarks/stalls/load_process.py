@@ -5,7 +5,6 @@ It prepares the load, prints `ready`, waits for a line on standard input, causes
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from pathlib import Path
@@ -13,13 +12,9 @@ from pathlib import Path
 from benchmarks.stalls.catalogue import BY_NAME
 from benchmarks.stalls.load_client import Control, LoadClient
 
-NICENESS = 10
-"""Below the broker and the quiet client, which must not wait for a processor because of this process."""
-
 
 def main() -> None:
     name, count, url, path = sys.argv[1:]
-    os.nice(NICENESS)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     client = LoadClient(url)

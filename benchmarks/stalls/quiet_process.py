@@ -24,8 +24,8 @@ TRANSIENT, DURABLE = "quiet-transient", "quiet-durable"
 BODY = b"x" * 16
 
 
-class Broker:
-    """Scheduler's account of the broker's event loop thread, which is the main thread of its process."""
+class MainThread:
+    """Scheduler's account of the main thread of a process, which in the broker is the event loop's."""
 
     def __init__(self, pid: int) -> None:
         self._file = os.open(Path("/proc", str(pid), "task", str(pid), "schedstat"), os.O_RDONLY)
@@ -39,13 +39,15 @@ class Broker:
 class Waits:
     """Longest wait of each kind of request, with what the broker's event loop thread did meanwhile."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: MainThread) -> None:
         self._broker = broker
+        self._own = MainThread(os.getpid())
         self.longest: dict[str, dict[str, float]] = {}
         self.count = 0
 
     def measure(self, kind: str, client: RawClient, request: bytes, *answer: tuple[int, int]) -> None:
         ran, waited = self._broker.times()
+        own_waited = self._own.times()[1]
         begun = time.perf_counter()
         client.send_bytes(request)
         if answer == (BASIC_GET_OK,):
@@ -60,14 +62,14 @@ class Waits:
             self.longest[kind] = {
                 "wait": milliseconds,
                 "busy": (now_ran - ran) / 1e6,
-                "queued": (now_waited - waited) / 1e6,
+                "queued": (now_waited - waited + self._own.times()[1] - own_waited) / 1e6,
                 "at": time.time(),
             }
 
 
 def main() -> None:
     url, pid = sys.argv[1:]
-    waits = Waits(Broker(int(pid)))
+    waits = Waits(MainThread(int(pid)))
     with RawClient(url, timeout=600.0) as client:
         client.connect().open()
         client.declare_queue(TRANSIENT, exclusive=True)
