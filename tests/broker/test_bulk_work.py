@@ -146,8 +146,8 @@ def test_messages_are_requeued_in_slices(timed: Channel, other: Channel, bulk: B
 
 def test_messages_are_acknowledged_in_slices(timed: Channel, bulk: Bulk) -> None:
     declare(timed)
-    fill(timed)
-    last, before = hold(timed), bulk.slices()
+    fill(timed, 1200)
+    last, before = hold(timed, 1200), bulk.slices()
     timed.ack(last, multiple=True)
     timed.recover()
     assert bulk.slices() - before > TURNS

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 CHANNEL_ENDED: Final = 3
 """Settlement of the messages that are unacknowledged when their channel ends; they are requeued."""
 BULK_MESSAGES: Final = 64
-"""Unacknowledged messages of a channel from which on several of them are settled as bulk work."""
+"""Unacknowledged messages of a channel from which on several of them are rejected or requeued as bulk work."""
+BULK_ACKS: Final = 1000
+"""Messages from which on they are acknowledged as bulk work; fewer take about a millisecond."""
 CHUNK: Final = 16
 """Messages that are settled before the time is checked."""
 

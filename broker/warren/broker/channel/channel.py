@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from warren.broker.access.authorization import WRITE
 from warren.broker.channel.ack_timeouts import AckDeadlines
-from warren.broker.channel.bulk_settlement import BULK_MESSAGES, CHANNEL_ENDED, BulkSettlement
+from warren.broker.channel.bulk_settlement import BULK_ACKS, BULK_MESSAGES, CHANNEL_ENDED, BulkSettlement
 from warren.broker.channel.content_assembler import ContentAssembler
 from warren.broker.channel.direct_reply_to import replace_reply_to
 from warren.broker.channel.methods.stream_methods import refuse_return
@@ -242,7 +242,8 @@ class Channel:
         if self.tx is not None:
             self.tx.settle(self.take_one_or_up_to(tag, multiple, ACK), ACKED)
         elif multiple:
-            if len(self.unacked) > BULK_MESSAGES:
+            last = tag if tag else self.last_tag
+            if len(self.unacked) > BULK_ACKS and last - self.lowest_tag >= BULK_ACKS:
                 self.settle_in_bulk(tag, ACK, ACKED)
             else:
                 self.settle(self.take_up_to(tag, ACK))
