@@ -17,6 +17,7 @@ from tests.unit.store.test_stream_log import filled, flip, numbers
 from warren.broker.store.errors import StoreError
 from warren.broker.store.manifest import manifest as manifest_module
 from warren.broker.store.manifest.manifest_format import RECORD
+from warren.broker.store.stream.chunk_format import SEGMENT_HEADER
 
 MANIFEST = "/disk/manifest"
 SYNCED = "/disk/synced"
@@ -203,6 +204,46 @@ def test_a_damaged_segment_is_kept_under_another_name_when_it_is_deleted() -> No
     assert bytes(again.disk.files[f"{log_path(second)}.damaged"].content) == kept
 
 
+def test_acknowledgements_of_a_lost_segment_whose_index_exists_count_for_good() -> None:
+    run = LogRun(Disk(), segment_size=600, slack=1 << 20, preallocate=0)
+    publish(run, 1, 10)
+    run.sync()
+    before = len(run.disk.segments())
+    for number in range(2, 9):
+        acknowledge(run, number, number)
+        publish(run, 20 + number, 20 + number)
+        run.sync()
+    publish(run, 40, 60)
+    # This start indexes the segments.
+    disk = LogRun(run.kill_synced(), slack=1 << 20).kill_synced()
+    gone = disk.segments()[before]
+    remove(disk, log_path(gone))
+    after = LogRun(disk, slack=1 << 20)
+    assert "lost" in after.recovery.damage[0]
+    assert after.recovery.recalled
+    found = set(after.messages())
+    assert not found & set(range(2, 9))
+    again = LogRun(after.kill_synced())
+    assert set(again.messages()) == found
+
+
+def test_a_record_that_was_written_over_another_one_is_reported() -> None:
+    """All records are of one size, and only headers have the number of the message, so that the copy is intact."""
+    run = LogRun(Disk(), block=65536, segment_size=1 << 20, preallocate=0)
+    ends = []
+    for number in range(1, 8):
+        run.log.append_message(run.queue(), number, b"", b"x" * 50)
+        run.sync()
+        ends.append(run.written)
+    disk = run.kill()
+    content = disk.segment(1).content
+    content[ends[3] : ends[4]] = content[ends[1] : ends[2]]
+    after = LogRun(disk, block=65536)
+    (line,) = after.recovery.damage
+    assert line.startswith("segment 1 holds 1 messages twice")
+    assert set(after.messages()) == {1, 2, 3, 4, 6, 7}
+
+
 # Streams
 
 
@@ -268,6 +309,33 @@ def test_a_damaged_header_of_a_stream_segment_is_reported() -> None:
     (line,) = again.found.damage
     assert line.endswith("offset 0: its header is damaged")
     assert numbers(again.read()) == list(range(30))
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (2, 0), (1, 2)])
+def test_a_chunk_that_was_written_over_another_one_is_reported(source: int, target: int) -> None:
+    """All chunks are of one size, so that the copy is intact."""
+    disk = filled(9).kill_synced()
+    path = sorted(path for path in disk.files if path.startswith(STREAMS))[-1]
+    content = disk.files[path].content
+    size = (len(content) - SEGMENT_HEADER) // 3
+    start = {number: SEGMENT_HEADER + number * size for number in range(3)}
+    content[start[target] : start[target] + size] = content[start[source] : start[source] + size]
+    again = StreamRun(disk)
+    assert again.found.damage
+    assert again.stream.next_offset == 9
+    assert set(again.read()) == set(range(9)) - {6 + target}
+    assert again.damage, "a consumer's read reports it, too"
+
+
+def test_a_damaged_index_of_a_stream_segment_is_reported_and_costs_nothing() -> None:
+    disk = filled().close()
+    path = sorted(path for path in disk.files if path.startswith(STREAMS))[1]
+    # The position of the chunk in its last entry, before the trailer.
+    flip(disk, path, len(disk.files[path].content) - 36 - 6)
+    again = StreamRun(disk)
+    first = int(again.stream.segments[1].first)
+    assert again.read(target=first + 1)[first + 1].startswith(b"%04d" % (first + 1))
+    assert again.damage == ["the index is damaged: the segment is read from its beginning"]
 
 
 def test_segments_of_many_streams_are_named_with_one_sync() -> None:

@@ -55,6 +55,11 @@ class IndexBuilder:
         self._rows: dict[tuple[int, int, int], _RowBuilder] = {}
         self._acks: dict[int, list[int]] = {}
         self._marks: list[tuple[int, int, int]] = []
+        self.repeated = 0
+        """Number of persistent messages that the segment holds twice, once it was finished.
+
+        A part of the segment was written over another one, whose messages are lost if it held any.
+        """
 
     def add(self, record: Record) -> None:
         """Add the messages, acknowledgements or delivery counts of the segment's next intact record."""
@@ -95,8 +100,11 @@ class IndexBuilder:
             builder.packed = bytearray()
             row = builder.row
             if not builder.is_ordered:
+                before: i64 = row.count
                 packed_row = _sort_entries(packed_row)
                 _correct_row(row, packed_row)
+                if not row.is_transient:
+                    self.repeated += int(before - row.count)
             row.start = start
             start += row.count
             parts.append(packed_row)

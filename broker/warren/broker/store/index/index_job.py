@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.broker.store.index.index_format import SegmentIndex
-from warren.broker.store.index.index_store import IndexStore
+from warren.broker.store.index.index_store import IndexStore, repeated_messages
 from warren.broker.store.log.segment_reader import Damage, segment_path
 
 SLICE: Final = 512 * 1024
@@ -50,6 +50,8 @@ class IndexJob:
                     whole = self._store.files.size(segment_path(self._store.folder, self.number))
                     self.index = self._builder.finish(whole)
                     self.damage = self._reader.damage
+                    if self._builder.repeated:
+                        self.damage.append(repeated_messages(self.number, self._builder.repeated))
                     return
                 self._builder.add(record)
                 size += len(record.payload) + 64

@@ -49,8 +49,11 @@ class IndexStore:
         reader, builder = self.reader(number), self.builder(number)
         while (record := reader.next()) is not None:
             builder.add(record)
+        index = builder.finish(self.files.size(segment_path(self.folder, number)))
         damage += reader.damage
-        return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
+        if builder.repeated:
+            damage.append(repeated_messages(number, builder.repeated))
+        return index, reader.end
 
     def rebuild(self, number: int) -> SegmentIndex:
         """Build the index of segment `number` again, in memory. Damage of the segment is not reported a second time."""
@@ -77,4 +80,10 @@ class IndexStore:
         index.move_to_file(len(data))
 
 
-__all__ = ["IndexStore"]
+def repeated_messages(number: int, count: int) -> Damage:
+    """Return the report that segment `number` holds `count` messages twice."""
+    text = f"segment {number} holds {count} messages twice: it was written over others, which are lost, or between them"
+    return Damage(0, text)
+
+
+__all__ = ["IndexStore", "repeated_messages"]

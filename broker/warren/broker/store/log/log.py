@@ -196,6 +196,7 @@ class Log:
         if gate is not None:
             gate.watch(self._on_definitions_committed)
         self._maintain_segments()
+        self._record_recalled(recovery)
 
     def queue(self, incarnation: int) -> QueueLog:
         """Return the handle of a queue; make a new one for a queue that the log does not know.
@@ -482,6 +483,20 @@ class Log:
             )
 
     # Segments
+
+    def _record_recalled(self, recovery: Recovery) -> None:
+        """Record acknowledgements and delivery counts again whose records are lost; else the next start misses them."""
+        for incarnation, ranges in recovery.recalled.items():
+            queue = self._queues.get(incarnation)
+            if queue is not None:
+                queue.ended += ranges
+                self._changes.add_queue(queue)
+        for incarnation, sequence in recovery.recalled_counts:
+            queue = self._queues.get(incarnation)
+            if queue is not None:
+                self.rewrite_delivery_count(queue, sequence)
+        if self._changes.queues:
+            self._commit.schedule()
 
     def _note_added(self, queue: QueueLog, sequence: i64) -> None:
         """Note an appended message, to be counted as live (still in its queue) when the segment or batch is closed."""

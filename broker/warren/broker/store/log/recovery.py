@@ -86,6 +86,13 @@ class Recovery:
         """State of the known queues, by incarnation (the number that names a queue in the log)."""
         self.damage: list[str] = []
         """Descriptions of the places that could not be read, one line each. The records there are lost."""
+        self.recalled: dict[int, list[int]] = {}
+        """Acknowledged messages whose acknowledgements are known from the index of lost records only.
+
+        The log records them again. By incarnation, as ranges of sequence numbers: first, last, first, last, ...
+        """
+        self.recalled_counts: list[tuple[int, int]] = []
+        """Messages whose delivery counts are known from the index of lost records only: (incarnation, sequence)."""
         self.clean = False
         """True if the last stop was clean. If it was not, any message may have been delivered already."""
         self.folder = folder
@@ -335,7 +342,7 @@ class _LogScan:
             index, end, damage = self._build_index(number, may_be_torn, confirmed)
         if size < confirmed or (recorded and size > recorded):
             if former is not None:
-                self._add_acknowledgements(former)
+                self._recall(former)
             segment = self._add_segment(number, index, True)
             lost = self._describe_lost(former)
             if damage and damage[-1].offset >= end:
@@ -367,11 +374,22 @@ class _LogScan:
         if recorded:
             text += f": it was {recorded} bytes long"
         if former is not None:
-            self._add_acknowledgements(former)
+            self._recall(former)
             text += self._describe_lost(former)
         elif recorded:
             text += "; messages that it acknowledged come back"
         self._reports.append((number, Damage(0, text)))
+
+    def _recall(self, former: SegmentIndex) -> None:
+        """Apply the acknowledgements and delivery counts of lost records, and have the log record them again.
+
+        :param former: the segment's index, from before the loss.
+        """
+        self._add_acknowledgements(former)
+        for incarnation, ranges in former.acks.items():
+            if self._queues.get(incarnation) is not None:
+                self._result.recalled.setdefault(incarnation, []).extend(ranges)
+        self._result.recalled_counts += [(incarnation, sequence) for incarnation, sequence, _ in former.marks]
 
     def _describe_lost(self, former: Optional[SegmentIndex]) -> str:  # noqa: UP045
         """Return a text that names the lost messages of a segment; empty if they are not known.
@@ -423,12 +441,15 @@ class _LogScan:
             # What is damaged before `firm` was synced. Nothing behind it was ever confirmed.
             firm = max(end, confirmed)
             damage = [place for place in damage if place.offset < firm]
+            if 0 < confirmed < end:
+                # Repeated records are reported at offset 0. Those behind the mark replace nothing that was confirmed.
+                damage = [place for place in damage if place.offset > 0]
             path = segment_path(self._result.folder, number)
             firm = min(firm, self._files.size(path))
             self._cut(path, firm)
             index.size = firm
-        if index.count:
-            # Without room it stays in memory.
+        if index.count or damage:
+            # So that the next start does not report the same damage. Without room it stays in memory.
             with contextlib.suppress(OSError):
                 self._indexes.store(index)
         return index, end, damage

@@ -74,6 +74,9 @@ class StreamRead:
 
     def _find_start(self, files: Files) -> i64:
         index = self.segment.index(files)
+        if self.segment.index_is_damaged:
+            text = "the index is damaged: the segment is read from its beginning"
+            self.damage.append((int(self.segment.end), text))
         by_offset = self.start_by == BY_OFFSET
         position = index.before_offset(self.target) if by_offset else index.before_time(self.target)
         # A position beyond `end` is of a chunk that is yet to be written.
@@ -118,6 +121,10 @@ class ChunkScanner:
         """File position of damaged bytes after which there is no intact chunk; -1 if the last chunk read is intact."""
         self.index: i64 = -1
         """File position of the segment's index, once it was read; else -1."""
+        self._seen: set[int] = set()
+        """First offsets of the chunks of messages that were read."""
+        self._next: i64 = -1
+        """Offset behind the last message that was read; -1 if none was read."""
         self.following: i64 = -1
         """Offset of the first message of the next segment, once this segment's index was read; else -1."""
 
@@ -162,7 +169,17 @@ class ChunkScanner:
                 self.following = head.first
                 self.position = self.end
                 return chunks
+            elif head.kind == MESSAGES and int(head.first) in self._seen:
+                last = head.first + head.count - 1
+                self._report(base + at, f"messages {head.first} to {last} are here a second time")
+                self.torn = -1
             else:
+                if head.kind == MESSAGES:
+                    if 0 <= self._next < head.first and self.torn < 0:
+                        # What was here was written over.
+                        self._report(base + at, f"messages {self._next} to {head.first - 1} are missing")
+                    self._seen.add(int(head.first))
+                    self._next = head.first + head.count
                 self.starts.append(int(base + at))
                 chunks.append(Chunk(head.kind, head.first, head.count, head.timestamp, payload))
                 self.torn = -1

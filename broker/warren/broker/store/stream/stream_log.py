@@ -61,6 +61,8 @@ class StreamBatch:
         self.writes: list[StreamWrite] = []
         self.ends: list[tuple[StreamSegment, int]] = []
         """Segments that the batch writes to, each with the file position up to which it may be read afterwards."""
+        self.closed: list[StreamSegment] = []
+        """Segments whose index and trailer the batch writes."""
         self.chunks: list[Chunk] = []
         """The chunks of messages."""
         self.size: i64 = 0
@@ -232,6 +234,8 @@ class StreamLog:
             return
         for segment, end in part.ends:
             segment.end = end
+        for segment in part.closed:
+            segment.index_is_stored = True
         for chunk in part.chunks:
             self.committed = chunk.first + chunk.count
         if part.chunks:
@@ -328,6 +332,7 @@ class StreamLog:
         part = self._current_part()
         self._write(part, segment, segment.close(next_offset), b"", next_offset)
         part.ends[-1] = (segment, chunks_end)
+        part.closed.append(segment)
 
     # Retention
 

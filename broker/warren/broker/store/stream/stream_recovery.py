@@ -217,6 +217,7 @@ class _StreamScan:
             segment.timestamp = trailer.timestamp
             segment.last_chunk = trailer.last_chunk
             segment.sparse_index = None
+            segment.index_is_stored = True
             self._result.timestamp = max(self._result.timestamp, int(trailer.timestamp))
             if not self._manifest.is_usable and trailer.next_offset < following:
                 lost = _describe_messages(int(trailer.next_offset), following)
@@ -244,7 +245,7 @@ class _StreamScan:
                 result.timestamp = max(result.timestamp, int(chunk.timestamp))
                 if chunk.kind == MESSAGES:
                     segment.add_chunk(chunk.first, chunk.timestamp)
-                    following = int(chunk.first + chunk.count)
+                    following = max(following, int(chunk.first + chunk.count))
                 elif chunk.kind == OFFSETS and last:
                     result.offsets.update(decode_offsets(chunk.payload))
         following = max(following, int(scanner.following))

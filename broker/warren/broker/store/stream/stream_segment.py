@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final, Optional
+from zlib import crc32
 
 from mypy_extensions import i64
 
@@ -49,6 +50,10 @@ class StreamSegment:
         """The index; None if it is in the file only."""
         self.is_damaged = False
         """True if messages at its end are lost: nothing is appended behind the gap in the offsets."""
+        self.index_is_stored = False
+        """True if the index is in the file, and not yet to be written."""
+        self.index_is_damaged = False
+        """True if the index in the file was found to be damaged."""
         self.closed = False
         """True if the segment ends with its index and trailer. Nothing more is appended then."""
 
@@ -81,7 +86,10 @@ class StreamSegment:
         return b"".join((head, payload, trailer))
 
     def index(self, files: Files) -> SparseIndex:
-        """Return the segment's sparse index, read from its file if it is not in memory; an empty one if it is damaged.
+        """Return the segment's sparse index, read from its file if it is not in memory.
+
+        If it is damaged, return an empty one, with which the segment is read from its beginning, and set
+        `index_is_damaged`.
 
         :raises OSError: the file cannot be read.
         """
@@ -90,9 +98,11 @@ class StreamSegment:
             return index
         data = files.read(self.path, self.end, self.size - self.end - TRAILER)
         head = decode_chunk_header(data, 0, self.seed)
-        if head is None or head.kind != INDEX:
+        payload = data[CHUNK_HEADER:]
+        if head is None or head.kind != INDEX or head.length != len(payload) or crc32(payload) != head.check:
+            self.index_is_damaged = self.index_is_stored
             return SparseIndex()
-        return decode_sparse_index(data[CHUNK_HEADER:])
+        return decode_sparse_index(payload)
 
 
 __all__ = ["SPACING", "StreamSegment"]
