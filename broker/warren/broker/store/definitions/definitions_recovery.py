@@ -6,7 +6,9 @@ import contextlib
 import enum
 import logging
 import os
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -111,11 +113,24 @@ def open_definitions(folder: DataFolder, accept_data_loss: bool) -> OpenedDefini
                 read = f"it cannot be replayed: {error}"
             else:
                 undo.callback(replayed[0].close)
-        database, found = _read_database(folder.definitions)
-        if database is not None:
-            undo.callback(database.close)
         copy = replayed[1] if replayed is not None else None
         mark = read_generation_mark(folder)
+        database: sqlite3.Connection | None = None
+        found: DatabaseContent | str | None = None
+        if (
+            isinstance(read, JournalContent)
+            and not read.damage
+            and copy is not None
+            and copy.generation >= mark
+        ):
+            database, found = _read_database(folder.definitions)
+        else:
+            # Nothing replaces a damaged database now, so its files stay as they are.
+            found = _find_problem_in_copy(folder.definitions)
+            if found is None:
+                database, found = _read_database(folder.definitions)
+        if database is not None:
+            undo.callback(database.close)
         choice = _choose(folder, found, read, copy, mark)
         if choice.loss and not accept_data_loss:
             left = {_Source.DATABASE: found, _Source.JOURNAL: copy, _Source.NOTHING: None}[choice.source]
@@ -302,6 +317,28 @@ def _read_database(path: Path) -> tuple[sqlite3.Connection | None, DatabaseConte
         with contextlib.suppress(sqlite3.Error):
             database.close()
     return None, problem
+
+
+def _find_problem_in_copy(path: Path) -> str | None:
+    """Return why the database cannot be used, found on a copy of its files; None if it can be, or does not exist.
+
+    SQLite removes the write-ahead file of a damaged database, or applies it, when it closes the database.
+    """
+    if not path.exists():
+        return None
+    found: DatabaseContent | str | None = None
+    # Without room for a copy, the database itself shows the problem.
+    with (
+        contextlib.suppress(OSError),
+        tempfile.TemporaryDirectory(prefix="warren-definitions-") as folder,
+    ):
+        for suffix in ("", "-wal"):
+            if Path(f"{path}{suffix}").exists():
+                shutil.copyfile(f"{path}{suffix}", f"{folder}/{path.name}{suffix}")
+        database, found = _read_database(Path(folder, path.name))
+        if database is not None:
+            database.close()
+    return found if isinstance(found, str) else None
 
 
 def _is_damage(error: sqlite3.Error, path: Path) -> bool:
