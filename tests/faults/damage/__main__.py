@@ -49,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.damage", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=1, help="the first of them (default: %(default)s)")
-    parser.add_argument("--file", choices=[kind.name for kind in KINDS], help="only this kind of file")
+    parser.add_argument(
+        "--file", action="append", choices=[kind.name for kind in KINDS], help="only these kinds of files"
+    )
     parser.add_argument("--damage", choices=[kind.value for kind in DamageKind], help="only this damage")
     parser.add_argument(
         "--end", choices=[end.value for end in End], help="only after this end of the last run"
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             seeds,
             jobs=options.jobs,
             only=lambda trial, end: (
-                options.file in (None, trial.file.name)
+                (not options.file or trial.file.name in options.file)
                 and options.damage in (None, trial.damage.value)
                 and options.end in (None, end.value)
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -17,7 +17,7 @@ from tests.faults.damage.trial import accepting_option, copied, judge_folder
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import PATIENT, BrokerProcess
 
-PAIRS = (
+COPIES = (
     ("definitions.db", "definitions.db-wal", "definitions.journal"),
     ("format", "format.copy"),
 )
@@ -28,17 +28,20 @@ class NotAcceptedError(AssertionError):
     """The broker neither refused nor named an option that accepts the loss, or lost more than the definitions."""
 
 
-def run_double_damage(filled: FilledFolder, seed: int) -> list[Row]:
+def run_double_damage(
+    filled: FilledFolder, seed: int, groups: Sequence[tuple[str, ...]] = COPIES
+) -> list[Row]:
     """Damage all copies; return the outcomes of a start without and, if the line names one, with the option.
 
+    :param groups: files that are copies of each other.
     :raises NotAcceptedError: an outcome is not as documented.
     """
     rows = []
-    for pair in PAIRS:
-        random = Random(f"{seed} {pair}")
+    for group in groups:
+        random = Random(f"{seed} {group}")
         for kind, place in ((DamageKind.ZEROED_BLOCK, Place.HEADER), (DamageKind.MISSING, Place.HEADER)):
             with copied(filled) as folder:
-                files = [path for path in pair if path in data_files(folder)]
+                files = [path for path in group if path in data_files(folder)]
                 for path in files:
                     damage(folder, path, kind, place, random)
                 rows += _run(filled, folder, files, kind, seed)

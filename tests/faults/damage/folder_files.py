@@ -63,6 +63,7 @@ KINDS: tuple[FileKind, ...] = (
     FileKind("synced", r"synced"),
     FileKind("lock", r"lock"),
     FileKind("log/clean", r"log/clean"),
+    FileKind("log/generation", r"log/generation"),
     FileKind("oldest log segment", LOG_SEGMENT, Choice.OLDEST),
     FileKind("middle log segment", LOG_SEGMENT, Choice.MIDDLE),
     FileKind("last log segment", LOG_SEGMENT, Choice.LAST),
