@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.polling import wait_until
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection import Connection as ServerConnection
 from warren.broker.model.bulk_work import BulkWork
+from warren.broker.model.clock import RealClock
 from warren.broker.model.policy.policies import Policy
 from warren.broker.model.vhost.vhost import VirtualHost
 
@@ -388,3 +390,22 @@ def test_a_stop_in_the_middle_finishes_the_work(tmp_path: Path) -> None:
             channel = again.channel()
             assert channel.drain("dead") == numbers(0, COUNT)
             assert channel.ready("q") == 0
+
+
+def test_slices_wait_for_the_log() -> None:
+    async def run() -> tuple[int, int]:
+        behind = [True, True, True]
+        work = BulkWork(RealClock(), lambda: bool(behind and behind.pop()))
+        left = [1, 2, 3]
+        work.slice_seconds = 0
+
+        def step(_: float) -> bool:
+            assert not behind, "a slice was done while the log was behind"
+            left.pop()
+            return not left
+
+        work.later("lane", step)
+        await work.finished("lane")
+        return len(left), work.slices
+
+    assert asyncio.run(run()) == (0, 3)

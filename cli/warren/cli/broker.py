@@ -101,7 +101,8 @@ async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
 def collect_less_often() -> None:
     """Raise the thresholds of the garbage collector, and exclude existing objects from collection.
 
-    Messages form no cycles. With the default thresholds, searching for cycles took a fifth of the broker's time.
+    Messages form no cycles. With the default thresholds, searching for cycles took a fifth of the broker's time. A
+    collection of the middle generation visits up to 60,000 objects, which takes 15 ms, and stops all clients.
     """
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(20_000, 3, 33)

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 SLICE_SECONDS: Final = 0.005
 """Seconds of bulk work in one iteration of the event loop, before it serves clients."""
 
+PAUSE_SECONDS: Final = 0.002
+"""Seconds of real time until it is checked again whether the log has caught up."""
+
 Step: TypeAlias = Callable[[float], bool]
 """Function that does a part of some work, until `time.monotonic()` has reached its argument or the work is finished.
 
@@ -35,12 +38,16 @@ class BulkWork:
     of one lane are done one after the other; lanes take turns, so that none waits for all the work of another.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, log_is_behind: Callable[[], bool] = lambda: False) -> None:
+        """:param log_is_behind: returns True while so much waits to be written to the log that clients' confirms, which
+        wait for it too, would take long. No slices are done meanwhile.
+        """
         self.slice_seconds = SLICE_SECONDS
         """Seconds that all bulk work may take in one iteration of the event loop. With 0, one unit of work is done."""
         self.slices = 0
         """Number of iterations of the event loop that have done work which an earlier one had left."""
         self._clock = clock
+        self._log_is_behind = log_is_behind
         self._lanes: dict[object, deque[Step]] = {}
         self._order: deque[object] = deque()
         """Lanes with unfinished work, the next one first."""
@@ -136,6 +143,11 @@ class BulkWork:
         """Let the lanes take turns until the slice is over. Each has at most one turn."""
         self._scheduled = False
         if not self._lanes:
+            return
+        if self._log_is_behind():
+            # By real time, also in a test with a virtual clock: the log is written by a thread.
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._run_slice)
             return
         self.slices += 1
         end = self._slice_end = time.monotonic() + self.slice_seconds

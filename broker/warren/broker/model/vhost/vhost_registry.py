@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.capture.event_stream import EventStream
@@ -26,6 +27,9 @@ from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.log.log import Log
 
 logger = logging.getLogger(__name__)
+
+BULK_BACKLOG: Final = 1024 * 1024
+"""Bytes waiting to be written to the log above which bulk work pauses, because clients' confirms wait behind them."""
 
 
 class VirtualHosts:
@@ -63,7 +67,7 @@ class VirtualHosts:
 
         The virtual host is then unregistered, and its queues still exist.
         """
-        self.bulk_work = BulkWork(clock)
+        self.bulk_work = BulkWork(clock, self._log_is_behind)
         """Unfinished work on many messages, queues or bindings, of all virtual hosts."""
         self._clock = clock
         self._log = log
@@ -230,6 +234,11 @@ class VirtualHosts:
         """Discard all cached routes: permissions have changed, and channels check them again at the next publish."""
         for topology in self.declarations.values():
             topology.vhost.routing_epoch += 1
+
+    def _log_is_behind(self) -> bool:
+        """Return True while more than `BULK_BACKLOG` bytes wait to be written to the log."""
+        log = self._log
+        return log is not None and not log.failed and log.unwritten_bytes > BULK_BACKLOG
 
     def _blocked(self) -> bool:
         return self.capture_blocked()
