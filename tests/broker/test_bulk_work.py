@@ -327,7 +327,8 @@ def test_nothing_is_delivered_while_messages_over_a_limit_are_left(
     bulk.limit(10)
     timed.consume("q")
     other.send(Basic.Get(queue="q"))
-    assert timed.ready("q") > 10
+    # The reply to a method on another queue follows what the broker has delivered.
+    assert timed.exists("dead")
     assert not timed.events
     finish()
     first = timed.deliveries(1)[0]
@@ -351,7 +352,98 @@ def test_a_requeued_message_is_delivered_before_later_ones(
     assert bodies == [*numbers(0, COUNT), b"later"]
 
 
+def test_messages_that_are_gone_are_not_counted(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    fill(timed)
+    finish = bulk.block(bulk.vhost.queues[b"q"])
+    bulk.limit(10)
+    timed.send(Queue.Declare(queue="q", passive=True))
+    other.send(Queue.Delete(queue="q"))
+    finish()
+    assert timed.next_method(Queue.DeclareOk).message_count == 10
+    assert other.next_method(Queue.DeleteOk).message_count == 10
+
+
+# -- work that fails
+
+
+def test_a_queue_delivers_after_work_on_it_has_failed(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    queue = bulk.vhost.queues[b"q"]
+    calls: list[float] = []
+
+    def fail(end: float) -> bool:
+        calls.append(end)
+        if len(calls) < 3:
+            return False
+        raise RuntimeError("broken by the test")
+
+    def begin() -> None:
+        queue.hold()
+        bulk.work.run(queue, fail, queue.release)
+
+    bulk.broker.call(begin)
+    timed.consume("q")
+    timed.publish("q", b"next")
+    assert timed.deliveries(1)[0].body == b"next"
+    assert len(calls) == 3
+
+
+def test_work_that_follows_failed_work_is_done(timed: Channel, bulk: Bulk) -> None:
+    done: list[str] = []
+
+    def fail(_: float) -> bool:
+        done.append("failed")
+        raise RuntimeError("broken by the test")
+
+    def finish(_: float) -> bool:
+        done.append("finished")
+        return True
+
+    def begin() -> None:
+        bulk.work.later("lane", lambda _: True)
+        bulk.work.run("lane", fail, lambda: done.append("first ended"))
+        bulk.work.run("lane", finish, lambda: done.append("second ended"))
+
+    bulk.broker.call(begin)
+    wait_until(lambda: not bulk.work.is_pending("lane"), "the work is done")
+    assert done == ["failed", "first ended", "finished", "second ended"]
+
+
 # -- durable
+
+
+def test_a_deleted_queue_has_dead_lettered_what_was_rejected(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        first = Connection(broker.url)
+        nacking = bulk.connection()
+        second = Connection(broker.url)
+        channel, other = first.channel(), second.channel()
+        declare(channel)
+        channel.confirm()
+        fill(channel)
+        channel.settled_until(COUNT)
+        last = hold(channel)
+        finish = bulk.block(bulk.vhost.dead_lettering)
+        queue = bulk.vhost.queues[b"q"]
+        channel.nack(last, multiple=True, requeue=False)
+        wait_until(lambda: nacking.reads_paused > 0, "the messages wait to be dead-lettered")
+        other.send(Queue.Delete(queue="q"))
+        deleting = bulk.connection()
+        wait_until(lambda: queue.deleted or deleting.reads_paused > 0, "the broker has read the deletion")
+        # A deletion that does not wait is on disk then.
+        broker.flush_definitions()
+        image = broker.image()
+        finish()
+        assert other.next_method(Queue.DeleteOk).message_count == 0
+        assert channel.drain("dead") == numbers(0, COUNT)
+        first.abort()
+        second.abort()
+    with InProcessBroker(image) as again, Connection(again.url) as connection:
+        channel = connection.channel()
+        left = channel.drain("q") if channel.exists("q") else []
+        assert channel.drain("dead") + left == numbers(0, COUNT)
 
 
 def test_a_crash_in_the_middle_leaves_each_message_once(tmp_path: Path) -> None:

@@ -110,12 +110,25 @@ class InProcessBroker:
 
     def crash(self) -> None:
         """Restart from a copy of the current files, as if the process had been killed now."""
-        assert self.data_dir is not None
-        image = self.data_dir.with_name(self.data_dir.name + "+")
-        self.call(lambda: _copy_files(self.data_dir, image))
+        image = self.image()
         self.stop()
         self.data_dir = image
         self.start()
+
+    def image(self) -> Path:
+        """Return a copy of the current data folder, as if the process had been killed now."""
+        folder = self.data_dir
+        assert folder is not None
+        image = folder.with_name(folder.name + "+")
+        self.call(lambda: _copy_files(folder, image))
+        return image
+
+    def flush_definitions(self) -> None:
+        """Wait until all changes of definitions that were made are on disk."""
+        assert self.broker is not None
+        definitions = self.broker._definitions
+        assert definitions is not None
+        self._run(definitions.flush())
 
     def advance(self, seconds: float) -> None:
         """Advance the clock; all that falls due happens in order."""

@@ -32,6 +32,9 @@ class ManualGate:
     def watch(self, callback: Callable[[], None]) -> None:
         self._watchers.append(callback)
 
+    def on_log_written(self, batch: int) -> None:
+        pass
+
     def commit(self) -> None:
         self.committed = self.submitted
         for callback in self._watchers:

@@ -105,6 +105,33 @@ async def test_changes_are_reported_in_order_watchers_first(tmp_path: Path) -> N
     assert len(reported) < 500, "many changes share a commit"
 
 
+async def test_changes_wait_for_a_batch_of_the_log(tmp_path: Path) -> None:
+    async with opened(tmp_path) as definitions:
+        definitions.put(EXCHANGE)
+        definitions.require_batch(2)
+        definitions.put(QUEUE)
+        definitions.require_batch(1)
+        flushed = asyncio.ensure_future(definitions.flush())
+        definitions.on_log_written(1)
+        first = asyncio.Event()
+        definitions.watch(first.set)
+        await first.wait()
+        # It would be committed with the first change, before which it was submitted.
+        assert definitions.committed == 1
+        definitions.on_log_written(2)
+        await flushed
+        assert definitions.committed == 2
+
+
+async def test_a_change_whose_batch_the_log_never_wrote_is_not_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path) as definitions:
+        definitions.put(EXCHANGE)
+        definitions.require_batch(1)
+        definitions.put(QUEUE)
+    found = await stored(tmp_path)
+    assert (found.exchanges, found.queues) == ((EXCHANGE,), ())
+
+
 async def test_flush_without_changes_returns(tmp_path: Path) -> None:
     async with opened(tmp_path) as definitions:
         await definitions.flush()

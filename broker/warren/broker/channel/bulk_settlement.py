@@ -40,6 +40,8 @@ class ReturnedMessages:
         self.messages: list[Message] = []
         self.position: i64 = 0
         """Index of the next message to be returned."""
+        self.holds = False
+        """True while they hold the deliveries of their queue, because they are put back into it."""
         self.last_batch: Optional[DeadLetters] = None  # noqa: UP045
         """Batch with the last of them that were rejected, while dead letters of the queue wait."""
 
@@ -68,6 +70,8 @@ class BulkSettlement:
         """Messages that were taken, by their consumers; at the end of the channel by their queues."""
         self.order: list[ReturnedMessages] = []
         """Those groups in the order in which they are returned; filled when all messages are taken."""
+        self.unfinished: list[ReturnedMessages] = []
+        """The groups for whose queues `returns`, and perhaps `holds`, count this settlement."""
         self.current: i64 = 0
         """Index of the group in `order` that is being returned."""
         self.taken = False
@@ -92,6 +96,7 @@ class BulkSettlement:
             done = self.reject(group, end) if self.settlement == REJECTED else self.requeue(group, end)
             if not done:
                 return False
+            self.leave(group)
             self.current += 1
         for group in self.order:
             batch = group.last_batch
@@ -99,6 +104,19 @@ class BulkSettlement:
                 return False
         self.finish()
         return True
+
+    def end(self) -> None:
+        """Let go of the queues, because the settlement has ended in any way: also if a step of it has failed."""
+        for group in self.unfinished[:]:
+            self.leave(group)
+
+    def leave(self, group: ReturnedMessages) -> None:
+        """Let go of the queue of a group: it may deliver, and may be deleted."""
+        self.unfinished.remove(group)
+        group.queue.returns -= 1
+        if group.holds:
+            group.holds = False
+            group.queue.release()
 
     # -- taking messages from the channel
 
@@ -154,6 +172,9 @@ class BulkSettlement:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = ReturnedMessages(consumer.queue, None if by_queue else consumer)
+            self.unfinished.append(group)
+            # A deletion of the queue waits.
+            consumer.queue.returns += 1
         group.messages.append(message)
         message.consumer = None
         capture = consumer.queue.capture
@@ -201,7 +222,8 @@ class BulkSettlement:
     def requeue(self, group: ReturnedMessages, end: float) -> bool:
         """Put messages of one group back into their queue until a time; return True if none is left."""
         queue = group.queue
-        if not group.position:
+        if not group.holds:
+            group.holds = True
             queue.hold()
         while group.position < len(group.messages):
             queue.reinsert_all(self.next_chunk(group), self.settlement == CHANNEL_ENDED)
@@ -211,7 +233,6 @@ class BulkSettlement:
             return False
         if not queue.deleted:
             queue.after_requeue()
-        queue.release()
         return True
 
     def next_chunk(self, group: ReturnedMessages) -> list[Message]:

@@ -319,7 +319,7 @@ class Channel:
             raise unknown_tag(tag, method)
         connection = self.connection
         job = BulkSettlement(self, tag if tag else self.last_tag, settlement)
-        self.vhost.bulk_work.run(connection, job.step)
+        self.vhost.bulk_work.run(connection, job.step, job.end)
         connection.after_bulk_work(None)
 
     def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
@@ -483,7 +483,7 @@ class Channel:
             self.tx.rollback()
         self.confirms.ranges.clear()
         job = BulkSettlement(self, self.last_tag, CHANNEL_ENDED)
-        self.vhost.bulk_work.run(self.connection, job.step)
+        self.vhost.bulk_work.run(self.connection, job.step, job.end)
 
     def offer_queues_left(self) -> None:
         """Deliver messages of the queues whose consumers the end of the channel has cancelled."""

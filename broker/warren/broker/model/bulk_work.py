@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Optional, TypeAlias
 
 from warren.broker.model.clock import Clock
 
@@ -31,6 +31,17 @@ of another lane. It may be called after the object that it works on was deleted.
 """
 
 
+class Piece:
+    """Piece of bulk work.
+
+    :param ended: function that is called once when it ends in any way: finished, or given up because it failed.
+    """
+
+    def __init__(self, step: Step, ended: Optional[Callable[[], None]]) -> None:  # noqa: UP045
+        self.step = step
+        self.ended = ended
+
+
 class BulkWork:
     """Unfinished bulk work of one broker.
 
@@ -48,7 +59,7 @@ class BulkWork:
         """Number of iterations of the event loop that have done work which an earlier one had left."""
         self._clock = clock
         self._log_is_behind = log_is_behind
-        self._lanes: dict[object, deque[Step]] = {}
+        self._lanes: dict[object, deque[Piece]] = {}
         self._order: deque[object] = deque()
         """Lanes with unfinished work, the next one first."""
         self._slice_end = 0.0
@@ -73,16 +84,20 @@ class BulkWork:
         """
         return self._slice_end or time.monotonic() + self.slice_seconds
 
-    def run(self, lane: object, step: Step) -> bool:
+    def run(self, lane: object, step: Step, ended: Optional[Callable[[], None]] = None) -> bool:  # noqa: UP045
         """Do work now if its lane is free, and leave what is not finished in time to the next iterations of the loop.
 
         Return True if all of it is finished now.
+
+        :param ended: function to call once when this work ends in any way: finished, or given up because `step` failed.
+            What the work holds is released there, such as the deliveries of a queue. None if it holds nothing.
         """
+        piece = Piece(step, ended)
         if lane in self._lanes:
-            self._lanes[lane].append(step)
+            self._lanes[lane].append(piece)
             return False
         # In its lane already while it runs, so that work which it causes in the same lane comes after it.
-        steps = self._lanes[lane] = deque([step])
+        steps = self._lanes[lane] = deque([piece])
         outermost = not self._slice_end
         self._slice_end = self.slice_end()
         try:
@@ -96,9 +111,9 @@ class BulkWork:
         """Do work in one of the next iterations of the event loop, after the unfinished work of its lane."""
         steps = self._lanes.get(lane)
         if steps is not None:
-            steps.append(step)
+            steps.append(Piece(step, None))
             return
-        self._lanes[lane] = deque([step])
+        self._lanes[lane] = deque([Piece(step, None)])
         self._order.append(lane)
         self._schedule()
 
@@ -112,7 +127,7 @@ class BulkWork:
             call()
             return True
 
-        self._lanes[lane].append(step)
+        self._lanes[lane].append(Piece(step, None))
 
     async def finished(self, lane: object) -> None:
         """Wait until the work that a lane has now is finished."""
@@ -164,20 +179,31 @@ class BulkWork:
             if self._order:
                 self._schedule()
 
-    def _advance(self, steps: deque[Step], end: float) -> None:
+    def _advance(self, steps: deque[Piece], end: float) -> None:
         """Do the work of a lane, in order, until a time. Work that fails is logged and given up."""
         while steps:
+            piece = steps[0]
             try:
-                finished = steps[0](end)
+                finished = piece.step(end)
             except Exception:
                 logger.exception("event=bulk_work.failed")
                 finished = True
             if finished:
                 steps.popleft()
+                self._end_piece(piece)
             if not finished or time.monotonic() >= end:
                 break
 
-    def _end_turn(self, lane: object, steps: deque[Step]) -> bool:
+    def _end_piece(self, piece: Piece) -> None:
+        """Call the function that releases what a piece of work has held."""
+        ended = piece.ended
+        if ended is not None:
+            try:
+                ended()
+            except Exception:
+                logger.exception("event=bulk_work.failed")
+
+    def _end_turn(self, lane: object, steps: deque[Piece]) -> bool:
         """Put a lane behind the others if it has work left; return True if it has none."""
         if steps:
             self._order.append(lane)
@@ -189,4 +215,4 @@ class BulkWork:
         return True
 
 
-__all__ = ["BulkWork"]
+__all__ = ["SLICE_SECONDS", "BulkWork"]

@@ -65,6 +65,25 @@ class MethodContext:
         else:
             action()
 
+    def when_quiet(self, queue: Queue, action: Callable[[], None]) -> None:
+        """Call `action`, which replies, when no message of a queue is being settled, dropped or dead-lettered any more.
+
+        Until then the client's next frames wait.
+        """
+        queue.is_held()
+        if queue.is_settled:
+            action()
+        else:
+            self.connection.await_reply()
+            queue.when_settled(lambda: self.connection.resume_with(lambda: self.attempt(action)))
+
+    def attempt(self, action: Callable[[], None]) -> None:
+        """Call `action`, and report its error to the client as that of the client's last frame."""
+        try:
+            action()
+        except AmqpError as error:
+            self.connection.lifecycle.handle_error(error)
+
     def queue_name(self) -> bytes:
         """Return the queue name in the arguments; if it is empty, the name of the queue last declared on the channel.
 

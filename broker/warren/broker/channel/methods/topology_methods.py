@@ -124,7 +124,13 @@ def queue_declare(context: MethodContext) -> None:
         # RabbitMQ counts no consumers of a stream.
         context.reply("queue.declare-ok", queue.name, int(queue.message_count()), 0)
     else:
-        context.reply("queue.declare-ok", queue.name, int(queue.ready.count), len(queue.consumers))
+        # Messages that are expired, or over a limit, are not counted.
+        context.when_settled(queue, lambda: report_declared(context, queue))
+
+
+def report_declared(context: MethodContext, queue: Queue) -> None:
+    """Reply to queue.declare with the numbers of ready messages and of consumers."""
+    context.reply("queue.declare-ok", queue.name, int(queue.ready.count), len(queue.consumers))
 
 
 def queue_bind(context: MethodContext) -> None:
@@ -186,6 +192,20 @@ def queue_delete(context: MethodContext) -> None:
     """
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
+    if name in context.declarations.vhost.queues:
+        # What clients have settled before, and what is expired or over a limit, is dead-lettered first.
+        context.when_quiet(
+            context.declarations.queue(name, context.connection), lambda: delete(context, name)
+        )
+    else:
+        delete(context, name)
+
+
+def delete(context: MethodContext, name: bytes) -> None:
+    """Delete a queue on which no bulk work is left to do, and reply with the number of its ready messages.
+
+    :raises AmqpError: as `queue_delete`.
+    """
     count, cancelled = 0, list[bytes]()
     if name in context.declarations.vhost.queues:
         queue = context.declarations.queue(name, context.connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from warren.broker.configuration.sizes import parse_size
@@ -20,8 +21,12 @@ def _queue(management: Management, request: Request) -> Queue:
     vhost = management.vhost(request)
     queue = vhost.queues.get(request.data("queue"))
     if queue is None:
-        raise RequestRefused(f"no queue '{request.text('queue')}' in vhost '{name_text(vhost.name)}'")
+        raise RequestRefused(_missing(request, vhost.name))
     return queue
+
+
+def _missing(request: Request, vhost: bytes) -> str:
+    return f"no queue '{request.text('queue')}' in vhost '{name_text(vhost)}'"
 
 
 async def purge_queue(management: Management, request: Request) -> None:
@@ -30,8 +35,13 @@ async def purge_queue(management: Management, request: Request) -> None:
     await queue.vhost.bulk_work.finished(queue)
 
 
-def delete_queue(management: Management, request: Request) -> Json:
+async def delete_queue(management: Management, request: Request) -> Json:
     queue = _queue(management, request)
+    settled: asyncio.Future[None] = management.node.loop.create_future()
+    queue.when_settled(lambda: settled.set_result(None) if not settled.done() else None)
+    await settled
+    if queue.deleted:
+        raise RequestRefused(_missing(request, queue.vhost.name))
     if request.flag("if_empty") and queue.ready.count:
         raise RequestRefused(
             f"Queue is not empty: '{name_text(queue.name)}' has {int(queue.ready.count)} ready messages"

@@ -65,19 +65,24 @@ class DeadLetters:
 
     def next(self) -> Message | None:
         """Return the next message with its content; None if its content cannot be read, which is logged."""
-        message = self.messages[self.position]
-        if not message.content and self.position >= self.loaded:
-            self.load_contents()
+        position = self.position
+        # First of all, so that a message that cannot be read does not stop those behind it.
         self.position += 1
+        message = self.messages[position]
+        if not message.content and position >= self.loaded:
+            self.load_contents(position)
         return message if message.content else None
 
-    def load_contents(self) -> None:
-        """Read the contents of the next messages that were paged out while they were unacknowledged."""
-        last, size = self.position, 0
-        while last < len(self.messages) and last - self.position < LOAD_MESSAGES and size < LOAD_BYTES:
+    def load_contents(self, first: int) -> None:
+        """Read the contents of the next messages that were paged out while they were unacknowledged.
+
+        :param first: index of the first of them.
+        """
+        last, size = first, 0
+        while last < len(self.messages) and last - first < LOAD_MESSAGES and size < LOAD_BYTES:
             size += int(self.messages[last].body_size)
             last += 1
-        self.queue.load_contents(self.messages[self.position : last])
+        self.queue.load_contents(self.messages[first:last])
         self.loaded = last
 
 
@@ -182,9 +187,11 @@ class DeadLettering:
         """
         self.busy = True
         self.has_slices = False
+        served: dict[Queue, bool] = {}
         try:
             while self.turns:
                 queue = self.turns.popleft()
+                served[queue] = True
                 batches = self.backlog[queue]
                 if self.process_batch(batches[0], end):
                     batches.popleft()
@@ -196,7 +203,7 @@ class DeadLettering:
                     break
         finally:
             self.busy = False
-            self.vhost.end_transfers()
+            self.vhost.end_transfers(served)
         self.has_slices = bool(self.turns)
         return not self.has_slices
 
@@ -207,7 +214,13 @@ class DeadLettering:
         """
         self.time = int(self.vhost.clock.wall())
         while not batch.is_done:
-            message = batch.next()
+            try:
+                message = batch.next()
+            except Exception:
+                logger.exception(
+                    "event=dead_letter.failed queue=%r", batch.queue.name.decode(errors="replace")
+                )
+                message = None
             if message is not None:
                 self.send(batch.queue, message, batch.reason)
             if time.monotonic() >= end:
@@ -423,6 +436,6 @@ class DeadLettering:
                     break
         finally:
             self.busy = False
-            self.vhost.end_transfers()
+            self.vhost.end_transfers({queue: True})
         self.process()
         return not retry.left or not pending

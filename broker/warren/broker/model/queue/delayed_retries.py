@@ -68,7 +68,7 @@ class DelayedRetries:
     def _release_due(self) -> None:
         self._timer = None
         self._queue.hold()
-        self._queue.vhost.bulk_work.run(self._queue, self._release_slice)
+        self._queue.vhost.bulk_work.run(self._queue, self._release_slice, self._end_release)
 
     def _release_slice(self, end: float) -> bool:
         """Put messages whose delay has ended back into the queue until a time; return True if none is left.
@@ -81,8 +81,14 @@ class DelayedRetries:
             queue.reinsert(heapq.heappop(self._waiting)[2])
             if time.monotonic() >= end:
                 return False
-        if not queue.deleted:
-            self._schedule()
-            queue.after_requeue()
-        queue.release()
         return True
+
+    def _end_release(self) -> None:
+        """Resume deliveries, because all messages that were due are back, or putting them back has failed."""
+        queue = self._queue
+        try:
+            if not queue.deleted:
+                self._schedule()
+                queue.after_requeue()
+        finally:
+            queue.release()

@@ -90,7 +90,7 @@ class Expiry:
         if self.is_head_expired():
             self.has_backlog = True
             self.queue.hold()
-            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice)
+            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice, self.end_backlog)
         return True
 
     def is_head_expired(self) -> bool:
@@ -111,7 +111,7 @@ class Expiry:
         return True
 
     def drop_slice(self, end: float) -> bool:
-        """Dead-letter expired messages at the head until a time. If none is left, resume deliveries and return True.
+        """Dead-letter expired messages at the head until a time; return True if none is left.
 
         :param end: the time by `time.monotonic()`.
         """
@@ -124,9 +124,12 @@ class Expiry:
                 break
             if time.monotonic() >= end and self.is_head_expired():
                 return False
-        self.has_backlog = False
-        queue.release()
         return True
+
+    def end_backlog(self) -> None:
+        """Resume deliveries, because no expired message is left at the head, or removing them has failed."""
+        self.has_backlog = False
+        self.queue.release()
 
     def schedule_head_timer(self) -> None:
         """Schedule the timer for the expiry of the message at the head, if it has one."""
@@ -177,9 +180,15 @@ class Expiry:
         if queue.deleted or queue.consumers:
             return
         if queue.vhost.clock.now() >= self.queue_expires_at():
-            queue.vhost.remove_queue(queue)
+            queue.when_settled(self.delete_if_still_unused)
         else:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
+
+    def delete_if_still_unused(self) -> None:
+        """Delete the queue unless it was used while its last dead letters were published."""
+        queue = self.queue
+        if not queue.deleted and not queue.consumers and queue.vhost.clock.now() >= self.queue_expires_at():
+            queue.vhost.remove_queue(queue)
 
     def stop(self) -> None:
         """Cancel the timers, because the broker stops or the queue is deleted."""

@@ -74,7 +74,7 @@ class LengthLimit:
         if self.drop_chunk() and self.is_exceeded():
             self.has_backlog = True
             self.queue.hold()
-            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice)
+            self.queue.vhost.bulk_work.run(self.queue, self.drop_slice, self.end_backlog)
         else:
             self.on_head_changed()
 
@@ -100,7 +100,7 @@ class LengthLimit:
         return len(dropped) > 0
 
     def drop_slice(self, end: float) -> bool:
-        """Dead-letter messages over the limits until a time. If none is left, resume deliveries and return True.
+        """Dead-letter messages over the limits until a time; return True if none is left.
 
         :param end: the time by `time.monotonic()`.
         """
@@ -113,11 +113,16 @@ class LengthLimit:
                 break
             if time.monotonic() >= end and self.is_exceeded():
                 return False
-        self.has_backlog = False
-        if not queue.deleted:
-            self.on_head_changed()
-        queue.release()
         return True
+
+    def end_backlog(self) -> None:
+        """Resume deliveries, because no message over the limits is left, or dropping them has failed."""
+        self.has_backlog = False
+        try:
+            if not self.queue.deleted:
+                self.on_head_changed()
+        finally:
+            self.queue.release()
 
     def on_head_changed(self) -> None:
         """Expire the message that is at the head now, if it is due; otherwise schedule its expiry."""

@@ -30,6 +30,7 @@ from warren.broker.model.queue.queue_arguments import QueueArguments
 
 if TYPE_CHECKING:
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
+    from warren.broker.model.dead_letter.dead_lettering import DeadLetters
     from warren.broker.model.deduplication import DeduplicationWindow
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.vhost.vhost import VirtualHost
@@ -50,6 +51,30 @@ BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
 
 
+class Settling:
+    """Wait for the bulk work of other lanes that concerns the messages of one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.is_returned = False
+        """True when all messages that were rejected or requeued have been handed to the queue."""
+        self.last_batch: Optional[DeadLetters] = None  # noqa: UP045
+        """The last batch of dead letters to wait for, once `is_returned` is set; later ones are not waited for."""
+
+    def step(self, _: float) -> bool:
+        """Return True if that work is finished. The argument, the end of a slice, is not used."""
+        queue = self.queue
+        if queue.deleted:
+            return True
+        if not self.is_returned:
+            if queue.returns or queue.holds:
+                return False
+            self.is_returned = True
+            self.last_batch = queue.vhost.dead_lettering.last_batch(queue)
+        batch = self.last_batch
+        return batch is None or batch.is_done
+
+
 class Queue:
     """One queue of a virtual host. All methods run on the broker's event loop; a queue needs no lock."""
 
@@ -61,6 +86,10 @@ class Queue:
     """Bytes of the bodies of the dead letters that no target has accepted yet."""
     holds: i64 = 0
     """Number of reasons why nothing may be delivered now: unfinished bulk work on messages at the head."""
+    returns: i64 = 0
+    """Number of pieces of bulk work that have yet to requeue or reject messages of this queue."""
+    letters_batch: i64 = 0
+    """Number of the batch of the log that has the last of its dead letters; earlier ones are in that or earlier batches."""
     drain_scheduled: bool = False
     """True if bulk work will continue `drain`, because a slice was over."""
     deleted: bool = False
@@ -344,6 +373,24 @@ class Queue:
             self.expiry.schedule_head_timer()
         return message
 
+    @property
+    def is_settled(self) -> bool:
+        """True if no bulk work concerns the queue's messages: all that have left it are dead-lettered."""
+        return not self.holds and not self.returns and not self.vhost.dead_lettering.has_backlog(self)
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Call `call` when the bulk work that concerns the queue's messages now is finished; at once if there is none.
+
+        Then every message that was rejected, expired or over a limit before this call is dead-lettered. A deletion waits
+        for it, as it does in RabbitMQ, where a queue handles one request after the other.
+        """
+        if self.is_settled:
+            call()
+        else:
+            # In a lane of its own: the work that it waits for may begin other work in the lane of the queue.
+            settling = Settling(self)
+            self.vhost.bulk_work.run(settling, settling.step, call)
+
     def is_held(self) -> bool:
         """Remove expired messages at the head. Return True if that, or other work on the head, is left as bulk work.
 
@@ -536,7 +583,16 @@ class Queue:
         if self.capture is not None:
             self.capture.consumer_cancelled(consumer)
         self.expiry.touch()
-        if self.auto_delete and self.has_had_consumer and not self.consumers and not self.deleted:
+        if self.is_abandoned():
+            self.when_settled(self.delete_if_abandoned)
+
+    def is_abandoned(self) -> bool:
+        """Return True if the queue has auto-delete, and its last consumer is gone."""
+        return self.auto_delete and self.has_had_consumer and not self.consumers and not self.deleted
+
+    def delete_if_abandoned(self) -> None:
+        """Delete the queue if it has auto-delete, unless it has got a consumer since its last one has gone."""
+        if self.is_abandoned():
             self.vhost.remove_queue(self)
 
     @property

@@ -223,7 +223,11 @@ class Declarations:
         check_equivalence(raw, queue.raw_arguments, known, described)
 
     def delete_queue(self, queue: Queue) -> int:
-        """Delete a queue with its messages and bindings. Return the number of messages that were ready."""
+        """Delete a queue with its messages and bindings. Return the number of messages that were ready.
+
+        The deletion is not on disk before the dead letters that it has had so far. Those that wait to be published are
+        not among them: the caller waits until they are (`Queue.when_settled`).
+        """
         if queue.deleted:
             return 0
         count = int(queue.ready.count)
@@ -240,6 +244,7 @@ class Declarations:
         if queue.queue_log is not None:
             assert self.definitions is not None
             assert self.vhost.log is not None
+            self.definitions.require_batch(int(self.vhost.log.unwritten_batch(queue.letters_batch)))
             self.definitions.delete_queue(self.vhost.name, queue.name)
             self.vhost.log.drop_queue(queue.queue_log)
         if isinstance(queue, Stream):

@@ -258,11 +258,18 @@ class VirtualHost:
             log.end_group()
         return refused
 
-    def end_transfers(self) -> None:
-        """End the record of the log that holds the last transfers."""
+    def end_transfers(self, queues: dict[Queue, bool]) -> None:
+        """End the record of the log that holds the last transfers.
+
+        :param queues: the queues that messages were transferred from since the last call; a dict as a set.
+        """
         log = self.log
-        if log is not None and log.in_group:
+        if log is None:
+            return
+        if log.in_group:
             log.end_group()
+        for queue in queues:
+            queue.letters_batch = log.batch
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
         """Return True if a delayed message would reach a queue if its delay had ended now.

@@ -10,6 +10,7 @@ import contextlib
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple
 from typing import Final, NamedTuple
@@ -94,6 +95,12 @@ class Definitions:
         self._loop = loop
         self._watchers: list[Callable[[], None]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._required_batch = 0
+        """Batch of the log that has to be on disk before any further change is."""
+        self._written_batch = 0
+        """Last batch of the log that is known to be on disk."""
+        self._held: deque[tuple[int, tuple[int, list[Statement]]]] = deque()
+        """Changes that wait for a batch of the log, in order, each with the number of that batch."""
         self._failed = ""
         self._ended = False
         self._closing: asyncio.Future[None] | None = None
@@ -251,6 +258,23 @@ class Definitions:
         """
         return self._submit(remove_statement(BindingRow, *astuple(row)))
 
+    def require_batch(self, batch: int) -> None:
+        """Commit no change that is submitted from now on before a batch of the log is on disk.
+
+        The deletion of a queue must not be on disk before its dead letters are in other queues: after a crash in between
+        they would be lost. The log writes batches without waiting for definitions, so neither waits for ever. On a full
+        disk the change waits as the log does.
+
+        :param batch: the number of the batch.
+        """
+        self._required_batch = max(self._required_batch, batch)
+
+    def on_log_written(self, batch: int) -> None:
+        """Commit the changes that wait for a batch of the log, because this batch and all before it are on disk."""
+        self._written_batch = batch
+        while self._held and self._held[0][0] <= batch:
+            self._jobs.put(self._held.popleft()[1])
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the event loop each time `committed` has grown, just before `on_committed` is called."""
         self._watchers.append(callback)
@@ -288,7 +312,11 @@ class Definitions:
 
     def _submit(self, *statements: Statement) -> int:
         self.submitted += 1
-        self._jobs.put((self.submitted, list(statements)))
+        job = (self.submitted, list(statements))
+        if self._required_batch > self._written_batch:
+            self._held.append((self._required_batch, job))
+        else:
+            self._jobs.put(job)
         return self.submitted
 
     def _on_commit(self, change: int, reserved: int) -> None:

@@ -46,6 +46,9 @@ class Gate(Protocol):
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the event loop whenever `committed` has grown."""
 
+    def on_log_written(self, batch: int) -> None:
+        """Commit the changes that wait for a batch of the log, because this batch and all before it are on disk."""
+
 
 class GroupCommit:
     """Queue of batches of records: passes them to the writer thread and releases them when they are durable.
@@ -125,6 +128,8 @@ class GroupCommit:
         """Handle a batch that the writer thread has written: pass all batches that are durable now to `on_released`."""
         self._in_flight = None
         self._written.append(batch)
+        if self._gate is not None:
+            self._gate.on_log_written(int(batch.number))
         self.release()
 
     def release(self) -> None:

@@ -119,6 +119,7 @@ class Log:
     ) -> None:
         self.batch: i64 = 1
         """Number of the batch to which a record that is appended now belongs."""
+        self._written_batch: i64 = 0
         self.synced: i64 = 0
         """Number of the last durable batch.
 
@@ -224,6 +225,12 @@ class Log:
             and not changes.queues
             and not changes.streams
         )
+
+    def unwritten_batch(self, batch: i64) -> i64:
+        """Return the last batch up to a number that has records which are not on disk; 0 if there is none."""
+        if batch == self.batch and not self._buffer.size:
+            batch -= 1
+        return batch if batch > self._written_batch else 0
 
     @property
     def in_group(self) -> bool:
@@ -638,6 +645,7 @@ class Log:
         self.unwritten_bytes -= batch.size
         self.written_position = batch.end
         self.lookup.set_written_position(self.written_position)
+        self._written_batch = batch.number
         self._commit.written(batch)
         if (
             self._commit.has_closed_batches
