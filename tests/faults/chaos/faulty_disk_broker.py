@@ -18,6 +18,7 @@ from tests.faults.chaos.compactions import Compactions
 from tests.faults.chaos.database_faults import Content, DatabasePower, content, put
 from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.history import EventType
+from tests.faults.chaos.load_clients import FULL_VOLUME, LOW_VOLUME
 from tests.faults.chaos.power_cuts import CutPoint, PowerCuts
 from tests.unit.store.simulated_disk import Disk
 from warren.broker import Broker, BrokerConfig, VirtualClock
@@ -33,7 +34,7 @@ RETRY = 0.02
 """Seconds between attempts to write to a full disk."""
 SMALL_LOG = functools.partial(Log, segment_size=300_000, slack=900_000, retry=RETRY)
 """A log with small segments, which fill and are compacted within a life."""
-TINY_SEGMENTS = (*[16_384] * 4, *[32_768] * 3, 100_000)
+TINY_SEGMENTS = (*[16_384] * 3, *[32_768] * 3, 100_000)
 """Sizes of segments in rounds of power cuts, below and above that of a block: many are compacted within seconds."""
 MIN_COMPACTIONS = 20
 """Compacted segments in each life before the power may fail. What a cut leaves of a compaction is what is tested."""
@@ -127,6 +128,7 @@ class FaultyDiskBroker:
         clock: VirtualClock | None = None,
     ) -> None:
         self.random = random
+        self.volume = LOW_VOLUME if fault == "power" else FULL_VOLUME
         self.fault_happened = threading.Event()
         self.faults_injected = 0
         """Number of times that the disk failed or was full."""

@@ -9,6 +9,7 @@ from random import Random
 
 from tests.faults.chaos.failures import ChaosFailure
 from tests.faults.chaos.history import EventType
+from tests.faults.chaos.load_clients import FULL_VOLUME
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child
 from warren.broker.process_memory import MIN_MEMORY_LIMIT
@@ -23,6 +24,7 @@ class KilledBroker:
     """
 
     def __init__(self, data_dir: Path, random: Random, *, longest: float = 2.5, stops: float = 0.1) -> None:
+        self.volume = FULL_VOLUME
         self.kills = 0
         """Number of broker processes that were killed, those that were still starting included."""
         self.clean_stops = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from pamqp import frame
@@ -19,8 +20,25 @@ from tests.support.frames import body_frames
 
 SIZES = (0, 0, 0, 0, 10, 200, 200, 3000, 5000, 70_000)
 """Bytes added to a message's name: below and above the size that is stored apart, and more than a block of the log."""
+MOSTLY_SMALL = (*SIZES[:-3] * 8, *SIZES[-3:])
+"""The same sizes with few large ones."""
 SMALL = (0, 0, 10, 200)
 """Bytes added to the names of messages that stay in their queue."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Amount of data of a load."""
+
+    sizes: tuple[int, ...] = SIZES
+    """Bytes added to the names of messages, one of them at random."""
+    windows: tuple[int, ...] = (1, 20, 400)
+    """Unconfirmed messages of a publisher, one of them at random."""
+
+
+FULL_VOLUME = Volume()
+LOW_VOLUME = Volume(MOSTLY_SMALL, (1, 20, 60))
+"""Little data waits for the disk: what compaction copies is then on the disk soon."""
 
 
 def body_of(message: str, size: int) -> bytes:
@@ -39,10 +57,19 @@ def message_of(body: bytes) -> str:
 class Client:
     """A connection with a unique name, a source of randomness, and the history that it writes to."""
 
-    def __init__(self, name: str, connection: LoadConnection, history: History, random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        connection: LoadConnection,
+        history: History,
+        random: Random,
+        volume: Volume = FULL_VOLUME,
+    ) -> None:
         self.name = name
-        self.sizes: tuple[int, ...] = SIZES
+        self.sizes = volume.sizes
         """Bytes added to the names of its messages, one of them at random."""
+        self.window = random.choice(volume.windows)
+        """Messages that it publishes without a confirm, if it publishes all the time."""
         self.connection = connection
         self.random = random
         self._history = history
@@ -141,11 +168,10 @@ async def publish(
 ) -> None:
     """Publish in bursts, with a bounded number of unconfirmed messages, until the connection ends."""
     await client.confirms()
-    window = client.random.choice((1, 20, 400))
     while True:
         for _ in range(client.random.randint(1, 40)):
             client.publish(exchange, key, queues, levels=levels)
-        await client.until_confirmed(window)
+        await client.until_confirmed(client.window)
         await client.pause(client.random.uniform(0, 0.03))
 
 

@@ -20,6 +20,7 @@ from tests.faults.chaos.load_clients import (
     SMALL,
     Client,
     UnsettledMessages,
+    Volume,
     consume,
     declare,
     declare_exchange,
@@ -44,6 +45,9 @@ DRAIN_SECONDS = 30.0
 
 class BrokerUnderTest(Protocol):
     """A broker that faults are injected into."""
+
+    volume: Volume
+    """Amount of data of the load."""
 
     @property
     def url(self) -> str:
@@ -83,7 +87,11 @@ class Load:
         number = self._names[role] = self._names.get(role, 0) + 1
         connection = await connect(self.broker.url)
         client = Client(
-            f"{role}.{self._life}.{number}", connection, self.history, Random(self.random.random())
+            f"{role}.{self._life}.{number}",
+            connection,
+            self.history,
+            Random(self.random.random()),
+            self.broker.volume,
         )
         self._clients.append(client)
         return client
