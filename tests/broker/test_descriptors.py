@@ -251,9 +251,11 @@ class FullTable(OsFiles):
     """A file system for whose files there is no descriptor, for as long as a test wants."""
 
     exhausted = False
+    refused = 0
 
     def open(self, path: str) -> int:
         if self.exhausted:
+            self.refused += 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return super().open(path)
 
@@ -276,6 +278,25 @@ def test_a_file_without_a_descriptor_blocks_publishers_and_loses_nothing(
         assert broker.broker is not None
         assert broker.broker.failure is not None
         assert not broker.broker.failure.done()
+
+
+def test_definitions_without_a_descriptor_wait_and_lose_nothing(tmp_path: Path) -> None:
+    files = FullTable()
+    with InProcessBroker(tmp_path / "data", files=files) as broker:
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            files.exhausted = True
+            channel.declare("q", durable=True)
+            wait_until(lambda: files.refused > 0, "the definitions need a file")
+            channel.declare("another", durable=True)
+            files.exhausted = False
+            assert broker.broker is not None
+            assert broker.broker.failure is not None
+            assert not broker.broker.failure.done()
+        broker.crash()
+        with Connection(broker.url) as connection:
+            assert connection.channel().exists("q")
+            assert connection.channel().exists("another")
 
 
 EXHAUST = """

@@ -392,6 +392,8 @@ class HistoryChecker:
         self._draining_client = ""
         self._life += 1
         if crashed:
+            for stream in self._streams.values():
+                stream.has_crashed = True
             self.tally.crashes += 1
             self._unclean = self._life
 
@@ -414,6 +416,8 @@ class HistoryChecker:
             due = [copy.message for copy in self._copies.values() if copy.queue == name and copy.due]
             for message in stream.missing(due):
                 self._fault(FaultKind.LOST, f"{message} in {name}")
+            for text in stream.skipped():
+                self._fault(FaultKind.OUT_OF_ORDER, text)
             self._streams[name] = StreamState()
         self._copies.clear()
         self._published.clear()

@@ -52,3 +52,20 @@ def test_a_gap_in_the_offsets_is_found(history: HistoryBuilder) -> None:
         history.add(EventType.READ, "all", f"p:{1 + offset // 2}", "stream", offset=offset)
     history.add(EventType.DRAINED, "d")
     assert history.kinds() == [FaultKind.OUT_OF_ORDER]
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_crash_may_leave_a_gap_but_not_where_a_message_was(
+    history: HistoryBuilder, read_before: bool
+) -> None:
+    history.publish_confirmed("1", to=("stream",))
+    history.publish("2", "3", to=("stream",))
+    if read_before:
+        for offset in range(2):
+            history.add(EventType.READ, "r", f"p:{offset + 1}", "stream", offset=offset)
+    history.kill()
+    history.add(EventType.DRAIN_STARTED, "all", "", "stream")
+    for offset in (0, 2):
+        history.add(EventType.READ, "all", f"p:{offset + 1}", "stream", offset=offset)
+    history.add(EventType.DRAINED, "d")
+    assert (FaultKind.OUT_OF_ORDER in history.kinds()) is read_before

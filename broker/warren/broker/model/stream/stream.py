@@ -211,10 +211,11 @@ class Stream(Queue):
                 self.read(reader, StreamRead(found, BY_OFFSET, reader.next_offset, 0))
             return
         position = reader.position
-        if position >= segment.end and segment.closed:
+        while position >= segment.end and segment.closed:
             following = [candidate for candidate in segments if candidate.first > segment.first]
             if not following:
                 return
+            # It may hold nothing at all, if its file was truncated.
             segment = following[0]
             position = SEGMENT_HEADER
         if position < segment.end:

@@ -163,6 +163,10 @@ class ChunkScanner:
             payload = data[at + CHUNK_HEADER : stop]
             if zlib.crc32(payload) != head.check:
                 self._report(base + at, f"messages {head.first} to {head.first + head.count - 1} are damaged")
+                # Behind a chunk that was cut short, the next one begins within the length that its header states.
+                inner = find_chunk(data[: stop + CHUNK_HEADER], at + CHUNK_HEADER, seed)
+                if inner >= 0:
+                    stop = inner
             elif head.kind == INDEX:
                 self.torn = -1
                 self.index = base + at
