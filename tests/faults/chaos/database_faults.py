@@ -30,7 +30,7 @@ class DatabasePower:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.lock = threading.RLock()
-        """Held during each commit."""
+        """Held during each commit and each close."""
         self.off = False
         self.full = False
         self.commits_left = -1
@@ -82,6 +82,11 @@ class Database(sqlite3.Connection):
         cursor = self.cursor()
         self.power.commit(self.path, lambda: cursor.execute(sql))
         return cursor
+
+    def close(self) -> None:
+        # It copies the write-ahead log and removes it: a cut must not take the old database without that log.
+        with self.power.lock:
+            super().close()
 
 
 def failure(text: str = "disk I/O error", code: int = sqlite3.SQLITE_IOERR) -> sqlite3.OperationalError:
