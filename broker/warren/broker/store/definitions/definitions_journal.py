@@ -22,7 +22,7 @@ from warren.broker.store.definitions.row_statements import Statement
 from warren.broker.store.definitions.schema_migrations import VERSION
 from warren.broker.store.errors import reason
 from warren.broker.store.file_system.file_replacement import replace_file
-from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS
+from warren.broker.store.file_system.files_protocol import SHORTAGE_ERRORS
 
 GROWTH: Final = 4
 """Factor by which the journal may exceed its snapshot before a new snapshot replaces it."""
@@ -150,9 +150,9 @@ class DefinitionsJournal:
         self._compact_at = max(GROWTH * snapshot_size, MIN_COMPACTED_SIZE)
 
 
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether an operating system error means that the disk is full or a quota is exhausted."""
-    return isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
+def is_short(error: BaseException) -> bool:
+    """Return whether an operating system error means that there is no room or no descriptor at present."""
+    return isinstance(error, OSError) and error.errno in SHORTAGE_ERRORS
 
 
-__all__ = ["DefinitionsJournal", "is_disk_full"]
+__all__ = ["DefinitionsJournal", "is_short"]
