@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -99,6 +100,47 @@ def test_a_committed_transaction_survives_a_crash(session: RestartableSession) -
     session.crash()
     consume(session.channel, "s", "first")
     assert seen(session.channel, 50) == numbered(0, 49)
+
+
+def stream_segments(session: RestartableSession) -> list[Path]:
+    folder = session.broker.data_dir
+    assert folder is not None
+    return sorted(folder.glob("streams/*"))
+
+
+def restart_damaged(session: RestartableSession, at: int, size: int) -> None:
+    """Stop the broker cleanly, cut one of the segments of its only stream to `size` bytes, and start it again.
+
+    :param size: less than 0 counts from the end.
+    """
+    session.connection.close()
+    session.broker.stop()
+    path = stream_segments(session)[at]
+    os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+    session.broker.start()
+    session.connect()
+
+
+def test_a_message_behind_a_chunk_that_was_cut_short_is_read(session: RestartableSession) -> None:
+    """The chunk holds the stored offset of a consumer."""
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", *bodies(0, 2))
+    consume(session.channel, "s", "first", "reader", x_stream_automatic_offset_tracking=True)
+    for message in session.channel.deliveries(3):
+        session.channel.ack(message.tag)
+    restart_damaged(session, 0, -10)
+    publish(session.channel, "s", *bodies(3, 5))
+    session.restart()
+    consume(session.channel, "s", "first")
+    assert seen(session.channel, 6) == numbered(0, 5)
+
+
+def test_a_consumer_passes_a_segment_without_content(session: RestartableSession) -> None:
+    declare_stream(session.channel, "s", x_stream_max_segment_size_bytes=4096)
+    publish(session.channel, "s", *(b"x" * 3000 for _ in range(4)))
+    restart_damaged(session, 1, 33)
+    consume(session.channel, "s", "first")
+    assert [offset for offset, _ in seen(session.channel, 3)] == [0, 2, 3]
 
 
 # Full and failing disks

@@ -20,7 +20,7 @@ from tests.faults.damage.judge import Start, Verdict, judge
 from tests.faults.damage.observed_state import ObservedState, observe, publish_again
 from tests.support.blocking_client import Closed
 from tests.support.broker_process import PATIENT, READY, BrokerProcess
-from tests.support.processes import Child, free_port
+from tests.support.processes import Child
 
 UNUSED = ("lock", "control.sock")
 """Files that a start may change although it refuses to use the folder."""
@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def run_broker(folder: Path, expected: ExpectedState, suffix: str, *options: str) -> Start:
     """Start a broker, publish to all queues, read all that it holds, and stop it."""
-    broker = BrokerProcess(folder, *PATIENT, *options, port=free_port())
+    broker = BrokerProcess(folder, *PATIENT, *options)
     with Child(broker.command()) as child:
         try:
             url = child.wait_for_line(READY, 120).removeprefix(READY)
