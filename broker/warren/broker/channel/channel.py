@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
@@ -38,6 +38,9 @@ from warren.wire.reply_codes import AmqpError, Reply
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
+WIDE_FAN_OUT: Final = 64
+"""Number of queues that a publish reaches above which it may take long."""
+
 
 class PublishTarget:
     """Decoded basic.publish method frame with the queues that it routes to, cached while the same frame is repeated."""
@@ -58,6 +61,8 @@ class PublishTarget:
         self.routes_by_message: bool = False
         """True if routing depends on more than the routing key, such as headers or the flag `immediate`."""
         self.queues: list[Queue] = []
+        self.is_slow: bool = False
+        """True if a single publish may take long, because it is routed by its message or reaches many queues."""
 
 
 class Channel:
@@ -146,6 +151,7 @@ class Channel:
             or target.immediate
             or self.connection.node.settings.timestamps != ""
         )
+        target.is_slow = target.routes_by_message or len(target.queues) > WIDE_FAN_OUT
         target.epoch = vhost.routing_epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:

@@ -75,8 +75,6 @@ MOST_PIECES: Final = 512
 
 PUBLISHES: Final = 16
 """Publishes that are processed in a row before the time is checked."""
-WIDE_FAN_OUT: Final = 64
-"""Number of queues that a publish reaches above which the time is checked after it."""
 
 SERIALS: Final = itertools.count(1)
 
@@ -236,22 +234,16 @@ class Connection:
                         self.channel_number = channel.number
                         channel.publish(last, buffer[start:after], self.last_body_size, self.properties)
                         publishes += 1
-                        if (
-                            publishes % PUBLISHES == 0
-                            or last.routes_by_message
-                            or len(last.queues) > WIDE_FAN_OUT
-                        ):
+                        if publishes == PUBLISHES or last.is_slow:
+                            publishes = 0
                             self.check_turn()
                         continue
                 after = self.publish_content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
                     publishes += 1
-                    if (
-                        publishes % PUBLISHES == 0
-                        or last.routes_by_message
-                        or len(last.queues) > WIDE_FAN_OUT
-                    ):
+                    if publishes == PUBLISHES or last.is_slow:
+                        publishes = 0
                         self.check_turn()
                     continue
                 if after == INCOMPLETE:
@@ -563,8 +555,12 @@ class Connection:
 
     def check_turn(self) -> None:
         """Process no more frames in this iteration of the event loop if they have taken the time of a slice."""
-        if time.monotonic() >= self.turn_end and not self.reads_paused & TURN_OVER:
-            self.pause_reads(TURN_OVER)
+        if time.monotonic() >= self.turn_end and not self.reads_paused & TURN_OVER and self.phase < CLOSING:
+            if self.descriptor < 0:
+                self.pause_reads(TURN_OVER)
+            else:
+                # `SocketReader` does not read it meanwhile. The pause is too short to remove the socket from the poll.
+                self.reads_paused |= TURN_OVER
             self.node.loop.call_soon(self.resume_reads, TURN_OVER)
 
     def after_bulk_work(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
