@@ -68,7 +68,9 @@ class KilledBroker:
             ended = EventType.KILLED, at
         for line in child.errors.splitlines():
             if (" ERROR " in line or " CRITICAL " in line) and not self.is_expected(line):
-                raise ChaosFailure(f"the broker logged an error although its disk is intact: {line}")
+                # With the traceback that may follow.
+                found = child.errors[child.errors.index(line) :][:4000]
+                raise ChaosFailure(f"the broker logged an error although its disk is intact: {found}")
         return ended
 
     def is_expected(self, line: str) -> bool:
