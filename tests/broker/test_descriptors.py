@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -337,3 +338,21 @@ def test_the_store_opens_files_when_other_code_has_taken_all_descriptors(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("event=store.descriptors_short") == 1
+
+
+def test_a_publisher_is_blocked_without_a_descriptor_and_stays_connected(tmp_path: Path) -> None:
+    files = FullTable()
+    with InProcessBroker(tmp_path / "data", files=files) as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        files.exhausted = True
+        channel.publish("q", b"waits", delivery_mode=2)
+        wait_until(lambda: broker.alarm == b"low on disk", "the alarm is set")
+        no_descriptor = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with mock.patch("select.epoll", side_effect=no_descriptor):
+            channel.publish("q", b"blocked", delivery_mode=2)
+            assert isinstance(connection.event(), ConnectionClass.Blocked)
+            files.exhausted = False
+            assert isinstance(connection.event(), ConnectionClass.Unblocked)
+        channel.settled_until(2)

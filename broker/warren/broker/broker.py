@@ -202,6 +202,7 @@ class Broker:
             for event_stream in virtual_hosts.event_streams.values():
                 event_stream.stream()
             node = self._make_node(loop, access, virtual_hosts)
+            undo.callback(node.hangups.close)
             self._start_memory(node)
             if stored is not None:
                 self._connect_store(node)

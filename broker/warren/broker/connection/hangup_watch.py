@@ -38,21 +38,27 @@ class HangupWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._epoll: select.epoll | None = None
+        # Now: clients are blocked also because there are no descriptors left.
+        self._epoll: select.epoll | None = select.epoll() if HANGUP else None
+        if self._epoll is not None:
+            loop.add_reader(self._epoll.fileno(), self._on_ready)
         self._descriptors: dict[Connection, int] = {}
         self._connections: dict[int, Connection] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection) -> None:
-        """Watch a connection's socket, until `unwatch` or its end; no effect on systems without epoll."""
+        """Watch a connection's socket, until `unwatch` or its end.
+
+        No effect on systems without epoll, or if the system cannot watch more sockets: heartbeats then find the end.
+        """
         sock = connection.transport.get_extra_info("socket")
         descriptor = -1 if sock is None else sock.fileno()
-        if not HANGUP or descriptor < 0 or connection in self._descriptors:
+        if self._epoll is None or descriptor < 0 or connection in self._descriptors:
             return
-        if self._epoll is None:
-            self._epoll = select.epoll()
-            self._loop.add_reader(self._epoll.fileno(), self._on_ready)
-        self._epoll.register(descriptor, HANGUP)
+        try:
+            self._epoll.register(descriptor, HANGUP)
+        except OSError:
+            return
         self._descriptors[connection] = descriptor
         self._connections[descriptor] = connection
         if self._timer is None:
