@@ -162,7 +162,10 @@ class ChunkScanner:
                     return self._skip(files, base + at, chunks)
             payload = data[at + CHUNK_HEADER : stop]
             if zlib.crc32(payload) != head.check:
-                self._report(base + at, f"messages {head.first} to {head.first + head.count - 1} are damaged")
+                text = f"messages {head.first} to {head.first + head.count - 1} are damaged"
+                if head.kind != MESSAGES:
+                    text = "the index is damaged" if head.kind == INDEX else "stored offsets are damaged"
+                self._report(base + at, text)
                 # Behind a chunk that was cut short, the next one begins within the length that its header states.
                 inner = find_chunk(data[: stop + CHUNK_HEADER], at + CHUNK_HEADER, seed)
                 if inner >= 0:
