@@ -177,14 +177,15 @@ def generated(results: Results) -> str:
     if results.refusals:
         parts.append(
             "## When both copies are damaged\n\n"
-            "The broker does not start. Its line names the option that accepts the loss; with it, the broker starts and "
-            "reports what is\nlost.\n"
+            "The broker does not start. If the definitions are lost, its line names the option that accepts that. With it, "
+            "the\nbroker starts, reports the loss, and keeps the messages in queues named `recovered-INCARNATION`.\n"
         )
-        table = ["| Damaged files | Start | Outcome | Line |", "|---|---|---|---|"]
+        table = ["| Files | Damage | After | Start | Outcome | First line |", "|---|---|---|---|---|---|"]
         for row in results.refusals:
             line = row.reports[0].replace("|", "\\|") if row.reports else ""
             text = cell([row])
-            table.append(f"| {row.file} | {row.change} | {text} | `{line}` |")
+            entry = f"| {row.file} | {row.damage} | {row.end} | {row.change} | {text} | `` {line} `` |"
+            table.append(entry)
         parts[-1] += "\n" + "\n".join(table)
     seeds = ", ".join(map(str, results.seeds))
     parts.append(

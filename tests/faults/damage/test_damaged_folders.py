@@ -16,6 +16,7 @@ from tests.faults.damage.file_damage import DamageKind, Place, damage
 from tests.faults.damage.filled_folder import End, FilledFolder, fill_folder
 from tests.faults.damage.folder_files import KINDS, check_kinds
 from tests.faults.damage.judge import Outcome, judge
+from tests.faults.damage.page import PAGE, RESULTS, Results, generated
 from tests.faults.damage.trial import Trial, copied, judge_folder, run_broker, run_trial
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -92,3 +93,18 @@ def test_with_all_copies_damaged_the_broker_refuses_or_an_option_accepts_the_los
 @pytest.mark.slow
 def test_every_file_of_a_folder_is_of_a_kind(filled: Filled) -> None:
     check_kinds(*(filled(end).path for end in End))
+
+
+def test_the_page_is_generated_from_the_stored_results() -> None:
+    results = Results.load(RESULTS)
+    assert PAGE.read_text() == generated(results), "python -m tests.faults.damage.page"
+    accepted = {Outcome.RECOVERED.value, Outcome.REPORTED.value, Outcome.REFUSED.value}
+    assert {row.outcome for row in results.rows} <= accepted
+    cells = {(row.file, row.damage) for row in results.rows}
+    missing = [
+        (kind.name, damaged.value)
+        for kind in KINDS
+        for damaged in DamageKind
+        if (kind.name, damaged.value) not in cells
+    ]
+    assert not missing, "run make damage SEEDS=3 PAGE=1"
