@@ -79,7 +79,12 @@ class Connection:
     """A connection. Its channels store what arrives until a test reads it."""
 
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:
-        self.raw = RawClient(url, timeout=timeout).connect()
+        self.raw = RawClient(url, timeout=timeout)
+        try:
+            self.raw.connect()
+        except BaseException:
+            self.raw.abort()
+            raise
         self.server = dict(self.raw.server)
         self.channels: dict[int, Channel] = {}
         self.events: deque[Method] = deque()
