@@ -16,6 +16,7 @@ from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection import Connection as ServerConnection
+from warren.broker.connection.flow_control import BULK_WORK
 from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.clock import RealClock
 from warren.broker.model.policy.policies import Policy
@@ -444,6 +445,44 @@ def test_a_deleted_queue_has_dead_lettered_what_was_rejected(tmp_path: Path) -> 
         channel = connection.channel()
         left = channel.drain("q") if channel.exists("q") else []
         assert channel.drain("dead") + left == numbers(0, COUNT)
+
+
+@pytest.mark.parametrize("has_backlog", [False, True])
+def test_a_confirm_covers_the_rejects_before_it(tmp_path: Path, has_backlog: bool) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        first = Connection(broker.url)
+        second = Connection(broker.url)
+        rejecting = bulk.connection()
+        channel, other = first.channel(), second.channel()
+        declare(channel)
+        channel.confirm()
+        fill(channel, 20)
+        channel.settled_until(20)
+        other.declare("later", durable=True)
+        rejected = other.get("q")
+        assert rejected is not None
+        last = hold(channel, 19)
+        finish = bulk.block(bulk.vhost.dead_lettering)
+        if has_backlog:
+            channel.nack(last, multiple=True, requeue=False)
+            wait_until(lambda: bulk.vhost.dead_lettering.has_backlog(bulk.vhost.queues[b"q"]), "some wait")
+        other.confirm()
+        other.nack(rejected.tag, requeue=False)
+        other.publish("later", b"", delivery_mode=2)
+        if has_backlog:
+            later = bulk.vhost.queues[b"later"]
+            wait_until(lambda: later.ready.count > 0 or rejecting.reads_paused & BULK_WORK > 0, "it waits")
+            assert later.ready.count == 0
+            finish()
+        other.settled_until(1)
+        image = broker.image()
+        finish()
+        first.abort()
+        second.abort()
+    with InProcessBroker(image) as again, Connection(again.url) as connection:
+        channel = connection.channel()
+        assert rejected.body in channel.drain("dead")
 
 
 def test_a_crash_in_the_middle_leaves_each_message_once(tmp_path: Path) -> None:

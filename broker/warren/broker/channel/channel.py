@@ -312,6 +312,16 @@ class Channel:
             refuse_return(self, messages)
             self.return_to_queues(messages, requeue)
 
+    def await_dead_letters(self, queue: Queue) -> None:
+        """Process no more frames of the client until the messages that have left a queue are dead-lettered.
+
+        Then the log has its rejects before its next publish, whose confirm covers them.
+        """
+        batch = self.vhost.dead_lettering.last_batch(queue)
+        if batch is not None and not batch.is_done:
+            self.vhost.bulk_work.run(self.connection, lambda _: batch.is_done)
+            self.connection.after_bulk_work(None)
+
     def settle_in_bulk(self, tag: i64, method: i64, settlement: i64) -> None:
         """Settle all messages up to a delivery tag as bulk work; tag 0 means all.
 
@@ -366,6 +376,7 @@ class Channel:
                 consumer.queue.requeue(consumers[consumer], False)
             else:
                 consumer.queue.reject(consumers[consumer])
+                self.await_dead_letters(consumer.queue)
         for consumer in order:
             if consumer.stalled:
                 self.wake(consumer)

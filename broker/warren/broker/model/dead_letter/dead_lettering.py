@@ -41,6 +41,7 @@ LOAD_BYTES: Final = 512 * 1024
 """Bytes of message bodies after which a step of reading contents from disk ends early."""
 BEHIND: Final = 4
 """Batches of one queue's dead letters from which on bulk work adds no more, until some are published."""
+NO_LIMIT: Final = 1 << 62
 
 
 class DeadLetters:
@@ -137,15 +138,22 @@ class DeadLettering:
     def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
         """Dead-letter messages that have left a queue; now, or after the dead-lettering that is in progress.
 
-        Contents that were paged out are read from disk first. What takes too long is continued as bulk work.
+        Contents that were paged out are read from disk first. What takes too long is continued as bulk work. Rejected
+        messages do not wait for the bulk work of other queues: a client may rely on its rejects once a later publish is
+        confirmed.
 
         :param reason: why they have left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
         batches = self.backlog.get(queue)
+        is_first = batches is None
         if batches is None:
             batches = self.backlog[queue] = deque()
             self.turns.append(queue)
         batches.append(DeadLetters(queue, messages, reason))
+        if is_first and reason == "rejected" and not self.busy:
+            # Its turn comes now.
+            self.turns.rotate(1)
+            self.process_turns(self.vhost.bulk_work.slice_end(), 1)
         self.process()
 
     def has_backlog(self, queue: Queue) -> bool:
@@ -185,11 +193,23 @@ class DeadLettering:
 
         :param end: the time by `time.monotonic()`.
         """
-        self.busy = True
         self.has_slices = False
+        self.process_turns(end, NO_LIMIT)
+        self.has_slices = bool(self.turns)
+        return not self.has_slices
+
+    def process_turns(self, end: float, most: i64) -> None:
+        """Dead-letter messages in the backlog, until a time or for a number of turns of queues, at least one.
+
+        :param end: the time by `time.monotonic()`.
+        :param most: the number of turns.
+        """
+        self.busy = True
         served: dict[Queue, bool] = {}
+        count: i64 = 0
         try:
-            while self.turns:
+            while self.turns and count < most:
+                count += 1
                 queue = self.turns.popleft()
                 served[queue] = True
                 batches = self.backlog[queue]
@@ -204,8 +224,6 @@ class DeadLettering:
         finally:
             self.busy = False
             self.vhost.end_transfers(served)
-        self.has_slices = bool(self.turns)
-        return not self.has_slices
 
     def process_batch(self, batch: DeadLetters, end: float) -> bool:
         """Dead-letter messages of one batch until a time, and at least one; return True if none is left.
