@@ -73,8 +73,8 @@ Copying large pieces would cost more than passing each to os.writev.
 MOST_PIECES: Final = 512
 """Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
-PUBLISHES: Final = 16
-"""Publishes that are processed in a row before the time is checked."""
+CHECKED_BYTES: Final = 2048
+"""Bytes of publishes that are processed in a row before the time is checked."""
 
 SERIALS: Final = itertools.count(1)
 
@@ -218,7 +218,7 @@ class Connection:
             if self.phase == CLOSED:
                 return
         frames_held: i64 = FRAMES_HELD
-        publishes: i64 = 0
+        check_at: i64 = position + CHECKED_BYTES
         while size - position >= 8 and not self.reads_paused & frames_held:
             last = self.last_target
             if last is not None and buffer.startswith(last.frame, position):
@@ -233,17 +233,15 @@ class Connection:
                         self.position = position = after
                         self.channel_number = channel.number
                         channel.publish(last, buffer[start:after], self.last_body_size, self.properties)
-                        publishes += 1
-                        if publishes == PUBLISHES or last.is_slow:
-                            publishes = 0
+                        if position >= check_at or last.is_slow:
+                            check_at = position + CHECKED_BYTES
                             self.check_turn()
                         continue
                 after = self.publish_content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
-                    publishes += 1
-                    if publishes == PUBLISHES or last.is_slow:
-                        publishes = 0
+                    if position >= check_at or last.is_slow:
+                        check_at = position + CHECKED_BYTES
                         self.check_turn()
                     continue
                 if after == INCOMPLETE:

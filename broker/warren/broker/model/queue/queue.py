@@ -302,7 +302,7 @@ class Queue:
         Do nothing while bulk work holds deliveries. What a slice has no time for is delivered as bulk work.
         """
         ready = self.ready
-        delivered: i64 = 0
+        left: i64 = DELIVERIES
         end = 0.0
         while ready.count and self.ready_consumers and not self.holds:
             if self.expiry.has_seen_expiry and self.expiry.drop_expired():
@@ -312,8 +312,9 @@ class Queue:
                 # The remaining messages are damaged, or the disk has failed.
                 break
             self.deliver(self.ready_consumers[0], message)
-            delivered += 1
-            if delivered % DELIVERIES == 0:
+            left -= 1
+            if not left:
+                left = DELIVERIES
                 if not end:
                     end = self.vhost.bulk_work.slice_end()
                 if time.monotonic() >= end:
