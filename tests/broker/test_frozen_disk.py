@@ -10,7 +10,7 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.support.blocking_client import Connection
-from tests.support.frozen_files import FrozenFiles
+from tests.support.frozen_files import FrozenFiles, broker_on
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
@@ -23,18 +23,14 @@ BURST = 200
 
 
 @pytest.fixture
-def files() -> Iterator[FrozenFiles]:
-    files = FrozenFiles()
-    yield files
-    files.thawed.set()
+def files() -> FrozenFiles:
+    return FrozenFiles()
 
 
 @pytest.fixture
 def broker(tmp_path: Path, files: FrozenFiles) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path / "data", files=files) as broker:
+    with broker_on(files, tmp_path / "data") as broker:
         yield broker
-        # A stop waits for the disk.
-        files.thawed.set()
 
 
 @pytest.fixture

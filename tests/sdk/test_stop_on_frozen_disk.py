@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.frozen_files import FrozenFiles
+from tests.support.frozen_files import FrozenFiles, broker_on
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import eventually
 from warren.sdk import App, Command
@@ -19,17 +19,14 @@ class Order(Command, queue="orders"):
 
 
 @pytest.fixture
-def files() -> Iterator[FrozenFiles]:
-    files = FrozenFiles()
-    yield files
-    files.thawed.set()
+def files() -> FrozenFiles:
+    return FrozenFiles()
 
 
 @pytest.fixture
 def broker(tmp_path: Path, files: FrozenFiles) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path / "data", files=files) as broker:
+    with broker_on(files, tmp_path / "data") as broker:
         yield broker
-        files.thawed.set()
 
 
 async def handled(app: App, files: FrozenFiles) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -57,23 +58,33 @@ VALUES = st.recursive(
 """Encoded values of fields, with their type letters."""
 TABLES = st.lists(st.tuples(NAMES, VALUES), max_size=6).map(_table)
 """Encoded field tables, without their lengths. A name may be in one twice."""
-PROPERTIES: st.SearchStrategy[Properties] = st.fixed_dictionaries(
-    {},
-    optional={
-        "content_type": SHORT,
-        "content_encoding": SHORT,
-        "headers": TABLES,
-        "delivery_mode": st.integers(0, 255),
-        "priority": st.integers(0, 255),
-        "correlation_id": SHORT,
-        "reply_to": SHORT,
-        "expiration": SHORT,
-        "message_id": SHORT,
-        "timestamp": st.integers(0, 2**64 - 1),
-        "type": SHORT,
-        "user_id": SHORT,
-        "app_id": SHORT,
-        "cluster_id": SHORT,
-    },
-).map(lambda given: Properties(given))  # type: ignore[arg-type]
+
+
+def properties_with(headers: st.SearchStrategy[Any]) -> st.SearchStrategy[Properties]:
+    """Return a generator of the properties of messages.
+
+    :param headers: generator of their headers: encoded tables, or decoded ones
+    """
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "content_type": SHORT,
+            "content_encoding": SHORT,
+            "headers": headers,
+            "delivery_mode": st.integers(0, 255),
+            "priority": st.integers(0, 255),
+            "correlation_id": SHORT,
+            "reply_to": SHORT,
+            "expiration": SHORT,
+            "message_id": SHORT,
+            "timestamp": st.integers(0, 2**64 - 1),
+            "type": SHORT,
+            "user_id": SHORT,
+            "app_id": SHORT,
+            "cluster_id": SHORT,
+        },
+    ).map(lambda given: Properties(given))
+
+
+PROPERTIES = properties_with(TABLES)
 """Properties of messages; `headers` is an encoded table."""

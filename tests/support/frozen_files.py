@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from tests.support.in_process_broker import InProcessBroker
 from warren.broker.store.file_system.os_files import OsFiles
 
 
@@ -22,3 +26,16 @@ class FrozenFiles(OsFiles):
     def sync(self, handle: int) -> None:
         self.thawed.wait()
         super().sync(handle)
+
+
+@contextmanager
+def broker_on(files: FrozenFiles, data_dir: Path) -> Iterator[InProcessBroker]:
+    """Run a broker on a file system that the test may freeze. At the end it is thawed, since a stop waits for the disk."""
+    try:
+        with InProcessBroker(data_dir, files=files) as broker:
+            try:
+                yield broker
+            finally:
+                files.thawed.set()
+    finally:
+        files.thawed.set()

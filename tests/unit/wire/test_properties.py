@@ -9,34 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from tests.support.field_values import properties_with
 from tests.support.tiers import examples
 from warren.wire import field_tables, properties
 from warren.wire.content import HEADER_FIXED, MalformedProperties, RoutingProperties
 from warren.wire.properties import Properties
 
-SHORT = st.binary(max_size=30)
 TABLE = st.dictionaries(st.text(max_size=9), st.integers(0, 9) | st.text(max_size=9), max_size=3).map(
     lambda table: field_tables.decode_fields(field_tables.encode(dict(table)))
 )
-PROPERTIES: st.SearchStrategy[Properties] = st.fixed_dictionaries(
-    {},
-    optional={
-        "content_type": SHORT,
-        "content_encoding": SHORT,
-        "headers": TABLE,
-        "delivery_mode": st.integers(0, 255),
-        "priority": st.integers(0, 255),
-        "correlation_id": SHORT,
-        "reply_to": SHORT,
-        "expiration": SHORT,
-        "message_id": SHORT,
-        "timestamp": st.integers(0, 2**64 - 1),
-        "type": SHORT,
-        "user_id": SHORT,
-        "app_id": SHORT,
-        "cluster_id": SHORT,
-    },
-).map(lambda given: Properties(given))  # type: ignore[arg-type]
+PROPERTIES = properties_with(TABLE)
 
 
 def parse(routing: RoutingProperties, payload: bytes, padding: bytes = b"") -> None:

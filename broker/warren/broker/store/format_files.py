@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from warren.broker.store.errors import StoreError, reason
+from warren.broker.store.errors import StoreError
 from warren.broker.store.file_system.file_replacement import replace_file
 from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.file_system.small_file import read_file
 
 VERSION: Final = 3
 """Format version that this broker writes. It reads versions 1 and 2, too.
@@ -100,15 +100,10 @@ def write_format(folder: Path, name: str, stored: StoredFormat, files: Files) ->
 
 def _read(path: Path, files: Files) -> StoredFormat | str | None:
     """Return the content of a format file; a text that says why it cannot be used; None if it is missing."""
-    try:
-        # One byte more than any valid file has, but no more: it may be anything.
-        data = files.read(str(path), 0, 1024)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        return reason(error)
+    # More bytes than any valid file has, but not all: it may be anything.
+    data = read_file(files, str(path), 1024)
+    if not isinstance(data, bytes):
+        return data
     text = data.decode("ascii", "replace")
     if match := _WITHOUT_CHECKSUM.fullmatch(text):
         return StoredFormat(int(match[1]), int(match[2], 16))

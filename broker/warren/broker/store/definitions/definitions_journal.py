@@ -7,7 +7,6 @@ the snapshot, a new snapshot replaces it.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterable
 from typing import Final
 
@@ -20,9 +19,9 @@ from warren.broker.store.definitions.journal_format import (
 )
 from warren.broker.store.definitions.row_statements import Statement
 from warren.broker.store.definitions.schema_migrations import VERSION
-from warren.broker.store.errors import reason
 from warren.broker.store.file_system.file_replacement import replace_file
 from warren.broker.store.file_system.files_protocol import SHORTAGE_ERRORS
+from warren.broker.store.file_system.small_file import read_file
 
 GROWTH: Final = 4
 """Factor by which the journal may exceed its snapshot before a new snapshot replaces it."""
@@ -56,15 +55,8 @@ class DefinitionsJournal:
 
         :raises OSError: the operating system refuses to read it, other than because of a bad sector.
         """
-        try:
-            data = self._files.read(self.path, 0, self._files.size(self.path))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return reason(error)
-        return decode_journal(data, self._identity)
+        data = read_file(self._files, self.path)
+        return decode_journal(data, self._identity) if isinstance(data, bytes) else data
 
     def resume(self, content: JournalContent) -> None:
         """Append behind the intact records of `content`, and cut off what follows them.
