@@ -99,6 +99,12 @@ def test_an_idle_broker_or_one_that_is_merely_suspended_has_no_delay(
     broker: InProcessBroker, delays: DiskDelayMonitor
 ) -> None:
     delays.threshold = 5.0
+    # What the start has stored is on the disk.
+    broker.flush_definitions()
+    assert broker.broker is not None
+    log = broker.broker._running.log
+    assert log is not None
+    wait_until(lambda: broker.call(lambda: log.is_synced), "nothing waits for the disk")
     broker.call(lambda: setattr(delays, "_checked_at", delays._checked_at - 3600))
     broker.call(delays.check)
     assert (delays.delays, delays.seconds) == (0, 0.0)

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,33 +23,6 @@ Result = TypeVar("Result")
 
 PATIENCE = 120.0
 """Seconds. On a busy machine, a client or the loop's thread may stand still for a long time."""
-
-
-class Pauses:
-    """Processor time of the loop between its iterations, which a busy machine does not affect."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.spans: list[float] = []
-        """Seconds of processor time between samples; after the stop, longest first."""
-        self._loop = loop
-        self._last = 0.0
-        self._running = True
-
-    def start(self) -> None:
-        self._last = time.thread_time()
-        self.tick()
-
-    def tick(self) -> None:
-        now = time.thread_time()
-        self.spans.append(now - self._last)
-        self._last = now
-        if self._running:
-            self._loop.call_later(0.001, self.tick)
-
-    def stop(self) -> None:
-        self.tick()
-        self._running = False
-        self.spans.sort(reverse=True)
 
 
 class InProcessBroker:
@@ -137,14 +108,6 @@ class InProcessBroker:
     def jump(self, seconds: float) -> None:
         """Advance the clock without firing timers, as on an event loop that is late."""
         self.call(lambda: self.clock.jump(seconds))
-
-    @contextmanager
-    def pauses(self) -> Iterator[Pauses]:
-        """Measure the processor time of the broker's loop between its iterations during the block."""
-        pauses = Pauses(self._loop)
-        self.call(pauses.start)
-        yield pauses
-        self.call(pauses.stop)
 
     def call(self, function: Callable[[], Result]) -> Result:
         """Call a function on the broker's loop; return its result."""
