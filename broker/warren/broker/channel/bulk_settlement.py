@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -37,9 +38,8 @@ class ReturnedMessages:
     def __init__(self, queue: Queue, consumer: Optional[Consumer]) -> None:  # noqa: UP045
         self.queue = queue
         self.consumer = consumer
-        self.messages: list[Message] = []
-        self.position: i64 = 0
-        """Index of the next message to be returned."""
+        self.messages: deque[Message] = deque()
+        """Those that have yet to be returned. Each is let go of then: to free a million at once takes 0.2 s."""
         self.holds = False
         """True while they hold the deliveries of their queue, because they are put back into it."""
         self.last_batch: Optional[DeadLetters] = None  # noqa: UP045
@@ -207,14 +207,14 @@ class BulkSettlement:
         """Reject messages of one group until a time, so that they are dead-lettered; return True if none is left."""
         queue = group.queue
         dead_lettering = queue.vhost.dead_lettering
-        while group.position < len(group.messages):
+        while group.messages:
             if dead_lettering.is_behind(queue):
                 return False
             chunk = self.next_chunk(group)
             queue.reject(chunk)
             if time.monotonic() >= end:
                 break
-        if group.position < len(group.messages):
+        if group.messages:
             return False
         group.last_batch = dead_lettering.last_batch(queue)
         return True
@@ -225,11 +225,11 @@ class BulkSettlement:
         if not group.holds:
             group.holds = True
             queue.hold()
-        while group.position < len(group.messages):
+        while group.messages:
             queue.reinsert_all(self.next_chunk(group), self.settlement == CHANNEL_ENDED)
             if time.monotonic() >= end:
                 break
-        if group.position < len(group.messages):
+        if group.messages:
             return False
         if not queue.deleted:
             queue.after_requeue()
@@ -237,8 +237,8 @@ class BulkSettlement:
 
     def next_chunk(self, group: ReturnedMessages) -> list[Message]:
         """Return the next messages of a group, which are no longer counted as unacknowledged by their consumer."""
-        chunk = group.messages[group.position : group.position + CHUNK]
-        group.position += len(chunk)
+        messages = group.messages
+        chunk = [messages.popleft() for _ in range(min(CHUNK, len(messages)))]
         consumer = group.consumer
         if consumer is not None:
             for _ in chunk:

@@ -1,0 +1,42 @@
+"""Garbage collection of `warren broker`: all objects are searched while that is quick, or memory is short."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from warren.cli import garbage_collection
+from warren.cli.garbage_collection import CHEAP, collect_when_due, is_collection_due
+
+START = 30_000_000
+LIMIT = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("resident", "due"),
+    [(START, True), (START + CHEAP, True), (START + CHEAP + 1, False), (LIMIT - 1, False), (LIMIT, True)],
+)
+def test_a_search_of_all_objects_is_due_while_it_is_quick_or_memory_is_short(
+    resident: int, due: bool
+) -> None:
+    assert is_collection_due(resident, START, LIMIT) is due
+
+
+class Node:
+    """An object that refers to itself, so that only the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_objects_in_cycles_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage_collection, "INTERVAL", 0.0)
+    gc.collect()
+    node = weakref.ref(Node())
+    collecting = asyncio.create_task(collect_when_due(LIMIT))
+    while node() is not None:  # noqa: ASYNC110 - nothing tells it
+        await asyncio.sleep(0)
+    collecting.cancel()
