@@ -38,6 +38,8 @@ Without them, a broker can reuse the parsed properties of the last message if th
 HEADER_FIXED: Final = 14
 """Bytes of a content header before its properties: class, weight, body size, flags."""
 
+BEFORE_HEADERS: Final = CONTENT_TYPE | CONTENT_ENCODING
+"""Flags of the properties that are encoded before the headers."""
 BEFORE_MESSAGE_ID: Final = PRIORITY | CORRELATION_ID | REPLY_TO | EXPIRATION
 """Flags of those rarely set properties that are encoded before the message id, to skip them with one test."""
 
@@ -194,6 +196,26 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
     return p
 
 
+def skip_strings(data: bytes, start: i64, flags: i64, first: i64, second: i64) -> i64:
+    """Return the position after two neighbouring properties that are short strings, each of which may not be set.
+
+    :param start: position of the first of them in `data`
+    :param flags: flags of the properties that are set
+    :param first: flag of the first one
+    :param second: flag of the second one
+    """
+    p: i64 = start
+    # Annotated instead of converted: without mypyc, a call of i64 takes as long as many other lines.
+    size: i64
+    if flags & first:
+        size = data[p]
+        p += 1 + size
+    if flags & second:
+        size = data[p]
+        p += 1 + size
+    return p
+
+
 def message_id(header: bytes, start: i64 = 0) -> bytes:
     """Return the property `message-id` of a content header; empty if it is not set, or if the header ends before it.
 
@@ -206,12 +228,8 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
         p: i64 = start + HEADER_FIXED
         # Annotated instead of converted: without mypyc, a call of i64 takes as long as the rest of the function.
         size: i64
-        if flags & CONTENT_TYPE:
-            size = header[p]
-            p += 1 + size
-        if flags & CONTENT_ENCODING:
-            size = header[p]
-            p += 1 + size
+        if flags & BEFORE_HEADERS:
+            p = skip_strings(header, p, flags, CONTENT_TYPE, CONTENT_ENCODING)
         if flags & HEADERS:
             size = _U32.unpack_from(header, p)[0]
             p += 4 + size

@@ -9,6 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.wire.content import (
+    BEFORE_HEADERS,
     CONTENT_ENCODING,
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -18,6 +19,7 @@ from warren.wire.content import (
     HEADERS,
     PRIORITY,
     REPLY_TO,
+    skip_strings,
 )
 from warren.wire.field_tables import VALUE_WIDTHS
 
@@ -25,7 +27,6 @@ FRAME_HEADER: Final = 7
 """Bytes before the payload of a frame: type, channel, size."""
 FIRST_PROPERTY: Final = FRAME_HEADER + HEADER_FIXED
 """Position of the first property in a message's encoded content."""
-BEFORE_HEADERS: Final = CONTENT_TYPE | CONTENT_ENCODING
 BEFORE_EXPIRATION: Final = DELIVERY_MODE | PRIORITY | CORRELATION_ID | REPLY_TO
 
 _HEAD = struct.Struct(">BHIHH8sH")
@@ -61,12 +62,7 @@ class HeadersSplice:
         # Annotated instead of converted: without mypyc, a call of i64 takes as long as many other lines.
         size: i64
         if flags & BEFORE_HEADERS:
-            if flags & CONTENT_TYPE:
-                size = content[p]
-                p += 1 + size
-            if flags & CONTENT_ENCODING:
-                size = content[p]
-                p += 1 + size
+            p = skip_strings(content, p, flags, CONTENT_TYPE, CONTENT_ENCODING)
         self._content = content
         self._flags = flags
         self._table_start = p
@@ -85,12 +81,7 @@ class HeadersSplice:
                 p += 1
             if flags & PRIORITY:
                 p += 1
-            if flags & CORRELATION_ID:
-                size = content[p]
-                p += 1 + size
-            if flags & REPLY_TO:
-                size = content[p]
-                p += 1 + size
+            p = skip_strings(content, p, flags, CORRELATION_ID, REPLY_TO)
         size = content[p]
         self._expiration_start = p
         p += 1 + size

@@ -103,12 +103,13 @@ class AckDeadlines:
 
     def _check(self) -> None:
         """Close the channel if the oldest unacknowledged delivery is overdue; else schedule the next check."""
-        self._timer = None
         bulk_work = self._channel.vhost.bulk_work
         if bulk_work.is_pending(self._channel.connection):
             # Messages that the client has settled may still be in the channel's list of unacknowledged ones.
+            # `_timer` stays set, so that no delivery starts another one.
             bulk_work.after(self._channel.connection, self._check)
             return
+        self._timer = None
         groups = self._groups
         oldest = self._oldest_unacknowledged()
         while groups and (oldest is None or groups[0].last_tag < oldest):

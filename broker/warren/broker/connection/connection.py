@@ -118,6 +118,8 @@ class Connection:
     """Position in `buffer` up to which frames have been processed."""
     channel_number: i64 = 0
     """Number of the channel whose frame is being processed; an error closes it, or the connection if it is 0."""
+    bulk_waits: i64 = 0
+    """Number of calls of `after_bulk_work` whose bulk work is not finished."""
     class_id: i64 = 0
     """Class id of the method being processed, reported in channel.close or connection.close after an error."""
     method_id: i64 = 0
@@ -549,7 +551,8 @@ class Connection:
             if not self.reads_paused & ALARM:
                 self.node.hangups.unwatch(self)
             send_reply()
-            self.resume_reads(AWAITING_REPLY)
+            # No reason is cleared: this reply may have to wait for the disk itself.
+            self.resume_reads(0)
 
     def check_turn(self) -> None:
         """Process no more frames in this iteration of the event loop if they have taken the time of a slice."""
@@ -570,17 +573,23 @@ class Connection:
         bulk_work = self.node.virtual_hosts.bulk_work
         if bulk_work.is_pending(self):
             self.pause_reads(BULK_WORK)
+            self.bulk_waits += 1
             bulk_work.after(self, lambda: self.on_bulk_work_finished(call))
         elif call is not None:
             call()
 
     def on_bulk_work_finished(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
         """Call `call`, and process the client's frames that waited for the end of bulk work; do neither if closing."""
+        self.bulk_waits -= 1
         if self.phase < CLOSING:
-            self.reads_paused &= ~BULK_WORK
+            self.node.loop.call_soon(self.resume_after_bulk_work)
             if call is not None:
                 call()
-            self.node.loop.call_soon(self.resume_reads, BULK_WORK)
+
+    def resume_after_bulk_work(self) -> None:
+        """Process the client's frames again, unless they wait for further bulk work: one frame may cause several pieces."""
+        if not self.bulk_waits:
+            self.resume_reads(BULK_WORK)
 
     # -- output
 

@@ -111,7 +111,11 @@ class ConnectionLifecycle:
             # Everything that the client considers its own ends before it reads close-ok.
             connection.flush()
             self._end()
-            connection.node.virtual_hosts.bulk_work.after(connection, self._confirm_close)
+            bulk_work = connection.node.virtual_hosts.bulk_work
+            if bulk_work.is_pending(connection):
+                # Nobody reads the socket any more: input there would wake the event loop again and again.
+                connection.transport.pause_reading()
+            bulk_work.after(connection, self._confirm_close)
         elif name == "connection.start-ok" and phase == STARTING:
             self.handshake.receive_start_ok(arguments)
         elif name == "connection.tune-ok" and phase == TUNING:

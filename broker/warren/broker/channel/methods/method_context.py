@@ -61,7 +61,7 @@ class MethodContext:
         if queue.is_held():
             # Expired messages, for example, have to be removed first: the reply waits, and the client's next frames.
             self.connection.await_reply()
-            queue.waiters.append(lambda: self.connection.resume_with(action))
+            queue.waiters.append(lambda: self.resume_with(action))
         else:
             action()
 
@@ -75,13 +75,23 @@ class MethodContext:
             action()
         else:
             self.connection.await_reply()
-            queue.when_settled(lambda: self.connection.resume_with(lambda: self.attempt(action)))
+            queue.when_settled(lambda: self.resume_with(action))
+
+    def resume_with(self, action: Callable[[], None]) -> None:
+        """Call `action` and process the client's next frames, which have waited."""
+        self.connection.resume_with(lambda: self.attempt(action))
 
     def attempt(self, action: Callable[[], None]) -> None:
-        """Call `action`, and report its error to the client as that of the client's last frame."""
+        """Call `action`, and report its error to the client; do nothing if the channel was closed meanwhile.
+
+        A message that basic.get gave to a closed channel would stay unacknowledged.
+        """
+        if self.channel.closing:
+            return
         try:
             action()
         except AmqpError as error:
+            self.connection.channel_number = self.channel.number
             self.connection.lifecycle.handle_error(error)
 
     def queue_name(self) -> bytes:

@@ -380,8 +380,8 @@ class Declarations:
         """
         for source, routing_key, arguments in list(destination.incoming_bindings):
             exchange = self.vhost.exchanges.get(source)
-            if exchange is not None:
-                exchange.unbind(is_queue, destination.name, routing_key, arguments)
+            # It may be a successor of the source, whose bindings are not forgotten yet.
+            if exchange is not None and exchange.unbind(is_queue, destination.name, routing_key, arguments):
                 self._unused_exchange(exchange)
 
     def _unused_exchange(self, exchange: Exchange) -> None:

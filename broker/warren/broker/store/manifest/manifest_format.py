@@ -60,7 +60,7 @@ def encode_manifest_header(identity: int, generation: int, count: int) -> bytes:
     """Return the header of a manifest.
 
     :param identity: the data folder's random number.
-    :param snapshot: number of the records that are written together with the header.
+    :param count: number of the records that are written together with the header.
     """
     data = _HEADER.pack(_TITLE, VERSION, generation, count, 0)
     return data + _CRC.pack(zlib.crc32(data, _header_seed(identity)))
