@@ -35,14 +35,6 @@ def publish(broker: InProcessBroker, *queues: str) -> None:
         channel.settled(len(queues) * len(BODIES))
 
 
-def image(broker: InProcessBroker, path: Path) -> Path:
-    """Return a copy of the data folder as a kill would leave it."""
-    assert broker.data_dir is not None
-    source = broker.data_dir
-    broker.call(lambda: shutil.copytree(source, path, ignore=shutil.ignore_patterns("*.sock")))
-    return path
-
-
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """Return the data folder of a killed broker with two queues and a stream."""
@@ -52,7 +44,7 @@ def killed(tmp_path: Path) -> Path:
             channel = connection.channel()
             channel.declare("deleted", durable=True)
             channel.delete("deleted")
-        return image(broker, tmp_path / "data")
+        return broker.image(tmp_path / "data")
 
 
 def remove_definitions(folder: Path) -> None:
@@ -136,10 +128,10 @@ def test_the_option_changes_nothing_without_a_loss(killed: Path, caplog: pytest.
 def test_definitions_of_an_earlier_start_are_refused(tmp_path: Path) -> None:
     with InProcessBroker(tmp_path / "made") as broker:
         publish(broker, "first")
-        old = image(broker, tmp_path / "old")
+        old = broker.image(tmp_path / "old")
     with InProcessBroker(tmp_path / "made") as broker:
         publish(broker, "second")
-        folder = image(broker, tmp_path / "data")
+        folder = broker.image(tmp_path / "data")
     remove_definitions(folder)
     for name in DEFINITIONS:
         if (old / name).exists():
@@ -156,7 +148,7 @@ def test_definitions_of_an_earlier_start_are_refused(tmp_path: Path) -> None:
 def test_definitions_of_earlier_the_same_day_are_refused(tmp_path: Path) -> None:
     with InProcessBroker(tmp_path / "made") as broker:
         publish(broker, "first")
-        old = image(broker, tmp_path / "old")
+        old = broker.image(tmp_path / "old")
         publish(broker, "second")
     # The stop has written the mark.
     folder = tmp_path / "made"
@@ -195,7 +187,7 @@ def raise_disk_error(*_: object) -> None:
 def test_a_queue_with_the_name_of_a_recovered_one_is_kept(killed: Path) -> None:
     with InProcessBroker(killed) as broker:
         publish(broker, "recovered-1000003")
-        folder = image(broker, killed.with_name("again"))
+        folder = broker.image(killed.with_name("again"))
     # Only the row of the second queue is lost, in both copies.
     database = sqlite3.connect(folder / "definitions.db")
     with database:

@@ -143,6 +143,9 @@ def test_dead_letters_of_one_frame_share_records(session: RestartableSession) ->
     session.publish("q", *[b"%d" % number for number in range(300)])
     channel.consume("q")
     channel.deliveries(300)
+    bulk_work = session.broker.virtual_host().bulk_work
+    # All in one slice, however slow the machine is: each slice ends a record.
+    session.broker.call(lambda: setattr(bulk_work, "slice_seconds", 3600.0))
     channel.nack(300, multiple=True, requeue=False)
     session.sync()
     log = session.broker.broker._log if session.broker.broker else None

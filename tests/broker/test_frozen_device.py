@@ -13,7 +13,7 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.support.blocking_client import Connection
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.operator_cli import warren_ctl
 from tests.support.polling import wait_until
 
@@ -60,7 +60,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 
 @pytest.fixture
 def broker(mount: Mount) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(mount.folder / "data", "--disk-free-limit", "0")
+    broker = BrokerProcess(mount.folder / "data", *PATIENT, "--disk-free-limit", "0")
     broker.start()
     try:
         yield broker
@@ -89,6 +89,8 @@ def test_a_broker_on_a_frozen_file_system(broker: BrokerProcess, mount: Mount) -
         refused = operator("-q", "check_local_alarms")
         assert refused.status == 1, refused
         assert refused.errors.startswith("warren ctl: the disk has not answered for ")
+        # What the broker has sent to the publisher has arrived before this reply.
+        assert channel.ready("q") == 2
         assert not channel.events
         mount.thaw()
         assert channel.next_method(Basic.Ack).delivery_tag == 2

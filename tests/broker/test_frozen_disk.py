@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
 from warren.broker.connection.flow_control import UNWRITTEN_LIMIT
-from warren.broker.disk_delays import DiskDelayMonitor
+from warren.broker.disk_delays import MOST_PASSED, DiskDelayMonitor
 
+HOUR = 3600.0
 BODY = b"x" * 1_000_000
 BURST = 200
 """Messages of BODY: three times as many bytes as may wait to be written."""
@@ -35,11 +37,11 @@ def broker(tmp_path: Path, files: FrozenFiles) -> Iterator[InProcessBroker]:
 
 @pytest.fixture
 def delays(broker: InProcessBroker) -> DiskDelayMonitor:
-    """Return the monitor of the disk, which reports delays of half a second."""
+    """Return the monitor of the disk, which reports no delay until the test sets its threshold."""
     assert broker.broker is not None
     found = broker.broker._disk_delays
     assert found is not None
-    found.threshold = 0.5
+    found.threshold = math.inf
     return found
 
 
@@ -63,6 +65,8 @@ def test_confirms_wait_for_a_frozen_disk_and_other_clients_do_not(
         quiet.publish(name, b"transient")
         assert quiet.drain(name) == [b"transient"]
         assert quiet.drain("q") == [b"waits"]
+        # What the broker has sent to the publisher has arrived before this reply.
+        assert channel.ready("q") == 0
         assert not channel.events
         files.thawed.set()
         assert channel.next_method(Basic.Ack).delivery_tag == 1
@@ -82,6 +86,7 @@ def test_operators_see_a_frozen_disk(
         assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
         files.thawed.clear()
         channel.publish("q", b"waits", delivery_mode=2)
+        delays.threshold = 0.5
         wait_until(lambda: delays.delayed, "the delay is noticed")
         assert "event=store.sync_delayed seconds=" in caplog.text
         result = operator.run("-q", "check_local_alarms")
@@ -91,23 +96,50 @@ def test_operators_see_a_frozen_disk(
         files.thawed.set()
         assert channel.next_method(Basic.Ack).delivery_tag == 1
         wait_until(lambda: not delays.delayed, "the end of the delay is noticed")
+        delays.threshold = math.inf
         assert "event=store.sync_resumed seconds=" in caplog.text
         assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
 
 
-def test_an_idle_broker_or_one_that_is_merely_suspended_has_no_delay(
-    broker: InProcessBroker, delays: DiskDelayMonitor
-) -> None:
-    delays.threshold = 5.0
+def suspend(broker: InProcessBroker, delays: DiskDelayMonitor) -> tuple[float, float]:
+    """Let the monitor check before and after an hour in which the broker did not run; return both delays in seconds."""
+
+    def check_twice() -> tuple[float, float]:
+        delays.check()
+        before = delays.seconds
+        delays._checked_at -= HOUR
+        delays.check()
+        return before, delays.seconds
+
+    return broker.call(check_twice)
+
+
+def test_an_idle_broker_has_no_delay(broker: InProcessBroker, delays: DiskDelayMonitor) -> None:
+    delays.threshold = 1000.0
     # What the start has stored is on the disk.
     broker.flush_definitions()
     assert broker.broker is not None
     log = broker.broker._running.log
     assert log is not None
     wait_until(lambda: broker.call(lambda: log.is_synced), "nothing waits for the disk")
-    broker.call(lambda: setattr(delays, "_checked_at", delays._checked_at - 3600))
-    broker.call(delays.check)
-    assert (delays.delays, delays.seconds) == (0, 0.0)
+    assert suspend(broker, delays) == (0.0, 0.0)
+    assert delays.delays == 0
+
+
+def test_time_in_which_the_broker_is_suspended_is_no_delay(
+    broker: InProcessBroker, files: FrozenFiles, delays: DiskDelayMonitor
+) -> None:
+    delays.threshold = 1000.0
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        files.thawed.clear()
+        channel.publish("q", b"waits", delivery_mode=2)
+        wait_until(lambda: delays.seconds > 0, "the message waits for the disk")
+        before, after = suspend(broker, delays)
+        assert before < after <= before + MOST_PASSED
+        assert delays.delays == 0
+        files.thawed.set()
 
 
 @pytest.mark.slow

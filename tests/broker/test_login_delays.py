@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pamqp.common import FieldTable
 
 from tests.broker.conftest import pass_time, stop_time
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import CAPABILITIES, RawClient
 from warren.broker import BrokerConfig
 from warren.broker.connection.login_delays import FORGET_SECONDS, MOST_DELAY, MOST_NETWORKS, LoginDelays
 
@@ -23,11 +24,13 @@ def broker() -> Iterator[InProcessBroker]:
         yield broker
 
 
-def log_in_wrongly(broker: InProcessBroker, user: str, logins: int) -> RawClient:
+def log_in_wrongly(
+    broker: InProcessBroker, user: str, logins: int, properties: FieldTable = CAPABILITIES
+) -> RawClient:
     """Send a wrong login, and wait until the broker has judged it; `logins` are waiting for an answer then."""
     peer = RawClient(broker.url)
     peer.greet()
-    peer.send(peer.start_ok(response=f"\0{user}\0wrong"), 0)
+    peer.send(peer.start_ok(response=f"\0{user}\0wrong", properties=properties), 0)
     assert broker.broker is not None
     connections = broker.broker._running.connections
     wait_until(
@@ -60,11 +63,10 @@ def test_further_refusals_of_an_address_come_later_and_others_are_served(broker:
 
 
 def test_a_client_without_the_capability_is_disconnected_later(broker: InProcessBroker) -> None:
-    with RawClient(broker.url) as peer:
-        peer.greet()
-        peer.send(peer.start_ok(response="\0guest\0wrong", properties={}), 0)
+    with log_in_wrongly(broker, "guest", 1, properties={}) as peer:
+        pass_time(broker, 0.9)
         assert not peer.has_input(0.2)
-        pass_time(broker, 1.1)
+        pass_time(broker, 0.2)
         assert peer.at_end()
 
 

@@ -86,11 +86,14 @@ class InProcessBroker:
         self.data_dir = image
         self.start()
 
-    def image(self) -> Path:
-        """Return a copy of the current data folder, as if the process had been killed now."""
+    def image(self, path: Path | None = None) -> Path:
+        """Return a copy of the current data folder, as if the process had been killed now.
+
+        :param path: of the copy; None puts it next to the data folder.
+        """
         folder = self.data_dir
         assert folder is not None
-        image = folder.with_name(folder.name + "+")
+        image = path or folder.with_name(folder.name + "+")
         self.call(lambda: _copy_files(folder, image))
         return image
 

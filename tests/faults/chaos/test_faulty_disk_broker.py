@@ -10,7 +10,7 @@ import pytest
 from tests.faults.chaos.faulty_disk_broker import MIN_COMPACTIONS, FaultyDiskBroker
 from tests.faults.chaos.rounds import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("fault", "rounds"), [("power", 2), ("fail", 2), ("full", 1), ("frozen", 1)])

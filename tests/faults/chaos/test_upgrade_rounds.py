@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.chaos.upgrade_rounds import names, run_round
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.mark.parametrize("name", names())
