@@ -49,7 +49,7 @@ chaos: .venv/.tests
 	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # Damage each kind of file of a data folder in each way, and judge what the broker makes of it: make damage SEEDS=3 SEED=7
-# With PAGE=1, docs/damage.md is written of the results.
+# With PAGE=1, docs/damage.md is written from the results.
 damage: .venv/.tests
 	.venv/bin/python -m tests.faults.damage --seeds $(or $(SEEDS),1) $(if $(SEED),--first-seed $(SEED)) $(if $(PAGE),--page)
 

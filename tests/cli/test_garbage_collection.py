@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from warren.cli import garbage_collection
-from warren.cli.garbage_collection import CHEAP, collect_when_due, is_collection_due
+from warren.cli.garbage_collection import CHEAP_GROWTH, collect_when_due, is_collection_due
 
 START = 30_000_000
 LIMIT = 1_000_000_000
@@ -17,7 +17,13 @@ LIMIT = 1_000_000_000
 
 @pytest.mark.parametrize(
     ("resident", "due"),
-    [(START, True), (START + CHEAP, True), (START + CHEAP + 1, False), (LIMIT - 1, False), (LIMIT, True)],
+    [
+        (START, True),
+        (START + CHEAP_GROWTH, True),
+        (START + CHEAP_GROWTH + 1, False),
+        (LIMIT - 1, False),
+        (LIMIT, True),
+    ],
 )
 def test_a_search_of_all_objects_is_due_while_it_is_quick_or_memory_is_short(
     resident: int, due: bool

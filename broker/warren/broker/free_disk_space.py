@@ -1,4 +1,4 @@
-"""Free space of a file system, asked for in a thread: a disk that does not answer must not hold up the event loop."""
+"""Free space of a file system, queried in a thread: a disk that does not answer must not hold up the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class FreeDiskSpace:
     """Free bytes on the file system of a folder, as of the last answer.
 
     :param folder: the folder.
-    :param interval: seconds between two questions.
+    :param interval: seconds between two queries.
     """
 
     def __init__(self, folder: Path, interval: float) -> None:
@@ -22,11 +22,11 @@ class FreeDiskSpace:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin to ask. The thread ends with the process, or after `stop` with its next answer."""
+        """Start the thread. It ends with the process, or after `stop` with the next answer of the file system."""
         threading.Thread(target=self._run, name="warren-disk-space", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the queries."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ MIDDLE_COLLECTIONS: Final = 1000
 """Further searches after which all objects are searched: with a million messages that takes 0.7 s."""
 INTERVAL: Final = 60.0
 """Seconds between two times at which all objects are searched if that is due."""
-CHEAP: Final = 64 * 1024 * 1024
+CHEAP_GROWTH: Final = 64 * 1024 * 1024
 """Bytes of memory, beyond those at the start, up to which all objects are searched in about 30 ms."""
 
 
@@ -41,7 +41,7 @@ def is_collection_due(resident: int, at_start: int, limit: int) -> bool:
     :param at_start: the same at its start.
     :param limit: bytes from which on memory is short.
     """
-    return resident <= at_start + CHEAP or resident >= limit
+    return resident <= at_start + CHEAP_GROWTH or resident >= limit
 
 
 async def collect_when_due(limit: int) -> None:

@@ -28,6 +28,7 @@ FRAME_HEADER: Final = 7
 FIRST_PROPERTY: Final = FRAME_HEADER + HEADER_FIXED
 """Position of the first property in a message's encoded content."""
 BEFORE_EXPIRATION: Final = DELIVERY_MODE | PRIORITY | CORRELATION_ID | REPLY_TO
+"""Flags of the properties between the header table and the expiration."""
 
 _HEAD = struct.Struct(">BHIHH8sH")
 """Frame header of a content header, and its fixed fields: class, weight, body size, flags."""

@@ -40,8 +40,8 @@ class ReturnedMessages:
         self.consumer = consumer
         self.messages: deque[Message] = deque()
         """Those that have yet to be returned. Each is let go of then: to free a million at once takes 0.2 s."""
-        self.holds = False
-        """True while they hold the deliveries of their queue, because they are put back into it."""
+        self.holds_queue = False
+        """True while their queue delivers nothing because of them (`Queue.hold`): they are being put back into it."""
         self.last_batch: Optional[DeadLetters] = None  # noqa: UP045
         """Batch with the last of them that were rejected, while dead letters of the queue wait."""
 
@@ -71,7 +71,7 @@ class BulkSettlement:
         self.order: list[ReturnedMessages] = []
         """Those groups in the order in which they are returned; filled when all messages are taken."""
         self.unfinished: list[ReturnedMessages] = []
-        """The groups for whose queues `returns`, and perhaps `holds`, count this settlement."""
+        """The groups for whose queues `Queue.returns`, and perhaps `Queue.holds`, count this settlement."""
         self.current: i64 = 0
         """Index of the group in `order` that is being returned."""
         self.taken = False
@@ -114,8 +114,8 @@ class BulkSettlement:
         """Let go of the queue of a group: it may deliver, and may be deleted."""
         self.unfinished.remove(group)
         group.queue.returns -= 1
-        if group.holds:
-            group.holds = False
+        if group.holds_queue:
+            group.holds_queue = False
             group.queue.release()
 
     # -- taking messages from the channel
@@ -222,8 +222,8 @@ class BulkSettlement:
     def requeue(self, group: ReturnedMessages, end: float) -> bool:
         """Put messages of one group back into their queue until a time; return True if none is left."""
         queue = group.queue
-        if not group.holds:
-            group.holds = True
+        if not group.holds_queue:
+            group.holds_queue = True
             queue.hold()
         while group.messages:
             queue.reinsert_all(self.next_chunk(group), self.settlement == CHANNEL_ENDED)

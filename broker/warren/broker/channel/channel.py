@@ -327,7 +327,7 @@ class Channel:
 
         The connection's next frames are processed when it is finished.
 
-        :param method: method id of ACK or NACK, to report in the error.
+        :param method: method id of ACK, NACK or RECOVER, to report in the error.
         :param settlement: ACKED, REQUEUED or REJECTED.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """

@@ -1,6 +1,6 @@
-"""Acceptance of sockets from listening sockets, in small portions, and its pauses while no socket can be had.
+"""Acceptance of sockets from listening sockets, in small portions, and its pauses while none can be accepted.
 
-asyncio's servers repeat a failed accept as often as their backlog is long, each with a traceback, and they know no bound.
+asyncio's servers repeat a failed accept as often as their backlog is long, each with a traceback, and they have no bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ACCEPTS_PER_TURN: Final = 16
 SHORTAGE_PAUSE: Final = 0.2
 """Seconds to stop accepting after the system had no descriptor or memory for another socket."""
 SHORTAGE_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of accept that say that this process or the system lacks descriptors or memory."""
+"""Errors of accept that mean that this process or the system lacks descriptors or memory."""
 
 OnAccepted = Callable[[socket.socket, str], None]
 """Function that takes an accepted socket and the IP address of its other end."""
@@ -118,7 +118,7 @@ class Acceptor:
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen at all addresses of a host.
 
-    :param port: port to listen at; 0 is any free port, of each address another.
+    :param port: port to listen at; 0 is any free port, a different one for each address.
     :raises OSError: if an address is in use, is not this machine's, or may not be listened at.
     """
     loop = asyncio.get_running_loop()

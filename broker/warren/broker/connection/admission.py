@@ -68,7 +68,7 @@ class AdmittedSocket:
         self._admission.on_opened(self)
 
     def release(self) -> None:
-        """Give the place back, because the socket is closed; further calls have no effect."""
+        """Stop counting the socket, because it is closed; further calls have no effect."""
         self._admission.release(self)
 
 
@@ -90,15 +90,17 @@ class Admission:
         """Sockets of clients."""
         self.accepting = True
         """False while a bound keeps further clients in the backlog."""
-        self.on_place: Callable[[], object] = _nothing
-        """Callback that accepts further sockets, called when a place is given back."""
+        self.on_slot_free: Callable[[], object] = _nothing
+        """Callback that accepts further sockets, called when a socket was closed or its connection was opened."""
         self._clock = clock
         self._most_per_address = most_per_address
         self._unopened: UnopenedConnections[AdmittedSocket] = UnopenedConnections()
         self._opened_at: dict[str, float] = {}
         """Times at which the last connections were opened, by network, of networks with unopened ones."""
         self._gave_way = 0
+        """Connections that gave way since the last log line about them."""
         self._reports_later = False
+        """True while REPORT_INTERVAL has not passed since that line."""
         self._pauses = 0
         """Pauses of accepting since the last one that was logged as over."""
         self._paused_at = self._resumed_at = 0.0
@@ -126,7 +128,7 @@ class Admission:
         return admitted
 
     def wait(self) -> float:
-        """Return 0 if a socket may be accepted now, else the seconds to wait; infinity to wait for `on_place`.
+        """Return 0 if a socket may be accepted now, else the seconds to wait; infinity to wait for `on_slot_free`.
 
         At a bound, unopened connections older than GRACE are closed to make room, of the address that has the most. They
         get MOST_GRACE while others of that address go on opening, as a herd of clients does that lost their connections.
@@ -164,7 +166,7 @@ class Admission:
         """Stop counting a socket as unopened."""
         self._opened_at[admitted.network] = self._clock.time()
         self._discard(admitted)
-        self.on_place()
+        self.on_slot_free()
 
     def release(self, admitted: AdmittedSocket) -> None:
         """Stop counting a socket, which is closed."""
@@ -172,7 +174,7 @@ class Admission:
             admitted.released = True
             self.sockets -= 1
             self._discard(admitted)
-            self.on_place()
+            self.on_slot_free()
 
     def on_paused(self, reason: str) -> None:
         """Log that accepting pauses, once for all pauses that follow each other."""

@@ -567,8 +567,8 @@ class Connection:
     def after_bulk_work(self, call: Optional[Callable[[], None]]) -> None:  # noqa: UP045
         """Process no more frames of the client until the bulk work that it has caused is finished.
 
-        :param call: function to call then, which sends the reply; it is not called if the connection is closing then.
-            At once, if no bulk work is unfinished. None without a reply.
+        :param call: function that sends the reply; it is called when the work is finished, unless the connection is
+            closing then, or at once if there is no such work. None if there is no reply to send.
         """
         bulk_work = self.node.virtual_hosts.bulk_work
         if bulk_work.is_pending(self):

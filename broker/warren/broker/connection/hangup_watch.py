@@ -38,7 +38,7 @@ class HangupWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Now: clients are blocked also because there are no descriptors left.
+        # Created at the start: a lack of descriptors blocks clients too, and would prevent its creation then.
         self._epoll: select.epoll | None = select.epoll() if HANGUP else None
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self._on_ready)

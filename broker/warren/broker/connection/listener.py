@@ -135,7 +135,7 @@ class Listener:
         """Addresses at which the listener accepts connections, in the order in which they were opened."""
         self._admission = admission
         self._acceptor = Acceptor(node.loop, admission.wait, admission.on_paused, admission.on_resumed)
-        admission.on_place = self._acceptor.resume
+        admission.on_slot_free = self._acceptor.resume
         self._opening: set[asyncio.Task[None]] = set()
         """Tasks of the sockets that have no protocol yet, because a PROXY header or a TLS handshake comes first."""
         self._transports: set[asyncio.Transport] = set()
@@ -162,7 +162,7 @@ class Listener:
         self.bound.append(BoundAddress("amqps" if tls else "amqp", Address(address.host, port)))
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets, and the sockets of clients that have not got as far as their protocol header."""
+        """Close the listening sockets, and the sockets that are still in their PROXY header or TLS handshake."""
         self._acceptor.close()
         for task in self._opening:
             task.cancel()

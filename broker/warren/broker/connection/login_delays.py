@@ -31,7 +31,7 @@ class LoginDelays:
         """Number of refused logins and time of the last one, by network, the longest ago first."""
 
     def next_delay(self, address: str) -> float:
-        """Count a refused login of an address, and return the seconds after which it is told so."""
+        """Count a refused login of an address, and return the seconds after which it is refused."""
         if not self._first:
             return 0.0
         now = self._time()

@@ -35,6 +35,7 @@ class TurnClock:
     threshold: float = math.inf
     """Seconds from which on a turn is reported to `on_stall`; infinite for none."""
     read_started: float = 0.0
+    """Time (time.monotonic) at which the current read began, or the last one ended."""
     slowest_read: float = 0.0
     """Seconds that the longest read of the current turn took with the processing of its input; 0 if all were short."""
     slowest_work: str = ""
@@ -67,7 +68,7 @@ class TurnClock:
         self.polling = True
 
     def start_turn(self) -> None:
-        """Record the begin of a turn: the poll has returned."""
+        """Record the beginning of a turn: the poll has returned."""
         self.number += 1
         self.slowest_read = 0.0
         self.started = self.read_started = monotonic()

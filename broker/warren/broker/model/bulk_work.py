@@ -1,7 +1,8 @@
 """Bulk work: work on many messages, queues or bindings at once, done in slices between which clients are served.
 
 One frame, policy, deletion or timer can concern a million messages. Such work is divided by time, not by number, because
-the cost of one message differs by a factor of hundred. Work of one lane is done in order; lanes take turns.
+the cost of one message differs by a factor of a hundred. Each piece of work belongs to a lane, as a rule the queue or
+connection that it is for. Work of one lane is done in order; lanes take turns.
 """
 
 from __future__ import annotations
@@ -97,21 +98,21 @@ class BulkWork:
             self._lanes[lane].append(piece)
             return False
         # In its lane already while it runs, so that work which it causes in the same lane comes after it.
-        steps = self._lanes[lane] = deque([piece])
+        pieces = self._lanes[lane] = deque([piece])
         outermost = not self._slice_end
         self._slice_end = self.slice_end()
         try:
-            self._advance(steps, self._slice_end)
+            self._advance(pieces, self._slice_end)
         finally:
             if outermost:
                 self._slice_end = 0.0
-        return self._end_turn(lane, steps)
+        return self._end_turn(lane, pieces)
 
     def later(self, lane: object, step: Step) -> None:
         """Do work in one of the next iterations of the event loop, after the unfinished work of its lane."""
-        steps = self._lanes.get(lane)
-        if steps is not None:
-            steps.append(Piece(step, None))
+        pieces = self._lanes.get(lane)
+        if pieces is not None:
+            pieces.append(Piece(step, None))
             return
         self._lanes[lane] = deque([Piece(step, None)])
         self._order.append(lane)
@@ -169,9 +170,9 @@ class BulkWork:
         try:
             for _ in range(len(self._order)):
                 lane = self._order.popleft()
-                steps = self._lanes[lane]
-                self._advance(steps, end)
-                self._end_turn(lane, steps)
+                pieces = self._lanes[lane]
+                self._advance(pieces, end)
+                self._end_turn(lane, pieces)
                 if time.monotonic() >= end:
                     break
         finally:
@@ -179,17 +180,17 @@ class BulkWork:
             if self._order:
                 self._schedule()
 
-    def _advance(self, steps: deque[Piece], end: float) -> None:
+    def _advance(self, pieces: deque[Piece], end: float) -> None:
         """Do the work of a lane, in order, until a time. Work that fails is logged and given up."""
-        while steps:
-            piece = steps[0]
+        while pieces:
+            piece = pieces[0]
             try:
                 finished = piece.step(end)
             except Exception:
                 logger.exception("event=bulk_work.failed")
                 finished = True
             if finished:
-                steps.popleft()
+                pieces.popleft()
                 self._end_piece(piece)
             if not finished or time.monotonic() >= end:
                 break
@@ -203,9 +204,9 @@ class BulkWork:
             except Exception:
                 logger.exception("event=bulk_work.failed")
 
-    def _end_turn(self, lane: object, steps: deque[Piece]) -> bool:
+    def _end_turn(self, lane: object, pieces: deque[Piece]) -> bool:
         """Put a lane behind the others if it has work left; return True if it has none."""
-        if steps:
+        if pieces:
             self._order.append(lane)
             self._schedule()
             return False

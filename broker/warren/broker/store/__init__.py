@@ -1,1 +1,1 @@
-"""The broker's store: the data folder with the write-ahead log of messages, the streams and the definitions."""
+"""The broker's store: the data folder with the write-ahead log, the streams, the definitions and the manifest."""

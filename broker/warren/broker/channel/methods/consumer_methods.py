@@ -111,7 +111,7 @@ def basic_get(context: MethodContext) -> None:
             f"cannot obtain access to locked {context.declarations.describe('queue', queue.name)}. basic.get operations are "
             "not supported by quorum queues with single active consumer",
         )
-    context.when_settled(queue, lambda: get_one(context, queue))
+    context.when_not_held(queue, lambda: get_one(context, queue))
 
 
 def get_one(context: MethodContext, queue: Queue) -> None:

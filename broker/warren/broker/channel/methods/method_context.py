@@ -53,7 +53,7 @@ class MethodContext:
         else:
             self.connection.send(encoded)
 
-    def when_settled(self, queue: Queue, action: Callable[[], None]) -> None:
+    def when_not_held(self, queue: Queue, action: Callable[[], None]) -> None:
         """Call `action`, which replies, when no bulk work on the head of a queue is left, such as its expired messages.
 
         Until then the client's next frames wait.
@@ -65,11 +65,12 @@ class MethodContext:
         else:
             action()
 
-    def when_quiet(self, queue: Queue, action: Callable[[], None]) -> None:
+    def when_settled(self, queue: Queue, action: Callable[[], None]) -> None:
         """Call `action`, which replies, when no message of a queue is being settled, dropped or dead-lettered any more.
 
         Until then the client's next frames wait.
         """
+        # This begins the removal of expired messages, which then counts as unsettled.
         queue.is_held()
         if queue.is_settled:
             action()

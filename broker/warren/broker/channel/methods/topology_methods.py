@@ -125,7 +125,7 @@ def queue_declare(context: MethodContext) -> None:
         context.reply("queue.declare-ok", queue.name, int(queue.message_count()), 0)
     else:
         # Messages that are expired, or over a limit, are not counted.
-        context.when_settled(queue, lambda: report_declared(context, queue))
+        context.when_not_held(queue, lambda: report_declared(context, queue))
 
 
 def report_declared(context: MethodContext, queue: Queue) -> None:
@@ -175,7 +175,7 @@ def queue_purge(context: MethodContext) -> None:
     """
     queue = context.queue(READ)
     refuse_stream(context, queue, "queue.purge")
-    context.when_settled(queue, lambda: purge(context, queue))
+    context.when_not_held(queue, lambda: purge(context, queue))
 
 
 def purge(context: MethodContext, queue: Queue) -> None:
@@ -194,7 +194,7 @@ def queue_delete(context: MethodContext) -> None:
     context.authorization.check(CONFIGURE, "queue", name)
     if name in context.declarations.vhost.queues:
         # What clients have settled before, and what is expired or over a limit, is dead-lettered first.
-        context.when_quiet(
+        context.when_settled(
             context.declarations.queue(name, context.connection), lambda: delete(context, name)
         )
     else:

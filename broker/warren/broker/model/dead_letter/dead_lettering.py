@@ -2,7 +2,7 @@
 
 Rules: https://www.rabbitmq.com/docs/dlx and, for the strategy at-least-once,
 https://www.rabbitmq.com/docs/quorum-queues#dead-lettering. The removal from the queue and all copies in other queues
-are one atomic record of the broker's log.
+are in one atomic record of the broker's log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOAD_MESSAGES: Final = 256
 """Messages whose contents are read from disk in one step, before they are dead-lettered."""
 LOAD_BYTES: Final = 512 * 1024
 """Bytes of message bodies after which a step of reading contents from disk ends early."""
-BEHIND: Final = 4
+MOST_BATCHES: Final = 4
 """Batches of one queue's dead letters from which on bulk work adds no more, until some are published."""
 NO_LIMIT: Final = 1 << 62
 
@@ -168,7 +168,7 @@ class DeadLettering:
     def is_behind(self, queue: Queue) -> bool:
         """Return True if bulk work must not let more messages leave a queue before some are dead-lettered."""
         batches = self.backlog.get(queue)
-        return batches is not None and len(batches) >= BEHIND
+        return batches is not None and len(batches) >= MOST_BATCHES
 
     def discard_backlog(self) -> None:
         """Drop the messages that wait to be dead-lettered, because the virtual host is deleted."""

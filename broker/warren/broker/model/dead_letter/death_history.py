@@ -137,16 +137,16 @@ class DeathHistory:
         expiration: bytes | None,
     ) -> DeadLetterHeaders:
         fields = split_table(table)
-        copies = fields.get(CC, b"")
-        blind = fields.pop(BCC, b"")
-        if copies and self._removes_cc:
+        cc = fields.get(CC, b"")
+        bcc = fields.pop(BCC, b"")
+        if cc and self._removes_cc:
             del fields[CC]
         keys = [routing_key]
-        if copies or blind:
-            keys += keys_in(copies)
-            keys += keys_in(blind)
+        if cc or bcc:
+            keys += keys_in(cc)
+            keys += keys_in(bcc)
         if ADDED.isdisjoint(fields):
-            death, added = self._first_death(exchange, routing_key, copies, expiration)
+            death, added = self._first_death(exchange, routing_key, cc, expiration)
             return DeadLetterHeaders(join_table(fields, added), keys, [death])
         old = fields.get(X_DEATH) if trusts_history else None
         deaths = [] if old is None else split_deaths(old)
@@ -157,7 +157,7 @@ class DeathHistory:
             count: int = _LONG.unpack_from(death, COUNT_END - 8)[0]
             death = death[: COUNT_END - 8] + _LONG.pack(count + 1) + death[COUNT_END:]
         else:
-            death = self._first_death(exchange, routing_key, copies, expiration)[0]
+            death = self._first_death(exchange, routing_key, cc, expiration)[0]
         deaths.insert(0, death)
         fields[X_DEATH] = join_deaths(deaths)
         values = (self._reason_value, self._queue_value, long_string(exchange))
@@ -169,16 +169,16 @@ class DeathHistory:
         return DeadLetterHeaders(join_table(fields, b""), keys, deaths)
 
     def _first_death(
-        self, exchange: bytes, routing_key: bytes, copies: bytes, expiration: bytes | None
+        self, exchange: bytes, routing_key: bytes, cc: bytes, expiration: bytes | None
     ) -> tuple[bytes, bytes]:
         """Return a new entry of x-death, encoded, and all encoded headers that a first death adds.
 
-        :param copies: the encoded value of the header CC; empty if the message has none.
+        :param cc: the encoded value of the header CC; empty if the message has none.
         """
-        key = (exchange, routing_key, copies, expiration)
+        key = (exchange, routing_key, cc, expiration)
         found = self._first_deaths.get(key)
         if found is None:
-            keys = b"".join(long_string(name) for name in (routing_key, *keys_in(copies)))
+            keys = b"".join(long_string(name) for name in (routing_key, *keys_in(cc)))
             parts = [
                 field_tables.join({"count": field_tables.long_field(1)}),
                 self._same,

@@ -51,8 +51,8 @@ BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
 
 
-class Settling:
-    """Wait for the bulk work of other lanes that concerns the messages of one queue."""
+class SettlementWait:
+    """Wait for the bulk work of other lanes that settles messages of one queue."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -389,8 +389,8 @@ class Queue:
             call()
         else:
             # In a lane of its own: the work that it waits for may begin other work in the lane of the queue.
-            settling = Settling(self)
-            self.vhost.bulk_work.run(settling, settling.step, call)
+            wait = SettlementWait(self)
+            self.vhost.bulk_work.run(wait, wait.step, call)
 
     def is_held(self) -> bool:
         """Remove expired messages at the head. Return True if that, or other work on the head, is left as bulk work.
@@ -605,7 +605,7 @@ class Queue:
 
         Their removal from the log is bulk work.
 
-        :param lane: lane of this work, whose end shows that the purge outlives a crash.
+        :param lane: lane of this bulk work. When it is finished, the log has records of all removals.
         """
         if self.capture is not None:
             self.capture.purged(self)

@@ -1,1 +1,1 @@
-"""Definitions of exchanges, queues, users and policies in SQLite: rows, database, schema migrations."""
+"""Definitions of exchanges, queues, users and policies in SQLite: rows, database, journal, recovery, schema migrations."""

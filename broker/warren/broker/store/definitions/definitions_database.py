@@ -29,7 +29,7 @@ from warren.broker.store.definitions.definition_rows import (
     UserRow,
     VirtualHostRow,
 )
-from warren.broker.store.definitions.definitions_journal import is_short
+from warren.broker.store.definitions.definitions_journal import is_shortage
 from warren.broker.store.definitions.definitions_recovery import (
     DefinitionsLost,
     OpenedDefinitions,
@@ -439,7 +439,7 @@ class Definitions:
         try:
             self._journal.replace(self._generation, snapshot_statements(self._database))
         except OSError as error:
-            if not is_short(error):
+            if not is_shortage(error):
                 raise
             self._journal.postpone_compaction()
 
@@ -474,7 +474,7 @@ def _is_full(error: Exception) -> bool:
     """Return whether the disk is full, or a file cannot be opened for lack of descriptors."""
     if isinstance(error, sqlite3.Error):
         return bool(error.sqlite_errorcode == sqlite3.SQLITE_FULL)
-    return is_short(error)
+    return is_shortage(error)
 
 
 def _ignore(_: object) -> None:

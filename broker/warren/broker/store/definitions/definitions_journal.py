@@ -24,7 +24,7 @@ from warren.broker.store.file_system.files_protocol import SHORTAGE_ERRORS
 from warren.broker.store.file_system.small_file import read_file
 
 GROWTH: Final = 4
-"""Factor by which the journal may exceed its snapshot before a new snapshot replaces it."""
+"""Multiple of its snapshot's size from which on a new snapshot replaces the journal."""
 MIN_COMPACTED_SIZE: Final = 1 << 20
 """Bytes up to which the journal is never replaced."""
 
@@ -142,9 +142,9 @@ class DefinitionsJournal:
         self._compact_at = max(GROWTH * snapshot_size, MIN_COMPACTED_SIZE)
 
 
-def is_short(error: BaseException) -> bool:
+def is_shortage(error: BaseException) -> bool:
     """Return whether an operating system error means that there is no room or no descriptor at present."""
     return isinstance(error, OSError) and error.errno in SHORTAGE_ERRORS
 
 
-__all__ = ["DefinitionsJournal", "is_short"]
+__all__ = ["DefinitionsJournal", "is_shortage"]

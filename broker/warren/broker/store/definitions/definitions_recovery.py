@@ -19,7 +19,7 @@ from warren.broker.store.definitions.database_content import (
     snapshot_statements,
 )
 from warren.broker.store.definitions.definition_rows import BindingRow, ExchangeRow, QueueRow, UserRow
-from warren.broker.store.definitions.definitions_journal import DefinitionsJournal, is_short
+from warren.broker.store.definitions.definitions_journal import DefinitionsJournal, is_shortage
 from warren.broker.store.definitions.generation_mark import read_generation_mark
 from warren.broker.store.definitions.journal_format import JournalContent
 from warren.broker.store.definitions.schema_migrations import (
@@ -424,7 +424,7 @@ def _open_journal(
     try:
         journal.replace(content.generation, snapshot_statements(database))
     except OSError as error:
-        if not is_short(error) or not journal.is_large:
+        if not is_shortage(error) or not journal.is_large:
             raise
         journal.postpone_compaction()
 

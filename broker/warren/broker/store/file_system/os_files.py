@@ -25,7 +25,7 @@ class OsFiles:
         return os.stat(path).st_size
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        with open(path, "rb", buffering=0, opener=_open_for_a_moment) as file:
+        with open(path, "rb", buffering=0, opener=_open_briefly) as file:
             file.seek(offset)
             parts = []
             while size > 0 and (part := file.read(size)):
@@ -64,14 +64,14 @@ class OsFiles:
         os.replace(path, target)
 
     def sync_folder(self, folder: str) -> None:
-        handle = _open_for_a_moment(folder, os.O_RDONLY)
+        handle = _open_briefly(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             self.close(handle)
 
 
-def _open_for_a_moment(path: str, flags: int) -> int:
+def _open_briefly(path: str, flags: int) -> int:
     return _spares.open(path, flags, stays_open=False)
 
 

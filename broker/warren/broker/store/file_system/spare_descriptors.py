@@ -14,10 +14,10 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_ERRORS: Final = (errno.EMFILE, errno.ENFILE)
-"""Error numbers that say that this process, or the system, has no descriptor left."""
+"""Error numbers that mean that this process, or the system, has no descriptor left."""
 SPARES: Final = 8
 """Descriptors that are held open to be given up for files."""
-FOR_MOMENTS: Final = 2
+BRIEF_SPARES: Final = 2
 """Spare descriptors that are given up only for files that are closed again at once, such as those that are read."""
 
 
@@ -66,7 +66,7 @@ class SpareDescriptors:
             if not self._short:
                 self._short = True
                 logger.error("event=store.descriptors_short spare=%d", len(self._held))
-            if len(self._held) <= (FOR_MOMENTS if stays_open else 0):
+            if len(self._held) <= (BRIEF_SPARES if stays_open else 0):
                 return False
             os.close(self._held.pop())
             return True

@@ -82,7 +82,10 @@ class IndexStore:
 
 def repeated_messages(number: int, count: int) -> Damage:
     """Return the report that segment `number` holds `count` messages twice."""
-    text = f"segment {number} holds {count} messages twice: it was written over others, which are lost, or between them"
+    text = (
+        f"segment {number} holds {count} messages twice: a part of it was written over others, which are lost, "
+        "or between them"
+    )
     return Damage(0, text)
 
 

@@ -120,6 +120,7 @@ class Log:
         self.batch: i64 = 1
         """Number of the batch to which a record that is appended now belongs."""
         self._written_batch: i64 = 0
+        """Number of the last batch that the writer thread has written."""
         self.synced: i64 = 0
         """Number of the last durable batch.
 

@@ -28,7 +28,7 @@ from warren.broker.store.log.record_format import BLOCK, FIRST_TRANSIENT_INCARNA
 from warren.broker.store.log.segment import Segment
 from warren.broker.store.log.segment_reader import Damage, segment_path
 from warren.broker.store.log.writer_jobs import CleanEnd
-from warren.broker.store.manifest.manifest import WITH_MANIFEST, Manifest
+from warren.broker.store.manifest.manifest import FIRST_MANIFEST_VERSION, Manifest
 from warren.broker.store.read.record_reader import RecordReader
 from warren.broker.store.sequence_ranges import NONE, merge_ranges, subtract_ranges
 
@@ -254,7 +254,7 @@ class _LogScan:
         self._report_unknown(numbers)
         for number in sorted({*numbers, *missing}, reverse=True):
             if number in missing:
-                self._lose_segment(number)
+                self._report_missing(number)
             else:
                 self._read_segment(number, number == numbers[-1])
         manifest.log = {int(segment.number): int(segment.size) for segment in result.segments}
@@ -271,7 +271,7 @@ class _LogScan:
         :param exists: True if the mark of a clean stop exists.
         """
         result, recorded = self._result, self._manifest.clean_check
-        has_checksum = self._version >= WITH_MANIFEST
+        has_checksum = self._version >= FIRST_MANIFEST_VERSION
         fault = "missing"
         if exists:
             identity = result.identity
@@ -366,7 +366,7 @@ class _LogScan:
             self._end.size if self._end is not None and self._end.segment == number else 0,
         )
 
-    def _lose_segment(self, number: int) -> None:
+    def _report_missing(self, number: int) -> None:
         """Report a missing segment. If its index exists, apply its acknowledgements and report the lost messages."""
         recorded = self._confirmed_size(number)
         former = self._indexes.load(number, recorded) if recorded else None
@@ -438,16 +438,16 @@ class _LogScan:
         damage: list[Damage] = []
         index, end = self._indexes.build(number, damage)
         if may_be_torn:
-            # What is damaged before `firm` was synced. Nothing behind it was ever confirmed.
-            firm = max(end, confirmed)
-            damage = [place for place in damage if place.offset < firm]
+            # Nothing behind it was ever confirmed.
+            kept_end = max(end, confirmed)
+            damage = [place for place in damage if place.offset < kept_end]
             if 0 < confirmed < end:
                 # Repeated records are reported at offset 0. Those behind the mark replace nothing that was confirmed.
                 damage = [place for place in damage if place.offset > 0]
             path = segment_path(self._result.folder, number)
-            firm = min(firm, self._files.size(path))
-            self._cut(path, firm)
-            index.size = firm
+            kept_end = min(kept_end, self._files.size(path))
+            self._cut(path, kept_end)
+            index.size = kept_end
         if index.count or damage:
             # So that the next start does not report the same damage. Without room it stays in memory.
             with contextlib.suppress(OSError):

@@ -34,7 +34,7 @@ ROOM: Final = 64 * 1024
 """Bytes of zeros that are written behind the records: the removal of a segment must find room on a full disk."""
 MIN_REWRITTEN: Final = 2048
 """Number of appended records below which the file is not rewritten."""
-WITH_MANIFEST: Final = 3
+FIRST_MANIFEST_VERSION: Final = 3
 """The first format version of the data folder that has a manifest and marks."""
 
 
@@ -107,7 +107,7 @@ class Manifest:
         :raises OSError: the disk cannot be read.
         """
         manifest = cls(str(folder.path), folder.files, folder.identity)
-        if folder.stored_version < WITH_MANIFEST:
+        if folder.stored_version < FIRST_MANIFEST_VERSION:
             manifest.is_usable = False
             return manifest
         manifest.marks.load()
@@ -382,4 +382,4 @@ class Manifest:
         return found
 
 
-__all__ = ["MIN_REWRITTEN", "NAME", "ROOM", "WITH_MANIFEST", "Manifest"]
+__all__ = ["FIRST_MANIFEST_VERSION", "MIN_REWRITTEN", "NAME", "ROOM", "Manifest"]
