@@ -18,8 +18,7 @@ from tests.faults.chaos.killed_broker import KilledBroker
 SOCKETS = 60
 """Most sockets that are opened and never speak."""
 EXPECTED = ("event=store.descriptors_short", "event=index.build_failed", "event=log.read_failed")
-"""Events that the broker may log at level error because it has no descriptors. Until the next start it has no index,
-or no compaction, then."""
+"""Events that the broker may log at level error because it has no descriptors."""
 
 
 class StarvedBroker(KilledBroker):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from random import Random
 
 import pytest
@@ -352,3 +354,40 @@ def test_a_segment_without_live_messages_before_it_is_read_whole_does_not_end_co
     run.sync_all()
     assert "log.read_failed" not in caplog.text
     assert set(LogRun(run.kill(), (1, 2), block=1 << 16).messages(2)) == {1}
+
+
+class FullDescriptorTable(Disk):
+    """A disk of a process that at times has no file descriptor left to read a file."""
+
+    exhausted = False
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        if self.exhausted:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().read(path, offset, size)
+
+
+def test_compaction_and_indexes_go_on_when_there_are_descriptors_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullDescriptorTable()
+    run = LogRun(disk, (1, 2), segment_size=2000, slack=2000)
+    disk.exhausted = True
+    publish(run, 1, 1, queue=2)
+    published = 0
+
+    def fill() -> None:
+        nonlocal published
+        publish(run, published + 1, published + 50)
+        acknowledge(run, published + 1, published + 50)
+        published += 50
+        run.sync()
+
+    while not ("log.read_failed" in caplog.text and "index.build_failed" in caplog.text):
+        fill()
+    disk.exhausted = False
+    for _ in range(20):
+        fill()
+    run.sync_all()
+    assert run.disk.segments()[0] > 1
+    assert set(LogRun(run.kill(), (1, 2)).messages(2)) == {1}

@@ -31,6 +31,8 @@ class IndexJob:
         """True once the index was written or the job failed."""
         self.error = ""
         """Reason why the job failed; empty if it did not."""
+        self.is_shortage = False
+        """True if it can succeed later: the disk is full, or the process has no file descriptor left."""
         self.damage: list[Damage] = []
         """Places of the segment that cannot be read."""
         self._store = store

@@ -12,7 +12,7 @@ from warren.broker.store.index.index_job import IndexJob
 from warren.broker.store.index.index_store import IndexStore
 from warren.broker.store.log.queue_log import QueueLog
 from warren.broker.store.log.record_format import POSITION_SHIFT
-from warren.broker.store.log.segment import SegmentList
+from warren.broker.store.log.segment import NEVER, SegmentList
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class IndexScheduler:
         self._segments = segments
         self._store = store
         self._is_busy = False
-        self._failed: set[int] = set()
-        """Segments that could not be indexed."""
+        self._failed: dict[int, int] = {}
+        """Segments that could not be indexed, each with the number of the segment at whose beginning it is tried again."""
 
     def next_job(self, synced: i64) -> Optional[IndexJob]:  # noqa: UP045
         """Return the job for the oldest closed segment that has no index file and holds messages still in a queue.
@@ -43,9 +43,10 @@ class IndexScheduler:
         if self._is_busy:
             return None
         spare = 1 if self.urgent else 2
+        newest = self._segments.segments[-1].number
         for segment in self._segments.segments[:-spare]:
             index = segment.index
-            if segment.number in self._failed or (index is not None and index.entries is None):
+            if newest < self._failed.get(segment.number, 0) or (index is not None and index.entries is None):
                 continue
             if segment.live and segment.batch <= synced:
                 self._is_busy = True
@@ -55,15 +56,18 @@ class IndexScheduler:
     def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
         """Keep the index that a finished job has built. Log a failure, or damage that the job has found.
 
-        An index that was built but could not be written to its file stays in memory. The log positions that the queues
-        keep for copies in the segment are forgotten, because the index has them.
+        An index that was built but could not be written to its file stays in memory. A segment that could not be indexed
+        because the disk was full, or no file descriptor was left, is tried again when the next segment was begun. The log
+        positions that the queues keep for copies in the segment are forgotten, because the index has them.
 
         :param queues: the queues of the log, by incarnation (the number that names a queue in its records).
         """
         self._is_busy = False
         if job.error:
             logger.error("event=index.build_failed segment=%d reason=%r", job.number, job.error)
-            self._failed.add(job.number)
+            # Without room or a descriptor it is tried again when the log could open another segment.
+            newest = self._segments.segments[-1].number
+            self._failed[job.number] = int(newest) + 1 if job.is_shortage else NEVER
         for place in job.damage:
             logger.error("event=log.damage_found detail=%r", place.text)
         if job.index is None:

@@ -19,7 +19,7 @@ from warren.broker.store.log.record_format import (
     segment_seed,
 )
 from warren.broker.store.log.recovery import Recovery
-from warren.broker.store.log.segment import Segment, SegmentList
+from warren.broker.store.log.segment import NEVER, Segment, SegmentList
 from warren.broker.store.log.segment_reader import SegmentReader, segment_path
 from warren.broker.store.log.writer_jobs import CompactionRead
 
@@ -66,8 +66,8 @@ class Compactor:
         self._is_reading = False
         self._copied_batch = 0
         """Number of the last batch of records that contains copies of messages."""
-        self._unreadable = False
-        """True if a segment could not be read; there is no further compaction then."""
+        self._resumes_at = 0
+        """Number of the segment before whose beginning there is no compaction, after a segment could not be read."""
 
     def next_read(self, synced: int) -> CompactionRead | None:
         """Return the job that reads the next `SLICE` bytes of the oldest segment, whose messages are then copied.
@@ -76,7 +76,8 @@ class Compactor:
         :return: None if there is nothing to compact, or if the messages of the last job have not been copied yet or the
             copies are not on disk.
         """
-        if self._is_reading or self._unreadable or self._copied_batch > synced:
+        newest = self._segments.segments[-1].number
+        if self._is_reading or newest < self._resumes_at or self._copied_batch > synced:
             return None
         if self._segment is not None and self._segment.live == 0:
             # Nothing is left to copy, and the file may be deleted already.
@@ -104,7 +105,10 @@ class Compactor:
         self._is_reading = False
         if part.error:
             logger.error("event=log.read_failed segment=%d reason=%r", segment.number, part.error)
-            self._unreadable = True
+            # Without a descriptor it is read again, from its start, when the log could open another segment.
+            newest = self._segments.segments[-1].number
+            self._resumes_at = int(newest) + 1 if part.is_shortage else NEVER
+            self._segment = self._reader = None
             return
         copied = False
         for record in part.records:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Final, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.store.index.index_format import SegmentIndex
+
+NEVER: Final = 1 << 62
+"""A segment number that is not reached."""
 
 
 class Segment:
@@ -61,4 +64,4 @@ class SegmentList:
         return total
 
 
-__all__ = ["Segment", "SegmentList"]
+__all__ = ["NEVER", "Segment", "SegmentList"]

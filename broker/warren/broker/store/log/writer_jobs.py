@@ -88,6 +88,8 @@ class CompactionRead:
         """True if the segment has no more records."""
         self.error = ""
         """Reason why the segment cannot be read; empty if it can."""
+        self.is_shortage = False
+        """True if it can be read later: the process has no file descriptor left."""
 
 
 class CleanEnd:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from warren.broker.store.errors import reason
-from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.file_system.files_protocol import SHORTAGE_ERRORS, Files
 from warren.broker.store.index.index_format import index_path
 from warren.broker.store.index.index_job import IndexJob
 from warren.broker.store.log.clean_stop import write_clean_stop
@@ -293,6 +293,7 @@ class WriterThread:
                 size += len(record.payload) + 64
         except OSError as error:
             part.error = f"cannot read the log in {self._folder}: {reason(error)}"
+            part.is_shortage = error.errno in SHORTAGE_ERRORS
         self._call_soon(self._listener.on_compaction_read, part)
 
     def _index(self, job: IndexJob) -> None:
@@ -302,6 +303,7 @@ class WriterThread:
         except OSError as error:
             job.finished = True
             job.error = f"cannot index segment {job.number} in {self._folder}: {reason(error)}"
+            job.is_shortage = error.errno in SHORTAGE_ERRORS
         self._call_soon(self._listener.on_index_progress, job)
 
     def _mark_clean(self, end: CleanEnd) -> None:
