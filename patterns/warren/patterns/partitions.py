@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec, cast
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
+from warren.sdk.extend import check_decorated
 
 MAX_PARTITIONS: Final = 1024
 
@@ -82,6 +83,8 @@ class Partitions:
         :param options: `retry=`, `once=` and the like, as for `app.handle`; with a delay before a retry, the next
             message is handled first, so the order is lost.
         """
+
+        check_decorated("Partitions.handle", message, example="partitions.handle")
 
         def register(
             function: Callable[Parameters, Awaitable[None]],

@@ -24,7 +24,12 @@ def duration(value: Duration) -> timedelta:
         if found is None:
             raise ConfigError(f"{value!r} is no duration: write 250ms, 5s, 1m, 2h or 1d")
         return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
-    length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    try:
+        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(
+            f"{value!r} is no duration: write a timedelta, a number of seconds, or a text such as 5s"
+        ) from None
     if length < timedelta(0):
         raise ConfigError(f"{value!r} is no duration: it is negative")
     return length

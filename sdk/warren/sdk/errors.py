@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
+from warren.sdk.keywords import describe_unknown_class_keyword
+
 if TYPE_CHECKING:
     from warren.sdk.publish.report import PublishReport
     from warren.sdk.topology.mismatch import Difference
@@ -197,8 +199,15 @@ class Fault(RemoteError, Generic[Details]):
     wire_retryable: ClassVar[bool] = False
     details: Details
 
-    def __init_subclass__(cls, *, code: str | None = None, retryable: bool | None = None) -> None:
-        super().__init_subclass__()
+    def __init_subclass__(
+        cls, *, code: str | None = None, retryable: bool | None = None, **keywords: Any
+    ) -> None:
+        try:
+            super().__init_subclass__(**keywords)
+        except TypeError as error:
+            if not keywords:
+                raise
+            raise ConfigError(describe_unknown_class_keyword(cls, keywords)) from error
         if code is not None:
             cls.wire_code = code
         if retryable is not None:

@@ -125,6 +125,7 @@ class Once(Protocol):
         ...
 
 
+@runtime_checkable
 class RetryPolicy(Protocol):
     """Retries of a handler, `retry=`: attempts in this process first, then delayed redeliveries, then the dead letter
     queue.

@@ -46,6 +46,7 @@ from warren.sdk import (
     WarrenError,
     current_delivery,
 )
+from warren.sdk.extend import Duration, duration, milliseconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -111,32 +112,33 @@ class Deadline:
         self,
         name: str,
         *,
-        after: timedelta,
+        after: Duration,
         signal: Callable[[str], Message],
         store: Store,
-        keep: timedelta = timedelta(days=7),
-        precision: timedelta | None = None,
-        retry_after: timedelta = timedelta(seconds=5),
-        patience: timedelta = timedelta(minutes=1),
+        keep: Duration = timedelta(days=7),
+        precision: Duration | None = None,
+        retry_after: Duration = timedelta(seconds=5),
+        patience: Duration = timedelta(minutes=1),
         concurrency: int = 20,
     ) -> None:
         if not name:
             raise ConfigError("a Deadline needs a name, because its queues and keys contain it")
+        after, keep, retry_after = duration(after), duration(keep), duration(retry_after)
         if min(after, keep, retry_after) < MILLISECOND:
             raise ConfigError(
                 f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) must be at least 1 ms"
             )
         self.name = name
         self.statistics: DeadlineStatistics = DeadlineStatistics()
-        self._after_ms = _ms(after)
-        self._keep_ms = _ms(keep)
-        self._retry_ms = min(_ms(retry_after), self._after_ms)
+        self._after_ms = milliseconds(after)
+        self._keep_ms = milliseconds(keep)
+        self._retry_ms = min(milliseconds(retry_after), self._after_ms)
         self._precision_ms = max(
-            1, _ms(precision) if precision is not None else min(1000, self._after_ms // 20)
+            1, milliseconds(duration(precision)) if precision is not None else min(1000, self._after_ms // 20)
         )
         self._signal = signal
         self._store = store
-        self._patience = patience.total_seconds()
+        self._patience = duration(patience).total_seconds()
         self._concurrency = concurrency
         self._queue = Queue(f"{name}.due")
         self._due = _due_message(self._queue)
@@ -370,10 +372,6 @@ def _next_delay(steps_ms: Sequence[int], rest_ms: int, precision_ms: int) -> int
     """
     fitting = [step for step in steps_ms if rest_ms <= step <= rest_ms + precision_ms]
     return min(fitting) if fitting else max(step for step in steps_ms if step < rest_ms)
-
-
-def _ms(duration: timedelta) -> int:
-    return -(-duration // MILLISECOND)
 
 
 def _timestamp_ms(instant: datetime) -> int:

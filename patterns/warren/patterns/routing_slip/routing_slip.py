@@ -35,7 +35,7 @@ from warren.sdk import (
     RetryPolicy,
     SystemClock,
 )
-from warren.sdk.extend import HandlerOutcome
+from warren.sdk.extend import HandlerOutcome, check_decorated
 
 MAX_REASON: Final = 1000
 """Largest length of a failure's reason in the slip, in characters, so that room is left for the results that the
@@ -151,6 +151,7 @@ class RoutingSlips:
         :param kind: the step's Command class.
         :raises ConfigError: the step is not named in `steps`, or has a function already.
         """
+        check_decorated("RoutingSlips.step", kind, what="the step's Command", example="slips.step")
         if self._steps.get(kind.wire_type) is not kind or kind.wire_type in self._handlers:
             raise ConfigError(
                 f"RoutingSlips: {kind.__name__} is not named in steps=[...], or has a function already"

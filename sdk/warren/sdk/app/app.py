@@ -21,6 +21,7 @@ from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.get import FetchedMessage
+from warren.sdk.consume.handlers.decorator_arguments import check_message_class
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.retry import Retry
@@ -96,7 +97,7 @@ class App:
     :param clock: source of the time for message ids, retries and patterns; by default the system clock.
     :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
     :param delay: backend for delayed redeliveries; by default `WaitQueues`, with one queue for each delay.
-    :raises ConfigError: if a URL is not an AMQP URL.
+    :raises ConfigError: if a URL is not an AMQP URL, or another argument is not one of its values.
     """
 
     def __init__(
@@ -178,10 +179,11 @@ class App:
         Their exchanges, queues and bindings are then declared at the start of the App, not before the first message,
         and are included in `app.topology`, `warren topology` and `warren asyncapi`.
 
-        :raises ConfigError: if a class has no address, or the App is running.
+        :raises ConfigError: if one is no message class or has no address, or the App is running.
         """
         self._lifecycle.not_running("list what it publishes")
         for message in messages:
+            check_message_class("app.publishes", message)
             self._registry.add(message.required_topology())
             self._operations.declare_publish(message)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warren.sdk.capture import Capture
+from warren.sdk.choices import check_choice
+from warren.sdk.errors import ConfigError
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.transport.host_failover import Hosts
@@ -21,6 +23,7 @@ class Settings:
     :ivar first_retry: seconds; upper bound of the random wait before the first attempt to
         reconnect. It doubles with each further attempt.
     :ivar longest_retry: seconds; largest value of that upper bound.
+    :raises ConfigError: if a setting is out of its range.
     """
 
     hosts: Hosts | None
@@ -33,3 +36,11 @@ class Settings:
     grace: float
     first_retry: float
     longest_retry: float
+
+    def __post_init__(self) -> None:
+        check_choice("replies", self.replies, ReplyMode)
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1, not {self.window}")
+        for name in ("connect_timeout", "grace", "first_retry", "longest_retry"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")

@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, HandlerOutcome, RemoteError, RetryLater
-from warren.sdk.protocols import Clock
+from warren.sdk.protocols import Clock, RetryPolicy
 
 ATTEMPTS: Final = 3
 JITTER_STEPS: Final = 8
@@ -128,3 +128,13 @@ def _classes(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigError(f"{error!r} is not an exception class")
     return errors
+
+
+def check_retry_policy(retry: object) -> None:
+    """Check that `retry=` is a retry policy or None.
+
+    :raises ConfigError: if it is anything else, such as a number of attempts.
+    """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        attempts = retry if isinstance(retry, int) else "..."
+        raise ConfigError(f"retry={retry!r} is no retry policy: write retry=Retry({attempts})")

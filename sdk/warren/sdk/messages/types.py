@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from warren.sdk.errors import ConfigError, Fault
+from warren.sdk.keywords import describe_unknown_class_keyword
 from warren.sdk.messages.content_types import JSON, MSGPACK
 from warren.sdk.messages.timestamps import require_utc
 from warren.sdk.topology.binding import Binding
@@ -43,7 +44,13 @@ class Message(BaseModel):
     def __init_subclass__(
         cls, *, type: str | None = None, content_type: str | None = None, **keywords: Any
     ) -> None:
-        super().__init_subclass__(**keywords)
+        try:
+            super().__init_subclass__(**keywords)
+        except TypeError as error:
+            if not keywords:
+                raise
+            more = ", and pydantic's configuration"
+            raise ConfigError(describe_unknown_class_keyword(cls, keywords, more)) from error
         cls.wire_type = type or snake_case(cls.__name__)
         if content_type is not None:
             if content_type not in (JSON, MSGPACK):

@@ -19,6 +19,7 @@ from warren.sdk.publish.bulk_publish import PUBLISH_SECONDS
 from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.reply_types import reply_codec
+from warren.sdk.rpc.request_argument import check_call, check_gather
 from warren.sdk.rpc.scatter_gather import GatherCall, PreparedScatter
 from warren.sdk.telemetry.publish_spans import batch_span, record_publish
 from warren.sdk.topology.registry import DeclarePolicy
@@ -40,6 +41,8 @@ class PublishOperations:
         self._clock = clock
         self._policy = policy
         self._declared: set[type[Message]] = set()
+        self._called: set[type[Message]] = set()
+        """The classes of requests that were sent with `app.call`."""
         self.declared_publishes: list[type[Message]] = []
         """The message classes that were registered with `app.publishes`."""
 
@@ -123,6 +126,9 @@ class PublishOperations:
         """Send a request and return its reply; parameters as for `App.call`."""
         runtime = self._running()
         kind = type(request)
+        if kind not in self._called:
+            check_call(request)
+            self._called.add(kind)
         if kind not in self._declared and self._policy == "always":
             timeout = await self._declare_required(runtime, kind, timeout)
         outgoing = encode(
@@ -145,10 +151,11 @@ class PublishOperations:
 
         Parameters as for `App.gather`.
 
-        :raises ConfigError: if `replies` is below 1.
+        :raises ConfigError: if `replies` is below 1, or the message is neither a Request nor a Scatter.
         """
         if replies is not None and replies < 1:
             raise ConfigError("replies must be at least 1")
+        check_gather(request)
         kind = type(request)
 
         async def prepare(timeout: float) -> PreparedScatter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Literal, Protocol
 
+from warren.sdk.choices import check_choice
 from warren.sdk.errors import ConfigError, TopologyMismatch
 from warren.sdk.logger import log
 from warren.sdk.topology.binding import Binding
@@ -38,9 +39,12 @@ class TopologyRegistry:
     :param policy: `always` declares missing items, `never` only checks that they exist.
     :param mismatch: treatment of an item that exists with other arguments: `fail`
         raises an error, `adopt` uses it unchanged.
+    :raises ConfigError: if one of them is another word.
     """
 
     def __init__(self, policy: DeclarePolicy, mismatch: MismatchPolicy = "fail") -> None:
+        check_choice("declare", policy, DeclarePolicy)
+        check_choice("mismatch", mismatch, MismatchPolicy)
         self._policy = policy
         self._mismatch = mismatch
         self._named: dict[object, Declarable] = {}

@@ -14,8 +14,10 @@ from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.consume.endpoint import Endpoint
+from warren.sdk.consume.handlers.decorator_arguments import check_message, check_options
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handlers.signature import caller_names, check_signature
+from warren.sdk.consume.retry import check_retry_policy
 from warren.sdk.consume.settlement import Send
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
@@ -72,6 +74,7 @@ class HandlerRegistry:
         delay: Callable[[], DelayBackend],
         context: Mapping[type, object],
     ) -> None:
+        check_retry_policy(retry)
         self.endpoints: dict[str, Endpoint] = {}
         self._registry = registry
         self._send = send
@@ -92,9 +95,12 @@ class HandlerRegistry:
         :param message: message class, or a type for content of other publishers.
         :param queue: queue to consume; None for a message class with a queue of its own.
         :param keys: binding keys of an Event, instead of its own key.
-        :raises ConfigError: if an option is out of its range. The returned function raises it if the message has no
-            queue or key, or the signature of the handler does not fit.
+        :raises ConfigError: if an option is unknown or out of its range. The returned function raises it if the message
+            has no queue or key, or the signature of the handler does not fit.
         """
+        check_message("app.handle", message)
+        check_options("app.handle", options, ("queue", "keys", *HandlerOptions.__annotations__))
+        check_retry_policy(options.get("retry"))
         consumer_options = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
@@ -135,12 +141,16 @@ class HandlerRegistry:
         :raises ConfigError: if the message is a Request, or an option is out of its range. The returned function raises
             it if the message has no queue or key, or the signature of the handler does not fit.
         """
+        check_message("app.handle.batch", message)
         if _is_request(message):
             raise ConfigError(
                 f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
             )
         if options.get("ordered_by") is not None:
             raise ConfigError("a batch handler takes no ordered_by: a batch is in the order of the queue")
+        known = ("queue", "keys", "size", "within", *HandlerOptions.__annotations__)
+        check_options("app.handle.batch", options, (name for name in known if name != "ordered_by"))
+        check_retry_policy(options.get("retry"))
         if size < 1:
             raise ConfigError("size must be at least 1")
         concurrency = options.get("concurrency", 1)
