@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -13,7 +14,15 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
 from tests.support.polling import eventually
-from warren.patterns import CronSchedule, DateSchedule, IntervalSchedule, Schedule, SqliteStore, Timers
+from warren.patterns import (
+    CronSchedule,
+    DateSchedule,
+    IntervalSchedule,
+    MissedPolicy,
+    Schedule,
+    SqliteStore,
+    Timers,
+)
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.schedules import next_time_ms, spec_of
@@ -40,19 +49,24 @@ def store(tmp_path: Path) -> ListingStore:
 class RingingApp:
     """App with timers that records which bell was rung at which time."""
 
-    def __init__(self, store: ListingStore, *schedules: Schedule, app: App | None = None) -> None:
-        self.app = app or App()
+    def __init__(
+        self, store: ListingStore, *schedules: Schedule, late: timedelta = timedelta(minutes=1)
+    ) -> None:
+        self.app = App()
         self.timers = Timers(
-            "house", store=store, sends=[Ring], schedules=schedules, lease=timedelta(minutes=30)
+            "house", store=store, sends=[Ring], schedules=schedules, lease=timedelta(minutes=30), late=late
         )
         self.app.include(self.timers)
         self.rang: list[tuple[str, datetime]] = []
         self.ids: list[str | None] = []
+        self.times: list[int] = []
+        """Time for which each message was published, in milliseconds since the epoch."""
 
         @self.app.handle(Ring)
         async def ring(command: Ring, delivery: Delivery) -> None:
             self.rang.append((command.bell, datetime.fromtimestamp(self.app.clock.now(), UTC)))
             self.ids.append(delivery.message_id)
+            self.times.append(int(delivery.headers["warren-timer-time"]))
 
 
 async def test_date_and_interval_schedules_fire_at_their_times(warren: Warren, store: ListingStore) -> None:
@@ -148,6 +162,95 @@ async def test_missed_times_fire_once_or_are_skipped(
         assert late == ([] if missed == "skip" else ["tea", "watch"])
         await warren.advance(minutes=31)
     assert [bell for bell, _ in ringing.rang][len(late) :] == ["watch"]
+
+
+@pytest.mark.parametrize(("missed", "published"), [("catch_up", 31), ("skip", 30), ("coalesce", 1)])
+async def test_each_time_that_is_less_than_late_behind_is_published(
+    warren: Warren, store: ListingStore, missed: MissedPolicy, published: int
+) -> None:
+    """No process runs for 90 s. 30 times are at most `late` behind: of the others `catch_up` publishes one."""
+    ringing = RingingApp(store, late=timedelta(seconds=29))
+    async with warren.running(ringing.app):
+        await ringing.timers.put(
+            IntervalSchedule("watch", timedelta(seconds=1), Ring(bell="watch"), missed=missed)
+        )
+        await ringing.app.stop()
+        await warren.advance(seconds=90)
+        await ringing.app.start()
+        await warren.settle()
+        assert len(ringing.times) == published
+        await warren.advance(seconds=10)
+    assert len(ringing.ids) == len(set(ringing.ids)) == published + 10
+    in_order = sorted(ringing.times)
+    assert ringing.times == in_order
+    contiguous = in_order if missed == "skip" else in_order[1:]
+    assert {after - before for before, after in pairwise(contiguous)} == {1000}
+
+
+async def test_each_time_is_published_after_publishes_have_failed(
+    warren: Warren, store: ListingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ringing = RingingApp(store)
+    async with warren.running(ringing.app):
+        await ringing.timers.put(IntervalSchedule("watch", timedelta(seconds=1), Ring(bell="watch")))
+        with monkeypatch.context() as patch:
+
+            async def refuse(*_: object, **__: object) -> None:
+                raise ConnectionError("the broker is down")
+
+            patch.setattr(ringing.app, "publish", refuse)
+            await warren.advance(seconds=5.5)
+        assert ringing.times == []
+        await warren.advance(seconds=2)
+    assert {after - before for before, after in pairwise(ringing.times)} == {1000}
+    assert len(set(ringing.ids)) == len(ringing.ids) == 7
+
+
+@pytest.mark.parametrize("cancelling", ["running", "outside"])
+async def test_a_cancelled_schedule_stays_cancelled_until_it_changes(
+    warren: Warren, store: ListingStore, cancelling: str
+) -> None:
+    ringing = RingingApp(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
+    async with warren.running(ringing.app):
+        await warren.advance(hours=1, minutes=1)
+        canceller = ringing.timers if cancelling == "running" else Timers("house", store=store, sends=[Ring])
+        assert await canceller.cancel("watch")
+        for _ in range(2):
+            await ringing.app.stop()
+            await ringing.app.start()
+            await warren.advance(hours=3)
+        assert (len(ringing.rang), await ringing.timers.scheduled()) == (1, [])
+    changed = RingingApp(store, IntervalSchedule("watch", HOUR, Ring(bell="new watch")))
+    async with warren.running(changed.app):
+        await warren.advance(hours=1, minutes=1)
+        assert [bell for bell, _ in changed.rang] == ["new watch"]
+    # The first version is still cancelled when an old process starts again, and put() stores it again.
+    ringing.rang.clear()
+    async with warren.running(ringing.app):
+        await warren.advance(hours=1, minutes=1)
+        assert {bell for bell, _ in ringing.rang} == {"new watch"}
+        assert await ringing.timers.put(IntervalSchedule("watch", HOUR, Ring(bell="watch")))
+        await ringing.app.stop()
+        await ringing.app.start()
+        await warren.advance(hours=1, minutes=1)
+        assert ringing.rang[-1][0] == "watch"
+
+
+async def test_a_timer_that_is_cancelled_and_put_again_is_published_once(
+    warren: Warren, store: ListingStore
+) -> None:
+    ringing = RingingApp(store)
+    async with warren.running(ringing.app):
+        tea = DateSchedule("tea", warren.now + HOUR, Ring(bell="tea"))
+        for _ in range(3):
+            await ringing.timers.put(tea)
+            await warren.settle()
+            await ringing.timers.cancel("tea")
+            await warren.settle()
+        await ringing.timers.put(tea)
+        await warren.advance(hours=2)
+    assert [bell for bell, _ in ringing.rang] == ["tea"]
+    assert ringing.timers.statistics.fired == 1
 
 
 async def test_one_process_is_the_leader_and_the_other_takes_over(

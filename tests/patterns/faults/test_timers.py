@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.scenarios import lose_confirm, lose_connection
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
+from tests.patterns.timer_kills import Fleet, Ticks
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.processes import free_port
@@ -26,6 +31,7 @@ from warren.sdk import App, Command, Delivery
 MATRIX = Matrix("timers", page="docs/patterns/timers.md")
 
 LEASE = timedelta(milliseconds=600)
+KILLS = 20
 
 
 class Ring(Command, queue="replaced"):
@@ -219,7 +225,8 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
 
 @MATRIX.shows(
     Fault.BROKER_RESTART,
-    "messages that become due meanwhile are published when the broker is back",
+    "messages that become due meanwhile are published when the broker is back, one for each time that is at most `late` "
+    "behind",
 )
 async def test_the_broker_is_down_when_a_timer_is_due(
     mortal_broker: BrokerProcess, redis_url: str, name: str
@@ -236,8 +243,8 @@ async def test_the_broker_is_down_when_a_timer_is_due(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "nothing is published meanwhile; afterwards missed times are published once or skipped, as the "
-    "timer's `missed` requires",
+    "nothing is published meanwhile; afterwards one message is published for each time that is at most `late` behind, and "
+    "one or none for all missed times, as the timer's `missed` requires",
 )
 async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
     port, clock = free_port(), SkewedClock(0.0)
@@ -297,3 +304,27 @@ async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_ap
             await tower.hears("tea")
             assert (leading.is_leader, following.is_leader) == (True, False)
     assert tower.rang == ["tea"]
+
+
+@pytest.mark.slow
+async def test_no_time_is_lost_under_kills_of_leader_and_broker(
+    mortal_broker: BrokerProcess, redis_url: str, workers: Workers, name: str
+) -> None:
+    chance = random.Random(9)
+    ticks = Ticks(App(mortal_broker.url), name)
+    fleet = Fleet(workers, mortal_broker.url, name, redis_url, interval=0.1, lease=0.6)
+    async with ticks.app:
+        await fleet.start_process()
+        await fleet.start_process()
+        for kill in range(KILLS):
+            await ticks.arrive(chance.randrange(1, 12))
+            if kill % 2 == 0:
+                await fleet.kill_leader()
+                continue
+            await asyncio.to_thread(mortal_broker.kill)
+            if kill % 4 == 1:  # The leader dies while it cannot publish.
+                await fleet.kill_leader()
+            await asyncio.to_thread(mortal_broker.start)
+        await ticks.arrive(10)
+        await ticks.assert_complete(100, int(time.time() * 1000))
+    assert len(fleet.killed) >= KILLS // 2

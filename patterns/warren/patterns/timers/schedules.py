@@ -12,7 +12,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from warren.core.errors import missing_extra_error
 from warren.sdk import ConfigError, Message
 
-MissedPolicy = Literal["catch_up", "skip"]
+MissedPolicy = Literal["catch_up", "skip", "coalesce"]
+"""Handling of times that have passed, because no process was running or the broker or store was down. A time that is
+at most `late` behind (a parameter of `Timers`) is published, and one that is further behind is missed:
+
+- `catch_up`: one message is published for all missed times, and one for each later time.
+- `skip`: no message is published for missed times, and one for each later time.
+- `coalesce`: one message is published for all times that have passed, missed or not.
+"""
 
 NAME_BYTES: Final = 150
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -25,8 +32,8 @@ class DateSchedule:
     :param name: name by which the timer is listed and cancelled; a schedule with the same name replaces it.
     :param when: date and time with a time zone.
     :param message: message to publish.
-    :param missed: handling of a date at which no process was running: with `catch_up` the message is published late,
-        with `skip` not at all.
+    :param missed: handling of a date that is more than `late` behind: with `skip` the message is not published,
+        otherwise it is published late.
     """
 
     name: str
@@ -46,8 +53,8 @@ class DateSchedule:
 class IntervalSchedule:
     """Schedule in constant intervals, which count without drift from the time at which the timer was stored.
 
-    :param missed: handling of times at which no process was running: with `catch_up` one message is published late for
-        all of them, with `skip` none until the next time.
+    :param missed: handling of times that are more than `late` behind: with `catch_up` one message is published late for
+        all of them, with `skip` none. With `coalesce` one message is published for all times that have passed.
     """
 
     name: str
@@ -71,8 +78,8 @@ class CronSchedule:
     evenly.
 
     :param zone: name in the IANA database, such as `Europe/Berlin`; default UTC.
-    :param missed: handling of times at which no process was running: with `catch_up` one message is published late for
-        all of them, with `skip` none until the next time.
+    :param missed: handling of times that are more than `late` behind: with `catch_up` one message is published late for
+        all of them, with `skip` none. With `coalesce` one message is published for all times that have passed.
     """
 
     name: str

@@ -3,8 +3,9 @@ name.
 
 Guarantees: of all processes that include the same Timers, one (the leader) publishes, and another takes over when it
 dies. Each time of a timer is published at least once, with the same message id whichever process publishes it and
-however often, so that `Once` makes its effect happen once. A time at which no process was running is published once,
-late, or skipped, as the timer's `missed` says. If `cancel` is called when a timer falls due, one of the two wins: after
+however often, so that `Once` makes its effect happen once. This includes the times of a takeover, and of a broker or
+store that is down: each time that is at most `late` behind is published. For the times before, one message is published
+or none, as the timer's `missed` says. If `cancel` is called when a timer falls due, one of the two wins: after
 `cancel` has returned True, a message is published only for a time that had already come.
 
 **Which clock counts**: the clock of the leader. The leader's election does not depend on synchronised clocks.
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -31,6 +31,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.stores import StoreUnavailable, apply_rule, apply_rule_with_retry, record_key
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import rules as rules
+from warren.patterns.timers.due_queue import DueQueue
 from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedules import DateSchedule, Schedule, description, next_time_ms, spec_of
@@ -89,12 +90,13 @@ class Timers:
     :param name: name of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
     :param sends: classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: schedules whose timers are stored when the App starts; a `DateSchedule` whose message was
-        published is not stored again. A schedule that is removed from this list stays until it is cancelled.
+    :param schedules: schedules whose timers are stored when the App starts. A `DateSchedule` whose message was
+        published is not stored again, nor is a schedule that was cancelled, unless its times or its message have changed
+        since. A schedule that is removed from this list stays until it is cancelled.
     :param lease: time after the death of the leader until another process takes over; within a third of it, the leader
         reads a timer that another process has stored. Default 15 s.
-    :param late: lateness from which a time counts as missed. Default 1 minute, so that no time is missed by an ordinary
-        takeover.
+    :param late: lateness from which a time counts as missed; a schedule's `missed` decides what is published for such
+        times. Default 1 minute, or twice the lease if that is longer, so that no time is missed by an ordinary takeover.
     :param patience: how long `put` and `cancel` wait for a store that fails. Default 10 s.
     :raises ConfigError: the name is empty, a duration too short, or the message of a schedule is not in `sends`.
     """
@@ -107,11 +109,13 @@ class Timers:
         sends: Sequence[type[Message]],
         schedules: Sequence[Schedule] = (),
         lease: timedelta = timedelta(seconds=15),
-        late: timedelta = timedelta(minutes=1),
+        late: timedelta | None = None,
         patience: timedelta = timedelta(seconds=10),
     ) -> None:
         if not name:
             raise ConfigError("Timers need a name, because their records in the store contain it")
+        if late is None:
+            late = max(timedelta(minutes=1), 2 * lease)
         if lease < timedelta(milliseconds=30) or late < timedelta(0):
             raise ConfigError(
                 f"Timers {name}: lease ({lease}) must be at least 30 ms, and late ({late}) must not be negative"
@@ -128,13 +132,11 @@ class Timers:
         self._app: App | None = None
         self._election = self._new_election()
         self._revision = -1
-        self._timers: dict[str, Timer] = {}
-        self._due_heap: list[tuple[int, int, str]] = []
-        """Heap of the timers by time: (time to fire or retry, scheduled time, name of the timer); times in
-        milliseconds."""
+        self._due = DueQueue()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._change_announced = self._working = False
+        self._last_heartbeat = float("-inf")
         for schedule in self._schedules:
             self._type_of(schedule.message)
 
@@ -237,6 +239,7 @@ class Timers:
         publishes."""
         self._wake = asyncio.Event()
         self._working = True
+        self._last_heartbeat = float("-inf")
         # A separate context: timers must not inherit context variables from the caller that started the App.
         self._task = asyncio.create_task(self._run(), name=f"timers {self.name}", context=Context())
 
@@ -255,21 +258,25 @@ class Timers:
 
     async def _run(self) -> None:
         pending = list(self._schedules)
-        last_heartbeat = float("-inf")
         while True:
             try:
                 while pending:
                     await self._put(pending[0], standing=True)
                     pending.pop(0)
-                if self._change_announced or monotonic_time(self._clock) - last_heartbeat >= self._lease / 3:
-                    self._change_announced, last_heartbeat = False, monotonic_time(self._clock)
+                if self._heartbeat_due:
+                    self._change_announced, self._last_heartbeat = False, monotonic_time(self._clock)
                     await self._heartbeat()
-                if self.is_leader:
-                    await self._fire_due()
+                await self._fire_due()
             except StoreUnavailable as error:
                 self.statistics.outages += 1
                 log.warning("event=timers.store_failed name=%s error=%s", self.name, error)
-            await self._sleep(last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
+            await self._sleep(self._last_heartbeat + self._lease / 3 - monotonic_time(self._clock))
+
+    @property
+    def _heartbeat_due(self) -> bool:
+        """True if a third of a lease has passed since the last heartbeat, or this process has changed a timer since."""
+        since = monotonic_time(self._clock) - self._last_heartbeat
+        return self._change_announced or since >= self._lease / 3
 
     async def _sleep(self, seconds: float) -> None:
         """Wait until the next timer is due, or this process stores or cancels a timer, but no longer than `seconds`.
@@ -277,8 +284,8 @@ class Timers:
         :param seconds: time until the next heartbeat of the leader's election is due.
         """
         until = self._clock.now() + seconds
-        if self.is_leader and self._due_heap:
-            until = min(until, self._due_heap[0][0] / 1000)
+        if self.is_leader and self._due.next_ms is not None:
+            until = min(until, self._due.next_ms / 1000)
         alarm = self._clock.call_at(max(until, self._clock.now() + 0.001), self._wake_up)
         self._working = self._change_announced
         try:
@@ -312,13 +319,10 @@ class Timers:
         self._revision = heartbeat.head.revision
 
     async def _fire_due(self) -> None:
-        while self.is_leader:
-            due: list[Timer] = []
-            while self._due_heap and self._due_heap[0][0] <= self._now_ms() and len(due) < MAX_CONCURRENT:
-                _, next_ms, name = heapq.heappop(self._due_heap)
-                timer = self._timers.get(name)
-                if timer is not None and timer.next_ms == next_ms:
-                    due.append(timer)
+        """Publish the messages of due timers until none is due, or it is time for a heartbeat: a timer that has many
+        times to make up for must not cost the leadership."""
+        while self.is_leader and not self._heartbeat_due:
+            due = self._due.pop_due(self._now_ms(), MAX_CONCURRENT)
             if not due:
                 return
             await asyncio.gather(*map(self._fire, due))
@@ -334,7 +338,6 @@ class Timers:
             )
             if firing is None:
                 self.statistics.skipped += 1
-                self._timers.pop(timer.name, None)
                 await self._reload(timer.name)
                 return
             await self._publish(firing)
@@ -344,13 +347,12 @@ class Timers:
                 partial(rules.finish_firing, timer=firing, now_ms=self._now_ms()),
                 guess=rules.write(firing),
             )
-            self._timers.pop(timer.name, None)
             if after is not None:
                 self._remember(after)
         except Exception as error:  # A timer that cannot be published must not hold up the others.
             self.statistics.failed += 1
             log.warning("event=timers.publish_failed name=%s timer=%s error=%s", self.name, timer.name, error)
-            heapq.heappush(self._due_heap, (self._now_ms() + RETRY_MS, timer.next_ms, timer.name))
+            self._due.put(timer, self._now_ms() + RETRY_MS)
 
     async def _publish(self, timer: Timer) -> None:
         kind = self._sends.get(timer.type)
@@ -374,7 +376,7 @@ class Timers:
         held = await self._store.compare_and_set(self._key(name), None, None, keep_ms=1)
         timer = rules.read(held.current)
         if timer is None:
-            self._timers.pop(name, None)
+            self._due.discard(name)
         else:
             self._remember(timer)
 
@@ -385,14 +387,10 @@ class Timers:
                 yield timer
 
     def _remember(self, timer: Timer) -> None:
-        before = self._timers.get(timer.name)
-        self._timers[timer.name] = timer
-        if before is None or before.next_ms != timer.next_ms:
-            heapq.heappush(self._due_heap, (timer.next_ms, timer.next_ms, timer.name))
+        self._due.put(timer, timer.next_ms)
 
     def _forget(self) -> None:
-        self._timers.clear()
-        self._due_heap.clear()
+        self._due.clear()
         self._revision = -1
 
     def _new_election(self) -> LeaderElection:
