@@ -1,6 +1,6 @@
 """Delayed messages: switch a lamp after a delay or at a set time. A long delay does not hold up a short one.
 
-Run it: python examples/delay.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/delay.py   (memory:// is a broker in this process; or name one)
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Cancellable delays: delay reminders, list them, replace one and cancel one by its key.
 
-Run it: python examples/delay_cancelled.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/delay_cancelled.py   (memory:// is a broker in this process; or name one)
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Delay ladder: reminders after fixed delays, each with its own handler.
 
-Run it: python examples/ladder.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/ladder.py   (memory:// is a broker in this process; or name one)
 """
 
 import asyncio

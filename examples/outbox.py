@@ -1,7 +1,7 @@
 """Transactional outbox: an order and its event are one database transaction, and a rollback publishes nothing.
 
-Run it: python examples/outbox.py   (AMQP_URL and DATABASE_URL choose a broker and a database, such as
-postgresql+asyncpg://...; without them nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/outbox.py   (memory:// is a broker in this process; or name one.
+DATABASE_URL chooses a database, such as postgresql+asyncpg://...; without it a file is used)
 """
 
 import asyncio

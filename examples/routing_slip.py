@@ -1,6 +1,6 @@
 """Routing slip: book a trip step by step, and compensate hotel and flight if there is no car.
 
-Run it: python examples/routing_slip.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/routing_slip.py   (memory:// is a broker in this process; or name one)
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Saga: an order is paid and shipped; if it cannot be shipped, compensate the payment, then the reservation.
 
-Run it: python examples/saga.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
-is needed)
+Run it: AMQP_URL=memory:// python examples/saga.py   (memory:// is a broker in this process; or name one. REDIS_URL
+chooses a Redis; without it a file is used)
 """
 
 import asyncio

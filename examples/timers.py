@@ -1,7 +1,7 @@
 """Timers: a reminder at its time and a report each morning, stored durably and published by one of all processes.
 
-Run it: python examples/timers.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
-is needed)
+Run it: AMQP_URL=memory:// python examples/timers.py   (memory:// is a broker in this process; or name one. REDIS_URL
+chooses a Redis; without it a file is used)
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Deadline: an order that is not paid in time is cancelled once, and a late payment is refunded; never both.
 
-Run it: python examples/unpaid_order.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them
-nothing else is needed)
+Run it: AMQP_URL=memory:// python examples/unpaid_order.py   (memory:// is a broker in this process; or name one.
+REDIS_URL chooses a Redis; without it a file is used)
 """
 
 import asyncio

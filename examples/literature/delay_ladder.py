@@ -2,7 +2,7 @@
 
 The textbook version publishes all delays to one queue, each with its own `expiration`: a broker expires
 messages only at the head of a queue, so that five seconds behind an hour take an hour. Or it declares a queue
-for each message. Here each delay has one queue with one TTL.
+for each message. Here each delay has one queue with one TTL. A ladder needs AMQP_URL; memory:// will do.
 """
 
 import asyncio

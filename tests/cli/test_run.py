@@ -233,6 +233,94 @@ def test_an_app_that_cannot_run_is_an_error(warren: Command, module: Module, nam
         assert (done.status, len(done.err.strip().splitlines())) == (status, 1), (words, done)
 
 
+APP = """
+from warren.sdk import App, Command
+
+class Work(Command, queue="work"):
+    number: int
+
+app = App({url})
+
+@app.handle(Work)
+async def work(message: Work) -> None:
+    with open("done", "a") as file:
+        file.write(f"{{message.number}}\\n")
+"""
+
+
+def test_without_a_broker_the_error_names_the_options(warren: Command, module: Module) -> None:
+    done = warren("run", f"{module(APP.format(url=''))}:app")
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done
+    for choice in ("--url", "AMQP_URL", "--embedded"):
+        assert choice in done.err
+
+
+def test_an_empty_variable_is_an_error(
+    warren: Command, module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMQP_URL", "")
+    done = warren("run", f"{module(APP.format(url=''))}:app")
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done
+    assert "AMQP_URL is empty" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--embedded", "--workers", "2"], "one worker"),
+        (["--embedded", "--url", "amqp://host"], "give one of them"),
+        (["--data-dir", "data"], "--embedded"),
+    ],
+)
+def test_options_that_exclude_each_other_are_an_error(
+    options: list[str], why: str, warren: Command, module: Module
+) -> None:
+    done = warren("run", f"{module(APP.format(url=''))}:app", *options)
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done
+    assert why in done.err
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("url", "why"), [("", "no broker is named"), ("'memory://'", "each of 3 workers would have a broker")]
+)
+def test_workers_without_a_common_broker_do_not_start(
+    url: str, why: str, module: Module, tmp_path: Path, warren: Command
+) -> None:
+    words = command("run", f"{module(APP.format(url=url))}:app", "--workers", "3")
+    with Child(words, cwd=tmp_path) as child:
+        assert child.wait(LONG) == 2
+    assert why in child.errors
+    assert len(child.errors.splitlines()) == 1, child.errors
+    assert child.lines == []
+
+
+@pytest.mark.slow
+def test_an_embedded_broker_keeps_what_it_confirmed_when_its_process_is_killed(
+    module: Module, tmp_path: Path, warren: Command
+) -> None:
+    publish = "\nimport asyncio\nasync def main() -> None:\n"
+    publish += "    async with app:\n        await app.publish(Work(number=1))\n"
+    publish += (
+        "        print('confirmed', flush=True)\n        await asyncio.sleep(1000)\nasyncio.run(main())\n"
+    )
+    text = APP.format(url="")
+    # The first process publishes into its own broker, and has no handler.
+    name = module(text.partition("@app.handle")[0] + publish)
+    folder = tmp_path / "data"
+    with Child([sys.executable, f"{name}.py"], cwd=tmp_path, env={"AMQP_URL": f"embedded:{folder}"}) as child:
+        child.wait_for_line("confirmed", LONG)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(LONG)
+    words = command("run", f"{module(text)}:app", "--embedded", "--data-dir", "data")
+    with Child(words, cwd=tmp_path) as child:
+        wait_until((tmp_path / "done").exists, "the message is handled", LONG)
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(LONG) == 0
+    assert "event=embedded_broker.started" in child.errors
+    assert str(folder) in child.errors
+
+
 def test_a_missing_package_of_an_option_is_an_error(warren: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     done = warren("run", "shop:app", "--reload")

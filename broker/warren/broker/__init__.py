@@ -3,5 +3,6 @@
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.model.virtual_clock import VirtualClock
+from warren.broker.store.errors import StoreError
 
-__all__ = ["Broker", "BrokerConfig", "VirtualClock"]
+__all__ = ["Broker", "BrokerConfig", "StoreError", "VirtualClock"]

@@ -10,13 +10,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import quote
 
 import typer
 
 from warren.cli.systemd import notify, watchdog_seconds
 from warren.cli.typer_commands import Url, command_group
 from warren.cli.typer_commands import run_group as run_command
-from warren.cli.worker_supervisor import NOT_READY, READY, STATUS_VARIABLE, Supervisor, print_status
+from warren.cli.worker_supervisor import (
+    LOADED,
+    NOT_READY,
+    READY,
+    STATUS_VARIABLE,
+    WORKERS_VARIABLE,
+    Supervisor,
+    print_status,
+)
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 
@@ -31,7 +40,8 @@ service = command_group("Run an App until SIGTERM or SIGINT, then stop it gracef
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an App. Return 0 after a graceful stop, 2 if it cannot be loaded, 74 if there is no broker."""
+    """Run an App. Return 0 after a graceful stop, 2 if it cannot be loaded or names no broker, 74 if its broker cannot be
+    reached."""
     return run_command(service, "run", arguments)
 
 
@@ -39,6 +49,14 @@ def main(arguments: Sequence[str]) -> int:
 def run(
     target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, such as shop.main:app")],
     url: Url = None,
+    embedded: Annotated[
+        bool,
+        typer.Option("--embedded", help="run a broker with a data folder in the process; for one worker"),
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="data folder of --embedded (default: in the folder of user data)"),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=1000, help="number of processes; one that ends is restarted")
     ] = 1,
@@ -59,6 +77,10 @@ def run(
     """Run an App until SIGTERM or SIGINT. Then cancel its consumers, let handlers end (within the App's grace period) and
     await outstanding confirms. A second signal ends it at once. systemd is notified when it is ready (Type=notify)."""
     write_logs(log_level, as_json=log_json)
+    if embedded:
+        url = _embedded_url(url, data_dir, workers)
+    elif data_dir is not None:
+        raise UsageError("--data-dir is the folder of the broker that --embedded runs; add --embedded")
     if url is not None:
         # Set before the module is imported: an App() without a URL reads it.
         os.environ["AMQP_URL"] = url
@@ -75,6 +97,43 @@ def run(
     return asyncio.run(_supervise(command, workers, health, (reload_dir or [Path.cwd()]) if reload else []))
 
 
+def _embedded_url(url: str | None, data_dir: Path | None, workers: int) -> str:
+    """Return the URL of the broker of `--embedded`.
+
+    :raises UsageError: if the options exclude each other
+    """
+    if url is not None:
+        raise UsageError("--embedded runs a broker, --url names another: give one of them")
+    if workers > 1:
+        raise UsageError(
+            f"--embedded is for one worker, because each of {workers} would have a broker of its own; run `warren broker`"
+            " and name it with --url"
+        )
+    return "embedded:" if data_dir is None else f"embedded:{quote(str(data_dir.absolute()))}"
+
+
+def _check_broker(app: App) -> None:
+    """Refuse an App without a broker that keeps messages and that all workers share.
+
+    :raises UsageError: if nobody has named a broker, or several workers would each have one of their own
+    """
+    from warren.sdk.extend import Storage
+
+    broker, workers = app.embedded_broker, int(os.environ.get(WORKERS_VARIABLE, "1"))
+    if broker is None:
+        return
+    if broker.storage is Storage.ASSUMED:
+        raise UsageError(
+            "no broker is named, and messages would be lost; use --url amqp://user:password@host/vhost or AMQP_URL,"
+            " or --embedded for one worker with a broker and a data folder of its own"
+        )
+    if workers > 1:
+        raise UsageError(
+            f"each of {workers} workers would have a broker of its own, because the App's URL names an embedded one; run"
+            " `warren broker` and name it with --url"
+        )
+
+
 def _run_alone(target: str, url: str | None, health: str | None) -> int:
     from warren.cli.import_target import load_object
     from warren.sdk import App
@@ -82,6 +141,9 @@ def _run_alone(target: str, url: str | None, health: str | None) -> int:
     app = load_object(target, App, "an App")
     if url is not None:
         app.use_broker(url)
+    _check_broker(app)
+    if STATUS_VARIABLE in os.environ:
+        os.write(int(os.environ[STATUS_VARIABLE]), LOADED)
     asyncio.run(_serve(app, target, health))
     return ExitStatus.SUCCESS
 
@@ -120,7 +182,10 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
     # Only the supervisor notifies systemd; the workers must not.
     background = [asyncio.create_task(_watchdog())]
     supervisor = Supervisor(
-        command, count, {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": ""}, restart_on_usage=bool(watched)
+        command,
+        count,
+        {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "", WORKERS_VARIABLE: str(count)},
+        restart_on_usage=bool(watched),
     )
     supervisor.on_ready = lambda: _ready(f"{count} workers")
     probe = ProbeServer(lambda: _health(supervisor))

@@ -15,6 +15,10 @@ from warren.core.errors import ExitStatus
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
 """Environment variable that holds the number of the file descriptor to which a worker writes its state."""
+WORKERS_VARIABLE: Final = "WARREN_RUN_WORKERS"
+"""Environment variable that holds the number of workers."""
+LOADED: Final = b"."
+"""Byte that a worker writes to its pipe when it has loaded its App and found no error of use."""
 READY: Final = b"+"
 """Byte that a worker writes to its pipe when its App has become ready."""
 NOT_READY: Final = b"-"
@@ -39,6 +43,8 @@ class Worker:
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.number = number
         self.ready = False
+        self.loaded: asyncio.Event = asyncio.Event()
+        """Set when a process of this worker has loaded its App, or has ended for another reason than wrong use."""
         self._command = command
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
@@ -88,6 +94,8 @@ class Worker:
         finally:
             reader_task.cancel()
             await asyncio.gather(reader_task, return_exceptions=True)
+        if status != ExitStatus.USAGE:
+            self.loaded.set()
         self._failures = 0 if loop.time() - began >= STEADY_SECONDS else self._failures + 1
         if self.ready:
             self.ready = False
@@ -96,6 +104,7 @@ class Worker:
 
     async def _follow_state(self, reading: int, changed: Callable[[], None]) -> None:
         async for state in _read_states(reading):
+            self.loaded.set()
             if self.ready != (state == READY):
                 self.ready = state == READY
                 changed()
@@ -110,7 +119,7 @@ class Worker:
 
 
 async def _read_states(reading: int) -> AsyncIterator[bytes]:
-    """Yield the state that a worker has last written to its pipe, READY or NOT_READY, each time that it writes.
+    """Yield the state that a worker has last written to its pipe, LOADED, READY or NOT_READY, each time that it writes.
 
     :param reading: file descriptor of the pipe's reading end
     """
@@ -159,6 +168,8 @@ class Supervisor:
         """Stop all workers gracefully. A second call stops them at once."""
         self._stopping.set()
         self._restart_requested.set()
+        # Workers that have not been started yet wait for the first.
+        self.workers[0].loaded.set()
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
 
@@ -170,6 +181,9 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     async def _keep(self, worker: Worker) -> None:
+        if worker is not self.workers[0]:
+            # An App that cannot be loaded is then reported once, not by every worker.
+            await self.workers[0].loaded.wait()
         while not self._stopping.is_set():
             restart = self._restart_requested
             status = await worker.run_once(self._changed, self._obsolete(restart))

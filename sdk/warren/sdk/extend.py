@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from warren.sdk.app.asyncapi_document import asyncapi_document
+from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
 from warren.sdk.app.serve import StopRequest, serve
@@ -70,6 +71,7 @@ __all__ = [
     "DelayBackend",
     "Delivery",
     "Duration",
+    "EmbeddedBroker",
     "HandleMiddleware",
     "HandlerOutcome",
     "MessageOptions",
@@ -83,6 +85,7 @@ __all__ = [
     "RetryPolicy",
     "Session",
     "StopRequest",
+    "Storage",
     "SystemClock",
     "Timer",
     "asyncapi_document",

@@ -47,6 +47,9 @@ class Component(Protocol):
 
     A component that works in the background may have a property `busy`: a text that names its present work, empty while
     it waits. While that text is not empty, a test with a virtual clock does not advance the time.
+
+    A component whose promise is broken if the broker loses messages has a class attribute `requires_durable_broker =
+    True`. An App without a URL then does not start: its broker would be in memory.
     """
 
     def register(self, app: App) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 from uuid import UUID, uuid5
 
 from warren.patterns.deadline import rules
@@ -107,6 +107,8 @@ class Deadline:
     :param concurrency: due messages handled at a time. Default 20.
     :raises ConfigError: a duration is too short, or the name is empty.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from warren.patterns.delay import rules
 from warren.patterns.delay.binary_delay_queues import BinaryDelayQueues
@@ -97,6 +97,8 @@ class Delay:
         outage. Default one week.
     :raises ConfigError: a parameter of the strategy is out of range.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

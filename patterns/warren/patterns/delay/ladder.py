@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from warren.patterns.delay.wait_queues import wait_queue
 from warren.sdk import App, ConfigError, Queue
@@ -27,6 +27,8 @@ class DelayLadder:
         and 1 h.
     :raises ConfigError: there is no step, two are equal, or one is no duration.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(self, name: str, *steps: Duration) -> None:
         self.name: str = name

@@ -22,7 +22,7 @@ import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec
 
 from opentelemetry import metrics
 
@@ -72,6 +72,8 @@ class Outbox:
     :raises UsageError: SQLAlchemy is not installed.
     :raises ConfigError: a duration is too short.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

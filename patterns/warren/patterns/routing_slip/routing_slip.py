@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, Generic, TypeVar, get_type_hints
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -117,6 +117,8 @@ class RoutingSlips:
     :param concurrency: concurrent steps of each kind. Default 10.
     :raises ConfigError: a step has no queue, or two have the same type.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

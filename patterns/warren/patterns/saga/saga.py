@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
@@ -118,6 +118,8 @@ class Saga(Generic[Data]):
     :param concurrency: largest number of messages handled at a time, for each queue of the saga. Default 10.
     :raises ConfigError: a duration is too short, or the name is empty.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.stores import StoreUnavailable, apply_rule, apply_rule_with_retry, record_key
@@ -100,6 +100,8 @@ class Timers:
     :param patience: how long `put` and `cancel` wait for a store that fails. Default 10 s.
     :raises ConfigError: the name is empty, a duration too short, or the message of a schedule is not in `sends`.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from warren.sdk.app.blocking import Sync
+from warren.sdk.app.broker_choice import choose_broker
 from warren.sdk.app.default_delay import DefaultDelay
+from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.serve import serve
@@ -58,7 +59,7 @@ from warren.sdk.rpc.scatter_gather import GatherCall
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.registry import DeclarePolicy, MismatchPolicy, TopologyRegistry
-from warren.sdk.transport.host_failover import HostOrder, Hosts
+from warren.sdk.transport.host_failover import HostOrder
 from warren.sdk.transport.supervised_connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 
 CONNECT_SECONDS = 30.0
@@ -74,8 +75,10 @@ class App:
     Use it as `async with App("amqp://...") as app:`, or with `app.run()`.
 
     :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; after a
-        failed attempt to connect, the next one is tried. Without a URL, the environment variable `AMQP_URL` is used;
-        without that, a broker that the App starts in this process and that keeps messages in memory only.
+        failed attempt to connect, the next one is tried. `memory://` runs a broker in this process that keeps messages
+        in memory, `embedded:FOLDER` one that keeps them in a folder; each run of an App has its own. Without a URL, the
+        environment variable `AMQP_URL` is used; if it is not set either, the App behaves as with `memory://`, logs a
+        warning, and refuses to start with a pattern that needs a durable broker.
     :param hosts: order in which several URLs are tried: `random`, or `given`, as they are listed.
     :param name: name under which the broker lists the connections of the App.
     :param declare: `always` declares the exchanges, queues and bindings that messages and handlers need; `never` only
@@ -97,7 +100,8 @@ class App:
     :param clock: source of the time for message ids, retries and patterns; by default the system clock.
     :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
     :param delay: backend for delayed redeliveries; by default `WaitQueues`, with one queue for each delay.
-    :raises ConfigError: if a URL is not an AMQP URL, or another argument is not one of its values.
+    :raises ConfigError: if a URL, or `AMQP_URL`, is empty or not such a URL, or another argument is not one of its
+        values.
     """
 
     def __init__(
@@ -120,11 +124,17 @@ class App:
         retry: RetryPolicy | None = None,
         delay: DelayBackend | None = None,
     ) -> None:
-        urls = (os.environ.get("AMQP_URL") or None) if url is None or url == "" else url
         self.clock: AppClock = AppClock(clock or SystemClock())
         self._lifecycle = Lifecycle(
             Settings(
-                hosts=None if urls is None else Hosts.parse(urls, hosts),
+                broker=choose_broker(
+                    url,
+                    hosts,
+                    # Only tests have another clock than the system's; they may lose messages.
+                    unnamed=Storage.ASSUMED
+                    if clock is None or isinstance(clock, SystemClock)
+                    else Storage.MEMORY,
+                ),
                 name=name,
                 window=window,
                 replies=replies,
@@ -158,11 +168,12 @@ class App:
     def use_broker(self, url: str) -> None:
         """Connect to another broker than the one that the App was created with, from the next start on.
 
-        :param url: AMQP URL, or several with commas between them for the nodes of one cluster.
-        :raises ConfigError: if it is not an AMQP URL, or the App is running.
+        :param url: AMQP URL, or several with commas between them for the nodes of one cluster; or `memory://` or
+            `embedded:FOLDER`.
+        :raises ConfigError: if it is not such a URL, or the App is running.
         """
         self._lifecycle.not_running("choose another broker")
-        self._lifecycle.settings.hosts = Hosts.parse(url)
+        self._lifecycle.settings.broker = choose_broker(url)
 
     # Declaring
 
@@ -513,6 +524,12 @@ class App:
     def url(self) -> str | None:
         """The URL of the current or next connection attempt; None for an embedded broker while the App does not run."""
         return self._lifecycle.url
+
+    @property
+    def embedded_broker(self) -> EmbeddedBroker | None:
+        """The broker that this App runs in its own process; None if it connects to brokers by their URLs."""
+        broker = self._lifecycle.settings.broker
+        return broker if isinstance(broker, EmbeddedBroker) else None
 
     def statistics(self) -> Statistics:
         """Return a copy of the statistics of this run: publishes, calls,

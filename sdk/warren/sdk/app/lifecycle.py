@@ -14,6 +14,7 @@ from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.protocols import Component
 from warren.sdk.topology.registry import TopologyRegistry
+from warren.sdk.transport.host_failover import Hosts
 
 
 class Lifecycle:
@@ -74,8 +75,8 @@ class Lifecycle:
     @property
     def url(self) -> str | None:
         """The URL of the current or next connection attempt; None for an embedded broker that does not run."""
-        hosts = self.settings.hosts if self._runtime is None else self._runtime.hosts
-        return None if hosts is None else hosts.current
+        broker = self.settings.broker if self._runtime is None else self._runtime.hosts
+        return broker.current if isinstance(broker, Hosts) else None
 
     def running(self) -> Runtime:
         """Return the current runtime, for an operation that needs a running App.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from warren.sdk.app.embedded_broker import EmbeddedBroker, embedded_broker
+from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
@@ -72,8 +72,8 @@ class Runtime:
         self._components = components
         self._on_state = on_state
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.hosts: Hosts | None = settings.hosts
-        self._broker: EmbeddedBroker | None = None
+        self.hosts: Hosts | None = None if isinstance(settings.broker, EmbeddedBroker) else settings.broker
+        self._broker: BrokerProcess | None = None
         self._publish_connection: SupervisedConnection | None = None
         self._consume_connection: SupervisedConnection | None = None
         self.instruments: Instruments | None = settings.telemetry.open()
@@ -142,10 +142,11 @@ class Runtime:
         settings = self._settings
         deadline = self.loop.time() + settings.connect_timeout
         self._update_state()
-        if self.hosts is None:
-            self._broker = embedded_broker()
-            await self._broker.__aenter__()
+        if isinstance(settings.broker, EmbeddedBroker):
+            settings.broker.check_durability(self._components)
+            self._broker = await settings.broker.start()
             self.hosts = Hosts([self._broker.url])
+        assert self.hosts is not None
         channels: ChannelFactory = DataChannel
         if settings.capture is not None:
             channels = await self._start_capture(settings.capture)

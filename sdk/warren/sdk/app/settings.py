@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warren.sdk.app.embedded_broker import EmbeddedBroker
 from warren.sdk.capture import Capture
 from warren.sdk.choices import check_choice
 from warren.sdk.errors import ConfigError
@@ -16,7 +17,7 @@ from warren.sdk.transport.host_failover import Hosts
 class Settings:
     """The settings of an App; each run reads them when it starts. The parameters of `App` describe all of them.
 
-    :ivar hosts: the brokers to connect to; None for an embedded broker in this process.
+    :ivar broker: the brokers to connect to, or one that the App runs in its process.
     :ivar window: largest number of published messages that wait for their confirm.
     :ivar connect_timeout: seconds for the first connection, and for the broker's `basic.consume-ok` for every consumer.
     :ivar grace: seconds that running handlers get to finish when the App stops.
@@ -26,7 +27,7 @@ class Settings:
     :raises ConfigError: if a setting is out of its range.
     """
 
-    hosts: Hosts | None
+    broker: Hosts | EmbeddedBroker
     name: str
     window: int
     replies: ReplyMode

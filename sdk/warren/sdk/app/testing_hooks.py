@@ -42,7 +42,7 @@ def override_for_test(
     app._lifecycle.not_running("override it for a test")
     settings, followed = app._lifecycle.settings, app.clock.followed
     specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
-    app._lifecycle.settings = replace(settings, hosts=Hosts([url]), grace=grace)
+    app._lifecycle.settings = replace(settings, broker=Hosts([url]), grace=grace)
     app.clock.follow(clock)
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _recording(handler, handled) for name, handler in handlers.items()}
