@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from tests.support.broker_process import READY, warren
 from tests.support.polling import wait_until
@@ -60,12 +61,67 @@ def test_the_ready_line_has_the_url(running: tuple[Child, str, Path]) -> None:
 
 def test_a_port_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
     port = running[1].rpartition(":")[2]
-    assert refused("--port", port) == (
+    assert refused("--in-memory", "--port", port) == (
         2,
         [
             f"warren broker: port {port} at 127.0.0.1 is in use; choose another with --port, or 0 for any free one"
         ],
     )
+
+
+def test_without_a_data_folder_the_default_one_keeps_what_was_confirmed(tmp_path: Path) -> None:
+    """A second broker of the same user does not start on it, and `warren ctl` finds the first."""
+    environment = {"XDG_DATA_HOME": str(tmp_path), "WARREN_BROKER_LOGIN_FAILURE_DELAY": "0"}
+    folder = tmp_path / "warren" / "broker"
+    with Child(warren("broker", "--port", "0"), env=environment) as child:
+        url = child.wait_for_line(READY).removeprefix(READY)
+        assert f"event=broker.data_folder_opened data_dir={folder} origin=default" in child.errors
+        with RawClient(url) as peer:
+            peer.connect().open()
+            peer.declare("kept", durable=True)
+            peer.select_confirms()
+            peer.publish("", "kept", b"1", commands.Basic.Properties(delivery_mode=2))
+            peer.expect(commands.Basic.Ack)
+        with Child(warren("broker", "--port", "0"), env=environment) as second:
+            assert second.wait() == 2
+        assert second.errors == (
+            f"warren broker: data folder {folder} is in use by another broker (process {child.pid}); stop it, or choose"
+            " another folder with --data-dir\n"
+        )
+        with Child(warren("ctl", "list_queues", "-q"), env=environment) as listing:
+            assert listing.wait() == 0
+        assert listing.lines[-1].split() == ["kept", "1"]
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    with (
+        Child(warren("broker", "--port", "0"), env=environment) as child,
+        RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer,
+    ):
+        peer.connect().open()
+        assert peer.declare_queue("kept", durable=True)[1] == 1
+
+
+def test_in_memory_says_what_is_lost_and_writes_nothing(tmp_path: Path) -> None:
+    with Child(warren("broker", "--port", "0", "--in-memory"), env={"XDG_DATA_HOME": str(tmp_path)}) as child:
+        child.wait_for_line(READY)
+        assert "event=broker.memory_chosen" in child.errors
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_default_folder_that_cannot_be_written_names_the_options(tmp_path: Path) -> None:
+    (tmp_path / "warren").write_text("a file")
+    with Child(warren("broker", "--port", "0"), env={"XDG_DATA_HOME": str(tmp_path)}) as child:
+        assert child.wait() == 2
+    (line,) = child.errors.splitlines()
+    assert str(tmp_path) in line
+    assert "--data-dir" in line
+    assert "--in-memory" in line
+
+
+def test_ctl_without_a_broker_names_the_default_folder(tmp_path: Path) -> None:
+    with Child(warren("ctl", "list_queues"), env={"XDG_DATA_HOME": str(tmp_path)}) as child:
+        assert child.wait() == 2
+    assert f"none runs on the default data folder {tmp_path}/warren/broker" in child.errors
 
 
 def test_a_data_folder_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
@@ -97,7 +153,7 @@ def test_a_data_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine_is_an_error() -> None:
-    status, lines = refused("--port", "0", "--host", "192.0.2.1")
+    status, lines = refused("--in-memory", "--port", "0", "--host", "192.0.2.1")
     assert status == 2
     assert len(lines) == 1
     assert "choose an address of this machine with --host" in lines[0]

@@ -187,6 +187,22 @@ def test_the_printed_configuration_is_equivalent(toml: Path) -> None:
     assert set(tomllib.loads(text)) < set(SETTINGS)
 
 
+def test_without_a_data_folder_the_default_one_is_used(tmp_path: Path) -> None:
+    home = {"XDG_DATA_HOME": str(tmp_path)}
+    assert loaded(**home).broker.data_dir == tmp_path / "warren" / "broker"
+    assert f'data_dir = "{tmp_path}/warren/broker"  # default' in format_config(loaded(**home))
+    assert loaded("--in-memory").broker.data_dir is None
+    assert "in_memory = true  # --in-memory" in format_config(loaded("--in-memory"))
+    assert loaded(WARREN_BROKER_IN_MEMORY="yes").broker.data_dir is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_folder_and_memory_exclude_each_other(tmp_path: Path) -> None:
+    assert "--in-memory" in refusal("--in-memory", "--data-dir", tmp_path)
+    assert "in_memory" in refusal("--data-dir", "none")
+    assert "WARREN_BROKER_DATA_DIR" in refusal(WARREN_BROKER_DATA_DIR="")
+
+
 def test_the_documentation_lists_every_setting_and_its_example_is_valid() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "configuration.md").read_text()
@@ -347,7 +363,7 @@ def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard));"
         "import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
-    command = [str(word) for word in warren("broker", "--port", "0")]
+    command = [str(word) for word in warren("broker", "--port", "0", "--in-memory")]
     with Child([sys.executable, "-c", program, *command[1:]]) as child:
         child.wait_for_line(READY)
         (line,) = [

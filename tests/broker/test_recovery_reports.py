@@ -204,7 +204,8 @@ def test_a_second_broker_on_a_data_folder_exits_and_the_first_continues(broker: 
     with Child(second.command()) as child:
         assert child.wait() == 2
         assert child.errors == (
-            f"warren broker: data folder {broker.data_dir} is in use by another broker (process {broker.pid})\n"
+            f"warren broker: data folder {broker.data_dir} is in use by another broker (process {broker.pid}); stop it,"
+            " or choose another folder with --data-dir\n"
         )
     publish(broker.url, 4, 6)
     broker.kill()

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from warren.broker.broker import Broker
-from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
+from warren.broker.configuration.setting_sources import DEFAULT, RunConfig
 from warren.broker.connection.descriptor_budget import raise_descriptor_limit
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
@@ -46,10 +46,11 @@ def main(arguments: Sequence[str]) -> int:
     raise_descriptor_limit()
     collect_less_often()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(run(config.broker))
+        return runner.run(run(config))
 
 
-async def run(config: BrokerConfig) -> int:
+async def run(settings: RunConfig) -> int:
+    config = settings.broker
     broker = Broker(config)
     stop = asyncio.Event()
     broker.on_shutdown = stop.set
@@ -59,10 +60,11 @@ async def run(config: BrokerConfig) -> int:
     try:
         await broker.start()
     except StoreError as error:
-        print(f"warren broker: {error}", file=sys.stderr)
+        print(f"warren broker: {error}{_folder_hint(settings, error)}", file=sys.stderr)
         return error.status
     except (ListenError, TlsError, DefinitionsError, CaptureError) as error:
         raise UsageError(str(error)) from None
+    _log_storage(settings)
     print(f"warren broker ready: {broker.bound_addresses[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())
     collecting = asyncio.ensure_future(collect_when_due(config.memory_bytes))
@@ -84,6 +86,28 @@ async def run(config: BrokerConfig) -> int:
     finally:
         await ignore_signals(loop)
     return ExitStatus.SUCCESS
+
+
+def _log_storage(settings: RunConfig) -> None:
+    if settings.broker.data_dir is None:
+        logger.warning(
+            "event=broker.memory_chosen consequence=%s",
+            "there is no data folder: all messages and definitions are lost when this broker stops",
+        )
+    else:
+        logger.info(
+            "event=broker.data_folder_opened data_dir=%s origin=%s",
+            settings.broker.data_dir,
+            settings.origins.get("data_dir", DEFAULT),
+        )
+
+
+def _folder_hint(settings: RunConfig, error: StoreError) -> str:
+    """Return the end of an error text for a default data folder that cannot be used: the options that avoid it."""
+    chosen = "data_dir" in settings.origins or "--data-dir" in str(error)
+    return (
+        "" if chosen or error.status != ExitStatus.USAGE else "; choose one with --data-dir, or --in-memory"
+    )
 
 
 async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
+from warren.core.default_data_folder import default_data_folder
 from warren.core.errors import ExitStatus
 
 PATH_LIMIT: Final = 100
@@ -28,11 +29,11 @@ class ControlError(Exception):
 
 
 def socket_path(socket: str | None, data_dir: str | None) -> Path:
-    """Return the path of the control socket: from the options, else from the environment.
+    """Return the path of the control socket: from the options, else from the environment, else in the default data folder.
 
     :param socket: value of `--socket`
     :param data_dir: value of `--data-dir`; the socket is `control.sock` in there
-    :raises ControlError: if neither an option nor a variable names the broker
+    :raises ControlError: if neither an option nor a variable names the broker, and none runs on the default data folder
     """
     if socket is not None:
         return Path(socket)
@@ -42,8 +43,17 @@ def socket_path(socket: str | None, data_dir: str | None) -> Path:
         return Path(os.environ[SOCKET_VARIABLE])
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE]) / "control.sock"
+    try:
+        folder = default_data_folder()
+    except RuntimeError:
+        found = ""
+    else:
+        if (folder / "control.sock").exists():
+            return folder / "control.sock"
+        found = f", and none runs on the default data folder {folder}"
     raise ControlError(
-        f"no broker is named; give its data folder (--data-dir or {FOLDER_VARIABLE}) or its control socket (--socket)",
+        f"no broker is named{found}; give its data folder (--data-dir or {FOLDER_VARIABLE}) or its control socket"
+        " (--socket)",
         ExitStatus.USAGE,
     )
 

@@ -21,7 +21,8 @@ from warren.broker.store.log.group_commit import Sync
 class BrokerConfig:
     """Configuration of a broker.
 
-    :param data_dir: folder that stores durable definitions and messages; without it everything is in memory only.
+    :param data_dir: folder that stores durable definitions and messages. In Python, None keeps everything in memory;
+        `warren broker` uses the default data folder of the user unless it runs with `--in-memory`.
     :param host: address to listen at; loopback by default.
     :param port: port to listen at; 0 is any free port.
     :param listeners: all addresses to listen at without TLS, as `host:port` or a port; replaces `host` and `port`.

@@ -92,13 +92,13 @@ def load_config(arguments: Sequence[str], environment: Mapping[str, str]) -> tup
         text = options.get(name)
         if text is not None:
             settings[name] = parse_setting(name, text, key.flag)
-    return build_config(settings, ignored), options["print_config"]
+    return build_config(settings, ignored, environment), options["print_config"]
 
 
 def format_config(config: RunConfig) -> str:
     """Return the settings as an equivalent TOML file with the origin of each setting, but without secrets."""
     lines = []
-    values: dict[str, Any] = {**vars(config.broker), **vars(config.log)}
+    values: dict[str, Any] = {**vars(config.broker), **vars(config.storage), **vars(config.log)}
     values.update(("tls_" + name, value) for name, value in vars(config.broker.tls).items())
     for name, key in SETTINGS.items():
         value = values[name]

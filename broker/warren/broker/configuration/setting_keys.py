@@ -1,6 +1,7 @@
 """Table of all settings of `warren broker`, with help text, default and parser.
 
-It is derived from the fields of `BrokerConfig`, `TlsConfig` and `LogConfig`, and the help texts from their docstrings.
+It is derived from the fields of `BrokerConfig`, `StorageConfig`, `TlsConfig` and `LogConfig`, and the help texts from their
+docstrings.
 """
 
 from __future__ import annotations
@@ -28,6 +29,16 @@ class LogConfig:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageConfig:
+    """Storage of `warren broker`, apart from its data folder.
+
+    :param in_memory: keep everything in memory, without a data folder: confirmed messages are lost when the broker stops.
+    """
+
+    in_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ FALSE: Final = ("false", "no", "off", "0")
 
 def _setting_keys() -> dict[str, SettingKey]:
     found = {}
-    for kind, prefix in ((BrokerConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
+    for kind, prefix in ((BrokerConfig, ""), (StorageConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
         hints = get_type_hints(kind)
         help_texts = _parameters(inspect.getdoc(kind) or "")
         for each in fields(kind):
@@ -113,7 +124,7 @@ def _parser(hint: object) -> Callable[[object], object]:
         float: _number,
         bool: _flag,
         str: _text,
-        Path: lambda value: Path(_text(value)).expanduser(),
+        Path: _path,
     }
     return simple[hint]
 
@@ -135,6 +146,17 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def _path(value: object) -> Path:
+    """Return a path, with `~` expanded.
+
+    :raises ValueError: if the value is no text, or empty, which would be the working folder.
+    """
+    text = _text(value)
+    if not text:
+        raise ValueError("it is empty; write a path")
+    return Path(text).expanduser()
 
 
 def _integer(value: object) -> int:
@@ -198,4 +220,4 @@ def _pairs(value: object) -> dict[str, str]:
 
 SETTINGS: Final = _setting_keys()
 
-__all__ = ["PREFIX", "SETTINGS", "TLS", "LogConfig", "SettingKey"]
+__all__ = ["PREFIX", "SETTINGS", "TLS", "LogConfig", "SettingKey", "StorageConfig"]

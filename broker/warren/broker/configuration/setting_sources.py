@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.configuration.setting_keys import SETTINGS, TLS, LogConfig
+from warren.broker.configuration.setting_keys import SETTINGS, TLS, LogConfig, StorageConfig
 from warren.broker.connection.tls import TlsConfig
+from warren.core.default_data_folder import default_data_folder
 from warren.core.errors import UsageError
 
 DEFAULT: Final = "default"
@@ -30,7 +32,7 @@ Settings = dict[str, SettingValue]
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Configuration of `warren broker`: the broker's and the log's settings, with their origins.
+    """Configuration of `warren broker`: the broker's, the storage's and the log's settings, with their origins.
 
     :param origins: origin of each value that is no default, by the name of the setting.
     :param ignored: ignored settings by their source: under the path of rabbitmq.conf, texts such as `KEY (line 3)` for
@@ -38,6 +40,7 @@ class RunConfig:
     """
 
     broker: BrokerConfig
+    storage: StorageConfig
     log: LogConfig
     origins: Mapping[str, str]
     ignored: Mapping[str, tuple[str, ...]]
@@ -68,19 +71,52 @@ def unknown_setting_text(name: str) -> str:
     )
 
 
-def build_config(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
+def build_config(
+    settings: Settings, ignored: Mapping[str, tuple[str, ...]], environment: Mapping[str, str]
+) -> RunConfig:
     """Build the configuration from settings; those that are not given get their defaults.
 
+    :param environment: environment variables by name, for the default data folder
     :param ignored: texts that name ignored settings, by the file they are in, or "environment" (see `RunConfig`)
     :raises UsageError: with the origin of a setting that is out of range or conflicts with another
     """
     values: dict[str, Any] = {name: key.default for name, key in SETTINGS.items()}
     values.update((name, each.value) for name, each in settings.items())
     tls = {name.removeprefix(TLS): values.pop(name) for name in list(values) if name.startswith(TLS)}
+    storage = StorageConfig(in_memory=values.pop("in_memory"))
+    values["data_dir"] = _data_dir(settings, storage, environment)
     log = LogConfig(log_level=values.pop("log_level"), log_json=values.pop("log_json"))
     try:
         broker = BrokerConfig(tls=TlsConfig(**tls), **values)
     except ValueError as error:
         named = next((name for name in re.findall(r"[a-z_]+", str(error)) if name in settings), None)
         raise UsageError(f"{settings[named].origin}: {error}" if named else str(error)) from None
-    return RunConfig(broker, log, {name: each.origin for name, each in settings.items()}, ignored)
+    return RunConfig(broker, storage, log, {name: each.origin for name, each in settings.items()}, ignored)
+
+
+def _data_dir(settings: Settings, storage: StorageConfig, environment: Mapping[str, str]) -> Path | None:
+    """Return the data folder: the one that is set, None if everything is kept in memory, otherwise the default one.
+
+    :param environment: environment variables by name
+    :raises UsageError: if both a data folder and memory are set, or there is no default folder
+    """
+    given = settings.get("data_dir")
+    if storage.in_memory:
+        if given is not None:
+            raise UsageError(
+                f"in_memory ({settings['in_memory'].origin}) and data_dir ({given.origin}) exclude each other: set one"
+            )
+        return None
+    if given is not None:
+        if given.value is None:
+            raise UsageError(
+                f"{given.origin}: data_dir is none; to keep everything in memory, set in_memory (--in-memory)"
+            )
+        assert isinstance(given.value, Path)
+        return given.value
+    try:
+        return default_data_folder(environment)
+    except RuntimeError:
+        raise UsageError(
+            "this user has no home folder for the broker's data: choose a folder with --data-dir, or --in-memory"
+        ) from None

@@ -25,7 +25,10 @@ def lock_data_folder(folder: Path) -> int:
     except BlockingIOError:
         owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise StoreError(f"data folder {folder} is in use by another broker (process {owner})") from None
+        raise StoreError(
+            f"data folder {folder} is in use by another broker (process {owner}); stop it, or choose another folder with"
+            " --data-dir"
+        ) from None
     except OSError as error:
         os.close(lock)
         raise disk_error(f"lock the data folder {folder}", error) from None
