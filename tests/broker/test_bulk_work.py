@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +13,19 @@ from pamqp.commands import Connection as ConnectionClass
 from pamqp.frame import marshal
 
 from tests.support.blocking_client import Channel, Connection
+from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
-from warren.broker.connection.broker_node import BrokerNode
-from warren.broker.connection.connection import Connection as ServerConnection
 from warren.broker.connection.connection_phases import CLOSED
 from warren.broker.connection.flow_control import AWAITING_REPLY, BULK_WORK
 from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.clock import RealClock
-from warren.broker.model.policy.policies import Policy
-from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.reply_codes import AmqpError, Reply
 
 COUNT = 300
 """Messages of one test."""
 TURNS = 4
 """Iterations of the event loop that bulk work with them takes at least, if each does as little as it can."""
-
-
-@dataclass
-class Bulk:
-    """An in-process broker whose bulk work does one unit in each iteration of the event loop."""
-
-    broker: InProcessBroker
-    work: BulkWork
-    node: BrokerNode
-    vhost: VirtualHost
-
-    def block(self, lane: object) -> Callable[[], None]:
-        """Let the work of a lane wait. Return the function that ends that."""
-        opened: list[bool] = []
-        self.broker.call(lambda: self.work.later(lane, lambda _: bool(opened)))
-        return lambda: opened.append(True)
-
-    def slices(self) -> int:
-        return self.broker.call(lambda: self.work.slices)
-
-    def limit(self, messages: int, pattern: str = "^q$") -> None:
-        """Set a policy that limits the length of the queues whose names match a pattern."""
-        policy = Policy("bulk", pattern, {"max-length": messages}, "queues")
-        self.broker.call(lambda: self.vhost.policies.put(policy))
-        wait_until(lambda: not self.work.is_pending(self.vhost.policies), "the policy is applied")
-
-    def connection(self) -> ServerConnection:
-        """Return the broker's end of the last connection that was opened."""
-        return self.broker.call(lambda: list(self.node.connections)[-1])
-
-
-def bulk_of(broker: InProcessBroker) -> Bulk:
-    assert broker.broker is not None
-    node = broker.broker._node
-    assert node is not None
-    node.virtual_hosts.bulk_work.slice_seconds = 0.0
-    return Bulk(broker, node.virtual_hosts.bulk_work, node, node.vhosts[b"/"].vhost)
 
 
 @pytest.fixture

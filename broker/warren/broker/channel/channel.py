@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -23,12 +24,14 @@ from warren.broker.channel.publish_slow_path import (
 from warren.broker.channel.publisher_confirms import PublisherConfirms
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
+from warren.broker.model.bulk_work import Step
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.exchange.headers import may_have_cc
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import ACCEPTED, Queue
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut, BulkPublish
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import RoutingProperties
@@ -222,12 +225,43 @@ class Channel:
             outcome: i64 = ACCEPTED
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
+        elif len(queues) > BULK_COPIES and capture is None:
+            self.publish_in_bulk(queues, message)
+            return
         else:
             outcome = self.vhost.deliver(queues, message)
         if self.confirming:
             self.confirms.add(outcome)
         if capture is not None:
             capture_published(self, capture, message, outcome)
+
+    def publish_in_bulk(self, queues: list[Queue], message: Message) -> None:
+        """Put a message into very many queues as bulk work, and confirm it when it is in all of them.
+
+        The connection's next frames are processed then.
+        """
+        job = BulkFanOut(self.vhost, queues, message)
+        self.run_bulk_publish(job, job.step, job.end, lambda: self.on_published(job))
+
+    def on_published(self, job: BulkFanOut) -> None:
+        """Schedule the confirm of a publish that was bulk work, unless the channel was closed meanwhile."""
+        if self.confirming and not self.closing:
+            self.confirms.add(job.outcome)
+
+    def run_bulk_publish(
+        self, job: BulkPublish, step: Step, ended: Callable[[], None], call: Callable[[], None]
+    ) -> None:
+        """Run a bulk publish, process no more frames of the connection until it is finished, and call `call` then.
+
+        :param step: method of the job that does a part of it.
+        :param ended: method of the job that is called when it has ended in any way.
+        :param call: function that is called when it is finished, unless the connection is closing then.
+        """
+        bulk_work = self.vhost.bulk_work
+        if not bulk_work.run(self.vhost.publish_lane, step, ended):
+            # In the connection's lane, too: its end has to wait for what it has published and settled.
+            bulk_work.run(self.connection, lambda _: job.is_done)
+        self.connection.after_bulk_work(call)
 
     def may_impersonate(self) -> bool:
         """Return whether the user may set the property user-id of a publish to the name of another user.

@@ -55,9 +55,13 @@ class LengthLimit:
         """
         queue = self.queue
         ready = queue.ready
-        if 0 <= self.max_length < ready.count + len(queue.pending_dead_letters) + 1:
+        count = ready.count + len(queue.pending_dead_letters) + 1
+        if queue.staged is not None:
+            count += len(queue.staged)
+        if 0 <= self.max_length < count:
             return True
-        return 0 <= self.max_bytes < ready.bytes + queue.pending_dead_letter_bytes + message.body_size
+        held = ready.bytes + queue.staged_bytes + queue.pending_dead_letter_bytes
+        return 0 <= self.max_bytes < held + message.body_size
 
     def reject(self, message: Message) -> None:
         """Dead-letter a message that the full queue rejects, if x-overflow is `reject-publish-dlx`."""

@@ -93,6 +93,8 @@ class Queue:
     drain_scheduled: bool = False
     """True if bulk work will continue `drain`, because a slice was over."""
     deleted: bool = False
+    staged_bytes: i64 = 0
+    """Bytes of the bodies of the staged messages (see `staged`)."""
     is_stream: bool = False
     memory_tracked: bool = False
     """True while the memory budget watches this queue, because messages wait in it."""
@@ -154,6 +156,13 @@ class Queue:
         """Deduplication window whose keys are stored as the messages of this internal queue; None for other queues."""
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Hook that records life-cycle events; None if event capture is off."""
+        self.staged: Optional[deque[Message]] = None  # noqa: UP045
+        """Messages of a bulk publish that is not finished, and those that have arrived behind them, in order.
+
+        They have their sequence numbers, but are not ready yet. None without such a publish; else the queue is held.
+        """
+        self.unstaged: Optional[Message] = None  # noqa: UP045
+        """The message that was staged last and is now being enqueued."""
         self.waiters: list[Callable[[], None]] = []
         """Functions to call when nothing holds deliveries any more, such as a basic.get that waits."""
         self.expiry = Expiry(self)
@@ -251,7 +260,14 @@ class Queue:
             self.expiry.set_expiry(message)
 
     def enqueue(self, message: Message) -> None:
-        """Append a message to those that wait for a consumer, and apply length limits and expiry."""
+        """Append a message to those that wait for a consumer, and apply length limits and expiry.
+
+        It is staged instead while a bulk publish has messages before it that are staged.
+        """
+        if self.staged is not None and message is not self.unstaged:
+            self.staged.append(message)
+            self.staged_bytes += message.body_size
+            return
         if not self.memory_tracked:
             self.vhost.track_memory(self)
         self.ready.append(message)
@@ -259,6 +275,62 @@ class Queue:
             self.limit.drop_head()
         if message.expires:
             self.expiry.message_queued(message)
+
+    # -- bulk publishes
+
+    def stage(self, message: Message) -> bool:
+        """Give a message of a bulk publish its place in the queue, from which `put_staged` makes it ready later.
+
+        Between the two calls the publish is written to the log as a whole, the queue is held, and messages that are
+        published by others are staged behind it. Return True if it is the first one staged.
+        """
+        is_first = self.staged is None
+        if self.staged is None:
+            self.staged = deque()
+            self.hold()
+        self.assign_sequence(message)
+        self.staged.append(message)
+        self.staged_bytes += message.body_size
+        return is_first
+
+    def put_staged(self, end: float) -> bool:
+        """Deliver or enqueue the staged messages until a time; return True if none is left, and the queue is released.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        staged = self.staged
+        if staged is None:
+            return True
+        left: i64 = DELIVERIES
+        while staged:
+            message = staged.popleft()
+            self.staged_bytes -= message.body_size
+            if self.deleted:
+                continue
+            # Directly to a consumer, as by `publish`: then neither limits nor expiry apply. Only this work holds the queue.
+            if self.ready_consumers and not self.ready.count and self.holds == 1:
+                self.deliver(self.ready_consumers[0], message)
+            else:
+                self.unstaged = message
+                self.enqueue(message)
+            left -= 1
+            if not left:
+                left = DELIVERIES
+                if staged and time.monotonic() >= end:
+                    return False
+        self.staged = None
+        self.unstaged = None
+        self.staged_bytes = 0
+        self.release()
+        return True
+
+    def unstage(self, messages: set[int]) -> None:
+        """Remove staged messages, because their publish has failed.
+
+        :param messages: their values of `id()`.
+        """
+        if self.staged is not None:
+            self.staged = deque(message for message in self.staged if id(message) not in messages)
 
     def store(self, message: Message) -> None:
         """Write a message to the log, so that it survives a restart."""

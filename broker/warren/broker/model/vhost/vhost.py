@@ -67,6 +67,9 @@ class VirtualHost:
         """Memory budget of the messages in queues; None without a data folder, since nothing can be paged out then."""
         self.bulk_work = BulkWork(clock)
         """Unfinished work on many messages, queues or bindings; that of the whole broker, if it has several hosts."""
+        self.publish_lane: object = object()
+        """Lane of the bulk work of its bulk publishes: one is finished before the next begins, so that queues are released.
+        """
         self.compat = compat
         self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}
