@@ -145,3 +145,33 @@ def test_without_msgpack_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(content_types, "import_module", missing)
     with pytest.raises(ConfigError, match=r"pip install warren\[msgpack\]"):
         content_types.pack({})
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "the body is empty"),
+        (b"\xc1", "a value begins with the byte 0xC1, which MessagePack does not use"),
+        (b"\x92\x01", "the body ends within a value"),
+        (b"\x01\x02", "the value is followed by further bytes"),
+        (b"\xa2\xff\xff", "a text is not valid UTF-8"),
+        (b"\x91" * 5000, "values are nested too deeply"),
+        (b"\x81\x90\x01", "a map has a key that is neither text nor bytes"),
+    ],
+)
+async def test_the_dead_letter_of_bad_messagepack_has_the_reason(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, body: bytes, reason: str
+) -> None:
+    class Sample(Command, queue=name):
+        number: int
+
+    app = make_app()
+
+    @app.handle(Sample)
+    async def take(message: Sample) -> None:
+        pytest.fail("it is not readable")
+
+    async with app:
+        await amqp_client.put(name, body, content_type="application/msgpack")
+        dead = await amqp_client.take(f"{name}.dead")
+    assert dead.headers["warren-dead-error"] == f"ValueError: this is not MessagePack: {reason}"

@@ -241,6 +241,48 @@ async def test_two_types_share_a_queue_and_an_unknown_type_is_dead_lettered(
         assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "unknown_type"
 
 
+async def test_a_message_of_another_type_is_dead_lettered_by_the_only_handler(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    """Its JSON fits, but it means something else. A message without a type, of another client, is taken."""
+
+    class Opened(Command, queue=name, type="opened"):
+        number: int
+
+    app = make_app()
+    seen: asyncio.Queue[int] = asyncio.Queue()
+
+    @app.handle(Opened)
+    async def opened(command: Opened) -> None:
+        seen.put_nowait(command.number)
+
+    async with app:
+        await amqp_client.put(name, b'{"number": 1}', type="closed")
+        dead = await amqp_client.take(f"{name}.dead")
+        await amqp_client.put(name, b'{"number": 2}')
+        await amqp_client.put(name, b'{"number": 3}', type="opened")
+        assert {await asyncio.wait_for(seen.get(), 60), await asyncio.wait_for(seen.get(), 60)} == {2, 3}
+    assert dead.headers["warren-dead-reason"] == "unknown_type"
+    assert dead.headers["warren-dead-error"] == (
+        f"ValueError: queue '{name}' has no handler for type 'closed': its handlers take 'opened'"
+    )
+
+
+async def test_a_handler_of_foreign_content_takes_every_type(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    app = make_app()
+    seen: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+
+    @app.handle(dict, queue=name)
+    async def take(content: dict[str, int]) -> None:
+        seen.put_nowait(content)
+
+    async with app:
+        await amqp_client.put(name, b'{"number": 1}', type="anything")
+        assert await asyncio.wait_for(seen.get(), 60) == {"number": 1}
+
+
 @pytest.mark.parametrize(
     ("kind", "sent", "got"),
     [(bytes, b"\x00\xff", b"\x00\xff"), (dict, {"a": [1]}, {"a": [1]}), (str, "Grüezi", "Grüezi")],

@@ -196,3 +196,14 @@ def test_what_is_no_duration_is_refused(after: Any, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Deadline("payment", after=after, signal=lambda key: Ping(), store=SqliteStore(":memory:"))
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("reliability", ["exactly_once", "at_most_onse"])
+async def test_an_unknown_reliability_is_refused(make_app: MakeApp, reliability: Any) -> None:
+    async with make_app() as app:
+        with pytest.raises(ConfigError) as refused:
+            await app.publish(b"x", key="ping", reliability=reliability)
+    assert str(refused.value) == (
+        f"reliability is 'at_least_once' or 'at_most_once', not {reliability!r};"
+        " for effects that happen once, publish at least once and handle with once="
+    )

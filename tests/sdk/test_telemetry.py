@@ -20,6 +20,7 @@ from warren.sdk import (
     DeadLetter,
     Delivery,
     Event,
+    PublishError,
     RemoteError,
     Request,
     Requeue,
@@ -90,6 +91,15 @@ async def test_a_publish_that_fails(traced: MakeApp, recorded: Recorded, name: s
     span = recorded.span("publish")
     assert (of(span)["error.type"], span.status.status_code) == ("no-route", StatusCode.ERROR)
     assert recorded.count("messaging.client.sent.messages", error_type="no-route") == 1
+
+
+async def test_a_publish_to_a_missing_exchange(traced: MakeApp, recorded: Recorded, name: str) -> None:
+    async with traced() as app:
+        with pytest.raises(PublishError) as refused:
+            await app.publish(b"x", exchange=name, key="x")
+    assert refused.value.reply_code == 404
+    assert of(recorded.span("publish"))["error.type"] == "not-found"
+    assert recorded.count("messaging.client.operation.duration", error_type="not-found") == 1
 
 
 async def test_process(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:

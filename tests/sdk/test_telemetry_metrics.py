@@ -163,11 +163,18 @@ async def test_a_metric(
         found.data.data_points, key=lambda point: str(point.attributes["messaging.operation.name"])
     )
     assert found.unit == unit
+    types = {}
+    if metric == "messaging.client.operation.duration":
+        types = {
+            "ack": {"messaging.operation.type": "settle"},
+            "publish": {"messaging.operation.type": "send"},
+        }
     assert [point.attributes for point in points] == [
         {
             "messaging.system": "rabbitmq",
             "messaging.operation.name": operation,
             "messaging.destination.name": name,
+            **types.get(operation, {}),
             **server,
         }
         for operation in operations

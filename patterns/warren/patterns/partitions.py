@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal, ParamSpec, cast
+from typing import Any, Final, Literal, ParamSpec
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
 from warren.sdk.extend import check_decorated
@@ -78,7 +78,8 @@ class Partitions:
     def handle(
         self, message: type[Event], **options: Any
     ) -> Callable[[Callable[Parameters, Awaitable[None]]], Callable[Parameters, Awaitable[None]]]:
-        """Decorate the handler of a message class, as `app.handle` does, for all partitions.
+        """Decorate the handler of a message class, as `app.handle` does, for all partitions, before or after
+        `app.include`.
 
         :param options: `retry=`, `once=` and the like, as for `app.handle`; with a delay before a retry, the next
             message is handled first, so the order is lost.
@@ -89,6 +90,8 @@ class Partitions:
         def register(
             function: Callable[Parameters, Awaitable[None]],
         ) -> Callable[Parameters, Awaitable[None]]:
+            if self._app is not None:
+                self._register_handler(self._app, message, function, options)
             self._handlers.append((message, function, options))
             return function
 
@@ -116,12 +119,9 @@ class Partitions:
         self._app = app
         app.declare(self.exchange, *self.queues)
         for number, queue in enumerate(self.queues):
-            # At a consistent-hash exchange the binding key is the queue's weight.
-            key = "1" if self._by_broker else str(number)
-            app.declare(Binding(self.exchange.name, queue.name, key))
-            for message, function, options in self._handlers:
-                handling = cast("Callable[..., Any]", function)
-                app.handle(message, queue=queue, keys=[key], concurrency=1, **options)(handling)
+            app.declare(Binding(self.exchange.name, queue.name, self._binding_key(number)))
+        for message, function, options in self._handlers:
+            self._register_handler(app, message, function, options)
 
     async def on_start(self) -> None:
         """Do nothing when the App starts: the App's own consumers read the partitions' queues, and the broker chooses
@@ -129,6 +129,21 @@ class Partitions:
 
     async def on_stop(self) -> None:
         """Do nothing when the App stops: there is no connection, file or task to close."""
+
+    def _binding_key(self, number: int) -> str:
+        # At a consistent-hash exchange the binding key is the queue's weight.
+        return "1" if self._by_broker else str(number)
+
+    def _register_handler(
+        self, app: App, message: type[Event], function: Callable[..., Any], options: dict[str, Any]
+    ) -> None:
+        """Register the handler of a message class for the queue of each partition.
+
+        :raises ConfigError: the App is running, or an option does not fit.
+        """
+        for number, queue in enumerate(self.queues):
+            key = self._binding_key(number)
+            app.handle(message, queue=queue, keys=[key], concurrency=1, **options)(function)
 
     def _included(self) -> App:
         if self._app is None:

@@ -76,7 +76,13 @@ class TopologyMismatch(WarrenError):
 
 
 class PublishError(WarrenError):
-    """A publish that the broker did not confirm; also base class of more specific errors, such as `Nacked`."""
+    """A publish that the broker did not confirm; also base class of more specific errors, such as `Nacked`.
+
+    :ivar reply_code: code with which the broker refused it: 404 NOT_FOUND if its exchange does not exist, 403
+        ACCESS_REFUSED, 312 NO_ROUTE (see `Unroutable`); 0 if there is none.
+    """
+
+    reply_code: int = 0
 
 
 class Unroutable(PublishError):

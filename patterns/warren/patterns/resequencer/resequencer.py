@@ -152,6 +152,8 @@ class Resequencer:
         def register(
             function: Callable[Parameters, Awaitable[None]],
         ) -> Callable[Parameters, Awaitable[None]]:
+            if self._app is not None:
+                self._register_handler(self._app, message, function, options)
             self._handlers.append((message, function, options))
             return function
 
@@ -167,11 +169,7 @@ class Resequencer:
         app.on_state(self._state_changed)
         app.declare(self.queue, wait_queue(self.queue.name, self._again_after))
         for message, function, options in self._handlers:
-            # As many as may wait, plus as many as may run: the message that the others wait for must find a place.
-            concurrency = self._window + self._concurrency
-            app.handle(message, queue=self._source(message), concurrency=concurrency, **options)(
-                self._ordered(function)
-            )
+            self._register_handler(app, message, function, options)
 
     async def on_start(self) -> None:
         """Delete the next numbers of all keys from memory, because another process may have handled messages since they
@@ -182,6 +180,19 @@ class Resequencer:
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
         await self._store.close()
+
+    def _register_handler(
+        self, app: App, message: Any, function: Callable[..., Awaitable[None]], options: Mapping[str, Any]
+    ) -> None:
+        """Register the handler of a message class.
+
+        :raises ConfigError: the App is running, or an option does not fit.
+        """
+        # As many as may wait, plus as many as may run: the message that the others wait for must find a place.
+        concurrency = self._window + self._concurrency
+        app.handle(message, queue=self._source(message), concurrency=concurrency, **options)(
+            self._ordered(function)
+        )
 
     def _source(self, message: Any) -> Queue | None:
         """Return the queue to pass to `app.handle`; None for a Command, which names its queue itself.

@@ -151,7 +151,7 @@ class RoutingSlips:
         compensates the step and for the message that reports the end; it must be JSON-compatible.
 
         :param kind: the step's Command class.
-        :raises ConfigError: the step is not named in `steps`, or has a function already.
+        :raises ConfigError: the step is not named in `steps`, or has a function already, or the App is running.
         """
         check_decorated("RoutingSlips.step", kind, what="the step's Command", example="slips.step")
         if self._steps.get(kind.wire_type) is not kind or kind.wire_type in self._handlers:
@@ -163,6 +163,8 @@ class RoutingSlips:
             function: Callable[[StepCommand], Awaitable[Result]],
         ) -> RoutingSlipStep[StepCommand, Result]:
             handler = RoutingSlipStep(kind, function)
+            if self._app is not None:
+                self._register_step(self._app, kind, handler)
             self._handlers[kind.wire_type] = handler
             return handler
 
@@ -197,11 +199,18 @@ class RoutingSlips:
         self._clock = app.clock
         app.publishes(*self._steps.values(), *self._ends.values(), *self._compensations.values())
         for kind, handler in self._handlers.items():
-            take, compensate = partial(self._execute, handler), partial(self._compensate, handler)
-            app.handle(self._steps[kind], concurrency=self._concurrency, once=self._once)(_as_handler(take))
-            app.handle(self._compensations[kind], concurrency=self._concurrency, once=self._once)(
-                _as_handler(compensate)
-            )
+            self._register_step(app, self._steps[kind], handler)
+
+    def _register_step(self, app: App, kind: type[Command], handler: RoutingSlipStep[Any, Any]) -> None:
+        """Register the handlers that execute and compensate a step.
+
+        :raises ConfigError: the App is running.
+        """
+        take, compensate = partial(self._execute, handler), partial(self._compensate, handler)
+        app.handle(kind, concurrency=self._concurrency, once=self._once)(_as_handler(take))
+        app.handle(self._compensations[kind.wire_type], concurrency=self._concurrency, once=self._once)(
+            _as_handler(compensate)
+        )
 
     async def on_start(self) -> None:
         """Do nothing when the App starts: the App's own consumers read the steps and compensations."""

@@ -60,6 +60,7 @@ from warren.sdk import (
     Message,
     PublishError,
     Queue,
+    State,
     SystemClock,
     TransportUnavailable,
 )
@@ -241,8 +242,13 @@ class Saga(Generic[Data]):
                 raise ConfigError(f"saga {self.name} has a timeout of {state} already")
             if after < MILLISECOND:
                 raise ConfigError(f"saga {self.name}: the timeout of {state} is shorter than a millisecond")
+            is_first = not self._timeouts_ms
+            if self._app is not None and self._app.state is not State.CLOSED:
+                raise ConfigError(f"saga {self.name}: the App runs already: add a timeout before it starts")
             self._timeouts[str(state)] = function
             self._timeouts_ms[str(state)] = -(-after // MILLISECOND)
+            if self._app is not None:
+                self._register_timeouts(self._app, is_first=is_first)
             return function
 
         return register
@@ -257,6 +263,8 @@ class Saga(Generic[Data]):
         """
         known = self._received.get(message.wire_type)
         if known is None or (known[0] is message and key is not None):
+            if known is None and self._app is not None:
+                self._register_message(self._app, message)
             self._received[message.wire_type] = (message, key or self._key)
         elif known[0] is not message:
             raise ConfigError(f"saga {self.name} receives two classes with the type {message.wire_type!r}")
@@ -276,21 +284,35 @@ class Saga(Generic[Data]):
         self._clock = app.clock
         app.publishes(*self._rules.sends.values())
         for kind, _ in self._received.values():
-            own = kind.wire_key if issubclass(kind, Command) else None
-            app.declare(wait_queue(own or self._queue.name, self._early_after))
-            if own is not None:
-                app.handle(kind, concurrency=self._concurrency)(self._arrived)
-            elif issubclass(kind, Event):
-                app.handle(kind, queue=self._queue, concurrency=self._concurrency)(self._arrived)
-            else:
-                raise ConfigError(
-                    f"saga {self.name} cannot receive {kind.__name__}: only Events and Commands"
-                )
+            self._register_message(app, kind)
         if self._timeouts_ms:
-            due = self._due.wire_key or ""
-            app.declare(wait_queue(due, self._early_after))
-            app.declare(*(wait_queue(due, ms * MILLISECOND) for ms in set(self._timeouts_ms.values())))
+            self._register_timeouts(app, is_first=True)
+
+    def _register_message(self, app: App, kind: type[Message]) -> None:
+        """Register the handler of a message class that the saga receives.
+
+        :raises ConfigError: the class is neither an Event nor a Command, or the App is running.
+        """
+        own = kind.wire_key if issubclass(kind, Command) else None
+        if own is not None:
+            app.handle(kind, concurrency=self._concurrency)(self._arrived)
+        elif issubclass(kind, Event):
+            app.handle(kind, queue=self._queue, concurrency=self._concurrency)(self._arrived)
+        else:
+            raise ConfigError(f"saga {self.name} cannot receive {kind.__name__}: only Events and Commands")
+        app.declare(wait_queue(own or self._queue.name, self._early_after))
+
+    def _register_timeouts(self, app: App, *, is_first: bool) -> None:
+        """Declare the wait queues of the timeouts.
+
+        :param is_first: no timeout is registered yet, so that the handler of due messages is still missing.
+        :raises ConfigError: the App is running.
+        """
+        due = self._due.wire_key or ""
+        if is_first:
             app.handle(self._due, concurrency=self._concurrency)(self._timed_out)
+            app.declare(wait_queue(due, self._early_after))
+        app.declare(*(wait_queue(due, ms * MILLISECOND) for ms in set(self._timeouts_ms.values())))
 
     async def on_start(self) -> None:
         """Do nothing when the App starts: the App's own consumers read the saga's messages and timeouts."""

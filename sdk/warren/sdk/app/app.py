@@ -282,7 +282,7 @@ class App:
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see these classes.
         :raises PublishError: the broker refused it, for example because its exchange does not exist.
-        :raises ConfigError: AMQP cannot encode a property or header.
+        :raises ConfigError: AMQP cannot encode a property or header, or `reliability` is another word.
         """
         await self._operations.publish(message, timeout, reliability, options)
 

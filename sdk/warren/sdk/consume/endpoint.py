@@ -103,7 +103,11 @@ class Endpoint:
         settler = self.settler
         handler = self._handler_for(delivery)
         if handler is None:
-            error = ValueError(f"no handler for type {delivery.type!r}")
+            types = ", ".join(map(repr, self._specs))
+            what = f"type {delivery.type!r}" if delivery.type else "a message without a type"
+            error = ValueError(
+                f"queue {delivery.queue!r} has no handler for {what}: its handlers take {types}"
+            )
             return await settler.dead_letter(delivery, "unknown_type", error)
         try:
             result = await self._attempts.run(handler, delivery)
@@ -137,8 +141,11 @@ class Endpoint:
     def _handler_for(self, delivery: Delivery) -> HandlerSpec | None:
         """Return the handler for the delivery's `type` property, or None if no handler is registered for it.
 
-        If the queue has only one handler, it gets all deliveries, because other publishers may set no type.
+        If the queue has only one handler, it also gets deliveries without a type, because other publishers may set
+        none. A handler of foreign content gets deliveries of all types.
         """
-        if len(self._specs) == 1:
-            return next(iter(self._specs.values()))
-        return self._specs.get(delivery.type or "")
+        kind = delivery.properties.get("type")
+        specs = self._specs
+        if kind:
+            return specs.get(str(kind)) or specs.get("")
+        return next(iter(specs.values())) if len(specs) == 1 else None

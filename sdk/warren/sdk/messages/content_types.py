@@ -51,10 +51,34 @@ def pack(value: object) -> bytes:
 def unpack(body: bytes) -> Any:
     """Decode MessagePack.
 
-    :raises ValueError: if the body is not valid MessagePack.
+    :raises ValueError: if the body is not valid MessagePack; the text says why, and contains none of the content.
     :raises ConfigError: if msgpack is not installed.
     """
-    return _msgpack().unpackb(body)
+    unpackb = _msgpack().unpackb
+    try:
+        return unpackb(body)
+    except Exception as error:
+        # msgpack raises ValueErrors without a text, and TypeErrors for the keys of maps.
+        reason = _unreadable(error) if body else "the body is empty"
+        raise ValueError(f"this is not MessagePack: {reason}") from error
+
+
+def _unreadable(error: Exception) -> str:
+    match type(error).__name__:
+        case "FormatError":
+            return "a value begins with the byte 0xC1, which MessagePack does not use"
+        case "StackError" | "RecursionError":
+            return "values are nested too deeply"
+        case "ExtraData":
+            return "the value is followed by further bytes"
+        case "UnicodeDecodeError":
+            return "a text is not valid UTF-8"
+    text = str(error)
+    if "incomplete input" in text:
+        return "the body ends within a value"
+    if "map key" in text or isinstance(error, TypeError):
+        return "a map has a key that is neither text nor bytes"
+    return text or type(error).__name__
 
 
 def _msgpack() -> Any:

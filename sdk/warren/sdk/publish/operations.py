@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from warren.sdk.app.runtime import Runtime
+from warren.sdk.choices import check_choice
 from warren.sdk.errors import ConfigError, TransportUnavailable
 from warren.sdk.messages.codec import MessageOptions, encode
 from warren.sdk.messages.types import Message, Request, Scatter
@@ -27,6 +28,7 @@ from warren.sdk.topology.registry import DeclarePolicy
 CALL_SECONDS = 30.0
 
 Reliability = Literal["at_least_once", "at_most_once"]
+RELIABILITY_HINT: Final = "; for effects that happen once, publish at least once and handle with once="
 Answer = TypeVar("Answer")
 
 
@@ -58,6 +60,8 @@ class PublishOperations:
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
         """Publish a message and await its confirm within `timeout` seconds; parameters as for `App.publish`."""
+        if reliability != "at_least_once":
+            check_choice("reliability", reliability, Reliability, RELIABILITY_HINT)
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:

@@ -173,7 +173,9 @@ class Publisher:
         else:
             guilty = in_flight if len(in_flight) == 1 else []
         for pending in guilty:
-            pending.settle(PublishError(str(error), outcome="refused"))
+            refusal = PublishError(str(error), outcome="refused")
+            refusal.reply_code = getattr(error, "reply_code", 0)
+            pending.settle(refusal)
         self._one_at_a_time = self._one_at_a_time or not guilty
 
     def set_blocked(self, reason: str | None) -> None:

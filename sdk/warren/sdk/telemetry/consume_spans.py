@@ -130,7 +130,7 @@ class ConsumeTelemetry:
                 links=_link(context),
                 start_time=began,
             )
-            instruments.operation_duration.record(taken, instruments.metric_attributes(attributes, None))
+            instruments.record_operation(taken, instruments.metric_attributes(attributes, None), attributes)
             span.end(began + int(taken * 1e9))
         except Exception:
             log.exception(
@@ -158,7 +158,7 @@ class ConsumeTelemetry:
         )
         span.end()
         metric_attributes = instruments.metric_attributes(attributes, None)
-        instruments.operation_duration.record(taken, metric_attributes)
+        instruments.record_operation(taken, metric_attributes, attributes)
         if delivery is not None:
             instruments.consumed.add(1, metric_attributes)
 

@@ -131,6 +131,17 @@ class Instruments:
                 kept[c.DESTINATION] = name
         return kept
 
+    def record_operation(
+        self, seconds: float, metric_attributes: c.Attributes, attributes: Mapping[str, AttributeValue]
+    ) -> None:
+        """Record the duration of an operation; its metric, unlike the others, also has the type of the operation.
+
+        :param metric_attributes: result of `metric_attributes` for the operation.
+        :param attributes: attributes of its span.
+        """
+        kind = {c.OPERATION_TYPE: attributes[c.OPERATION_TYPE]}
+        self.operation_duration.record(seconds, metric_attributes | kind)
+
 
 def mark_failed(span: Span, error: BaseException) -> str:
     """Mark the span as failed by this error; return the value of its attribute `error.type`."""

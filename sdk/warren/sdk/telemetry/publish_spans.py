@@ -61,7 +61,7 @@ class PublishSpan:
             name = c.error_type(error) if self._span is None else mark_failed(self._span, error)
         metric_attributes = instruments.metric_attributes(self._attributes, name)
         if self._span is not None:
-            instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
+            instruments.record_operation(perf_counter() - self._started, metric_attributes, self._attributes)
             self._span.end()
         instruments.sent.add(1, metric_attributes)
 
@@ -176,7 +176,9 @@ class BatchSpan:
         self._span.update_name(c.span_name(self._attributes))
         name = None if error is None else mark_failed(self._span, error)
         metric_attributes = self._instruments.metric_attributes(self._attributes, name)
-        self._instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
+        self._instruments.record_operation(
+            perf_counter() - self._started, metric_attributes, self._attributes
+        )
         self._span.end()
 
 
