@@ -244,7 +244,7 @@ async def test_two_types_share_a_queue_and_an_unknown_type_is_dead_lettered(
 async def test_a_message_of_another_type_is_dead_lettered_by_the_only_handler(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    """Its JSON fits, but it means something else. A message without a type, of another client, is taken."""
+    """JSON that fits is not enough; a message without a type, of another client, is taken."""
 
     class Opened(Command, queue=name, type="opened"):
         number: int
