@@ -200,3 +200,27 @@ def test_advance_does_not_wait_for_a_stopped_broker(inprocess: InProcessBroker) 
     inprocess.advance(1)
     with Connection(inprocess.url) as connection:
         assert not connection.channel().exists("q")
+
+
+async def test_a_poll_is_made_after_an_event_and_when_the_time_has_passed() -> None:
+    clock = VirtualClock(start=0.0)
+    looks: list[float] = []
+
+    def look() -> None:
+        looks.append(clock.now())
+        clock.poll_at(clock.now() + 1, look)
+
+    clock.poll_at(1, look)
+    await clock.advance(1000)
+    assert looks == [1, 1000]
+    clock.call_at(1500.5, lambda: None)
+    await clock.advance(1000)
+    assert looks == [1, 1000, 1001, 1500.5, 2000]
+    assert clock.fired == 6
+
+
+async def test_a_cancelled_poll_is_not_made() -> None:
+    clock = VirtualClock(start=0.0)
+    clock.poll_at(1, lambda: pytest.fail("it was cancelled")).cancel()
+    await clock.advance(1000)
+    assert clock.fired == 0

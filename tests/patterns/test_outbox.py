@@ -293,6 +293,35 @@ async def test_a_test_on_virtual_time_waits_for_the_relay(warren: Warren, tmp_pa
                 assert len(shop.received) == number + 1
 
 
+async def test_on_virtual_time_the_relay_finds_what_another_process_commits(
+    warren: Warren, tmp_path: Path
+) -> None:
+    async with open_sessions(sqlite_url(tmp_path)) as sessions:
+        shop = Shop(App(), sessions, "virtual")
+        elsewhere = Outbox(sessions)
+        async with warren.running(shop.app):
+            for number in range(3):
+                await warren.advance(hours=1)
+                async with sessions.begin() as session:
+                    await elsewhere.add(session, shop.placed(order="a", number=number))
+                await warren.advance(milliseconds=200)
+                assert len(shop.received) == number + 1
+
+
+async def test_a_refused_message_is_retried_at_its_time_however_seldom_the_relay_polls(
+    warren: Warren, tmp_path: Path
+) -> None:
+    async with open_sessions(sqlite_url(tmp_path)) as sessions:
+        shop = Shop(App(), sessions, "virtual", poll=timedelta(days=1))
+        async with warren.running(shop.app):
+            async with sessions.begin() as session:
+                await shop.outbox.add(session, b"", ordered_by="a", key="missing")
+            await warren.advance(seconds=4)
+            assert shop.outbox.statistics.failed == 3  # At once, after 1 s, and 2 s later.
+            await warren.advance(minutes=30)
+            assert shop.outbox.statistics.failed < 40
+
+
 def observed_lag(outbox: Outbox) -> list[float]:
     return [point.value for point in outbox._observe(metrics.CallbackOptions())]
 

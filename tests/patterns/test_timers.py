@@ -23,7 +23,7 @@ from warren.patterns import (
     SqliteStore,
     Timers,
 )
-from warren.patterns.stores.store import ListingStore
+from warren.patterns.stores.store import ListingStore, record_key
 from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.schedules import next_time_ms, spec_of
 from warren.sdk import App, Command, ConfigError, Delivery
@@ -271,6 +271,23 @@ async def test_one_process_is_the_leader_and_the_other_takes_over(
     rang = sorted(bell for ringing in (first, second) for bell, _ in ringing.rang)
     assert rang == ["tea"] + 4 * ["watch"]
     assert (leader.timers.statistics.fired, follower.timers.statistics.fired) == (3, 2)
+
+
+async def test_on_virtual_time_a_process_takes_over_from_a_dead_leader(
+    warren: Warren, store: ListingStore
+) -> None:
+    ringing = RingingApp(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
+    dead = LeaderElection(
+        store, record_key("timers", "house", "lead"), "dead", lease=1800, clock=SystemClock()
+    )
+    await dead.heartbeat(0)
+    async with warren.running(ringing.app):
+        await warren.settle()
+        assert ringing.timers.statistics.elections == 0
+        await warren.advance(minutes=59)
+        assert ringing.timers.statistics.elections == 1
+        await warren.advance(hours=2)
+    assert len(ringing.rang) == 2
 
 
 @pytest.mark.parametrize("jump", [-3600, 3600])

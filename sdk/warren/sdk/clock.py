@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from warren.sdk.protocols import Clock, Timer
+from warren.sdk.protocols import Clock, PollingClock, Timer
 
 
 class SystemClock:
@@ -41,3 +41,15 @@ class AppClock:
         self.followed: Clock = clock
         # The bound methods of the clock, so that a call costs no more than a call of the clock itself.
         self.now, self.call_at, self.sleep = clock.now, clock.call_at, clock.sleep
+
+    def poll_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        return poll_at(self.followed, when, callback)
+
+
+def poll_at(clock: Clock, when: float, callback: Callable[[], object]) -> Timer:
+    """Call `callback`, which looks for work that other processes may have left, at the Unix time `when`, in seconds.
+
+    Use this for each step of a poll, and `clock.call_at` for work that is due at a certain time: a virtual clock leaves
+    out polls that can find nothing, so that an hour of virtual time costs a few polls.
+    """
+    return clock.poll_at(when, callback) if isinstance(clock, PollingClock) else clock.call_at(when, callback)

@@ -12,7 +12,7 @@ from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
 from warren.sdk.app.serve import StopRequest, serve
 from warren.sdk.app.testing_hooks import override_for_test
-from warren.sdk.clock import AppClock, SystemClock
+from warren.sdk.clock import AppClock, SystemClock, poll_at
 from warren.sdk.consume.dead_letters import (
     DEAD_ERROR,
     DEAD_FIRST_TIME,
@@ -36,6 +36,7 @@ from warren.sdk.protocols import (
     DelayBackend,
     HandleMiddleware,
     Once,
+    PollingClock,
     PublishMiddleware,
     RetryPolicy,
     Timer,
@@ -78,6 +79,7 @@ __all__ = [
     "Once",
     "Outcome",
     "Outgoing",
+    "PollingClock",
     "ProbeServer",
     "PublishMiddleware",
     "Reliability",
@@ -99,6 +101,7 @@ __all__ = [
     "milliseconds",
     "origin",
     "override_for_test",
+    "poll_at",
     "serve",
     "translate_errors",
     "uuid7",

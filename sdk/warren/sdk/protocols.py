@@ -42,6 +42,16 @@ class Clock(Protocol):
 
 
 @runtime_checkable
+class PollingClock(Clock, Protocol):
+    """Clock of a test that knows when a poll can find nothing, and leaves it out."""
+
+    def poll_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback`, which looks for work of other processes, at the Unix time `when`, in seconds, or as soon
+        after it as there may be work."""
+        ...
+
+
+@runtime_checkable
 class Component(Protocol):
     """A pattern with its own topology, handlers and background work, for `app.include`.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from warren.sdk import Clock, Delivery, Timer, current_delivery
+from warren.sdk.extend import poll_at
 
 
 class HandlerClock:
@@ -26,6 +27,9 @@ class HandlerClock:
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         return self._clock.call_at(when, callback)
+
+    def poll_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        return poll_at(self._clock, when, callback)
 
     async def sleep(self, seconds: float) -> None:
         with self._sleeping(current_delivery()):

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 Probe: TypeAlias = Callable[[], str]
 """Function that names work in progress, for which `VirtualClock.advance` waits; an empty text if there is none."""
@@ -60,6 +60,18 @@ class VirtualTimer:
         return self._call is not None
 
 
+class _Poll(NamedTuple):
+    """Scheduled look for work that other processes may have left.
+
+    :ivar when: time from which it is due.
+    :ivar events: number of events of the clock when it was scheduled.
+    """
+
+    when: float
+    events: int
+    timer: VirtualTimer
+
+
 class VirtualClock:
     """Clock that stands still until `advance` moves it. Pass it to `Broker(clock=...)` or an `App`.
 
@@ -77,6 +89,11 @@ class VirtualClock:
         self._now = start
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._count = itertools.count()
+        self._polls: list[_Poll] = []
+        self._events = 0
+        """Number of calls of `advance`, and of timers that have fired: what may have left work for a poll."""
+        self.fired: int = 0
+        """Number of timers and polls that `advance` has fired."""
         self._probes: list[Probe] = []
         self._advancing = False
 
@@ -98,6 +115,17 @@ class VirtualClock:
             timer.fire_soon()
         else:
             heapq.heappush(self._timers, (when, next(self._count), timer))
+        return timer
+
+    def poll_at(self, when: float, call: Callable[[], object]) -> VirtualTimer:
+        """Schedule one call that looks for work of other processes at the time `when`, or later.
+
+        Without an event there is no work to be found, so `advance` makes the call only if the test has called `advance`
+        or a timer has fired since it was scheduled, and when `advance` ends. A loop that polls every 100 ms thus makes
+        a few calls in an hour of virtual time instead of 36,000.
+        """
+        timer = VirtualTimer(self, call)
+        self._polls.append(_Poll(when, self._events, timer))
         return timer
 
     async def sleep(self, seconds: float) -> None:
@@ -138,15 +166,40 @@ class VirtualClock:
         try:
             end = self._now + seconds
             await self.settle()
-            while self._timers and self._timers[0][0] <= end:
-                when, _, timer = heapq.heappop(self._timers)
-                if timer.pending:
+            self._events += 1
+            while True:
+                while self._timers and not self._timers[0][2].pending:
+                    heapq.heappop(self._timers)
+                poll = self._next_poll()
+                if poll is not None and poll.when <= min(end, self._timers[0][0] if self._timers else end):
+                    await self._fire_poll(poll)
+                elif self._timers and self._timers[0][0] <= end:
+                    when, _, timer = heapq.heappop(self._timers)
                     self._now = max(self._now, when)
+                    self.fired += 1
                     timer.fire()
                     await self.settle()
+                    self._events += 1
+                else:
+                    break
             self._now = end
+            for poll in list(self._polls):
+                if poll.when <= end and poll.timer.pending:
+                    await self._fire_poll(poll)
         finally:
             self._advancing = False
+
+    def _next_poll(self) -> _Poll | None:
+        """Return the first poll that may find something, because there was an event since it was scheduled."""
+        self._polls = [poll for poll in self._polls if poll.timer.pending]
+        return min((poll for poll in self._polls if poll.events < self._events), default=None, key=_due)
+
+    async def _fire_poll(self, poll: _Poll) -> None:
+        self._polls.remove(poll)
+        self._now = max(self._now, poll.when)
+        self.fired += 1
+        poll.timer.fire()
+        await self.settle()
 
     def jump(self, seconds: float) -> None:
         """Move the time forward without firing timers, to simulate an event loop that is late."""
@@ -175,3 +228,7 @@ class VirtualClock:
             return "a call that is due"
         found = (probe() for probe in self._probes)
         return ", ".join(name for name in found if name)
+
+
+def _due(poll: _Poll) -> float:
+    return poll.when

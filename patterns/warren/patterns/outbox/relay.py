@@ -15,6 +15,7 @@ from typing import Final
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
+from warren.sdk.extend import poll_at
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -84,6 +85,7 @@ class Relay:
         """Monotonic time at which two thirds of the lease have passed since the last successful request for it was
         sent."""
         self._working = True
+        self._renewing = False
         self._retry_times: dict[str | int, tuple[float, float]] = {}
         """Refused messages: ordering key (or id of a message without one) -> (time of the next retry, last wait in
         seconds)."""
@@ -97,30 +99,32 @@ class Relay:
     def busy(self) -> bool:
         """True while there may be messages that this process has committed but not published, and before its first
         attempt to take the lease."""
-        return self._working or (self._statistics.relaying and self.wakeup.is_set())
+        return self._working or self._renewing or (self._statistics.relaying and self.wakeup.is_set())
 
     async def run(self, app: App) -> None:
         """Publish messages until cancelled. While the database or the broker fails, wait and retry."""
         while True:
+            failed = True
             try:
                 await self._tables.create()
                 relays = True
                 while relays and await self._request_lease(app.clock, self._tables.take_lease):
                     relays = await self._relay_while_leased(app)
-                self._working = False
-                await app.clock.sleep(min(self._poll, self._lease_ms / 3000))
+                failed = False
             except TransportUnavailable as error:
                 # Another process may reach the broker.
                 log.warning("event=outbox.broker_lost table=%s error=%s", self._tables.messages.name, error)
                 await self.release()
-                await app.clock.sleep(ERROR_PAUSE_SECONDS)
             except Exception as error:  # Mostly the database: the relay retries as long as the App runs.
                 log.warning(
                     "event=outbox.relay_interrupted table=%s error=%s", self._tables.messages.name, error
                 )
-                await app.clock.sleep(ERROR_PAUSE_SECONDS)
             finally:
                 self._statistics.relaying = self._working = False
+            if failed:
+                await app.clock.sleep(ERROR_PAUSE_SECONDS)
+            else:
+                await _sleep_until_poll(app.clock, min(self._poll, self._lease_ms / 3000), self._begin_work)
 
     async def release(self) -> None:
         """Release the lease, so that another process can become the relay without waiting for its expiry. If the
@@ -172,13 +176,27 @@ class Relay:
 
     async def _renew(self, clock: Clock) -> None:
         while True:
-            await clock.sleep(self._lease_ms / 3000)
-            if not await self._request_lease(clock, self._tables.renew_lease):
-                raise _LeaseLost
+            await _sleep_until_poll(clock, self._lease_ms / 3000, self._begin_renewal)
+            try:
+                if not await self._request_lease(clock, self._tables.renew_lease):
+                    raise _LeaseLost
+            finally:
+                self._renewing = False
+
+    def _begin_work(self) -> None:
+        self._working = True
+
+    def _begin_renewal(self) -> None:
+        self._renewing = True
 
     async def _relay(self, app: App) -> None:
+        found = False
         while True:
             self.wakeup.clear()
+            is_late = monotonic_time(app.clock) >= self._may_write_until
+            # The renewal is late because this process stood still, or because a virtual clock left it out.
+            if is_late and not await self._request_lease(app.clock, self._tables.renew_lease):
+                raise _LeaseLost
             now = monotonic_time(app.clock)
             off = [name for name, (until, _) in self._retry_times.items() if until > now]
             rows = await self._tables.pending(
@@ -196,10 +214,12 @@ class Relay:
                 self._retry_times = {name: wait for name, wait in self._retry_times.items() if wait[0] > now}
                 self._skipped_up_to = 0
             elif rows:
+                found = True
                 await self._publish(app, rows)
             else:
                 self._working = False
-                await self._wait_for_wakeup(app.clock)
+                await self._wait_for_wakeup(app.clock, now, polls=not found)
+                found = False
 
     async def _publish(self, app: App, rows: list[OutboxRow]) -> None:
         """Publish messages in rounds: first the oldest message of each ordering key and all messages without one, then
@@ -274,15 +294,48 @@ class Relay:
         )  # fmt: skip
         return remembered
 
-    async def _wait_for_wakeup(self, clock: Clock) -> None:
-        """Wait until this process has committed a message, or until it is time to look for messages of other
-        processes."""
-        timer = clock.call_at(clock.now() + self._poll, self.wakeup.set)
+    async def _wait_for_wakeup(self, clock: Clock, looked_at: float, *, polls: bool) -> None:
+        """Wait until this process has committed a message, until the retry of a refused message is due, or until it is
+        time to look for messages of other processes.
+
+        :param looked_at: time of the last look, in seconds by `monotonic_time`.
+        :param polls: False if this look must not be left out, also by a virtual clock, because the last one found
+            messages.
+        """
+        look_at = clock.now() + self._poll
+        look = poll_at(clock, look_at, self.wakeup.set) if polls else clock.call_at(look_at, self.wakeup.set)
+        timers = [look]
+        retries = [until for until, _ in self._retry_times.values() if until > looked_at]
+        if self._skipped_up_to:
+            retries.append(self._rescan_at)
+        if retries:
+            wait = max(0.0, min(retries) - monotonic_time(clock))
+            timers.append(clock.call_at(clock.now() + wait, self.wakeup.set))
         try:
             await self.wakeup.wait()
             self._working = True
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
+
+
+async def _sleep_until_poll(clock: Clock, seconds: float, begin: Callable[[], None]) -> None:
+    """Wait for `seconds`, or longer if a virtual clock leaves out a poll that can find nothing.
+
+    :param begin: called when the time has come, before the waiting task runs, so that a test on a virtual clock sees
+        that work is in progress.
+    """
+    due = asyncio.Event()
+
+    def end_wait() -> None:
+        begin()
+        due.set()
+
+    timer = poll_at(clock, clock.now() + seconds, end_wait)
+    try:
+        await due.wait()
+    finally:
+        timer.cancel()
 
 
 async def _publish_and_confirm(

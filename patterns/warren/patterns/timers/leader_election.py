@@ -23,6 +23,9 @@ from warren.sdk import Clock
 MAX_CHANGES: Final = 200
 """Number of announced changes (names of changed items, such as timers) that the election's record keeps. A leader that
 has missed more must read all items again."""
+MIN_LOOKS: Final = 2
+"""Number of heartbeats at which a follower has found the leader's record unchanged before the one that takes over. A
+follower that stood still itself, for longer than the lease, thus gives the leader time for a heartbeat."""
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
 
 
@@ -76,6 +79,7 @@ class LeaderElection:
         self._clock = clock
         self._seen: tuple[str, int, int] | None = None
         self._seen_since = 0.0
+        self._unchanged_looks = 0
         self._renewed_at = float("-inf")
 
     @property
@@ -83,6 +87,11 @@ class LeaderElection:
         """True if this process is certainly the leader: its last successful heartbeat is less than two thirds of a
         lease ago."""
         return monotonic_time(self._clock) - self._renewed_at < self._lease * 2 / 3
+
+    @property
+    def is_leader_silent(self) -> bool:
+        """True if another process leads, and its record had not changed when this process last read it."""
+        return self._unchanged_looks > 0
 
     async def heartbeat(self, revision: int) -> HeartbeatResult:
         """Renew the lease as the leader, or become the leader if there is none or its record has not changed for a
@@ -95,7 +104,8 @@ class LeaderElection:
         """
         began = monotonic_time(self._clock)
         # A candidate judges by the record that it read when it began to watch, never by a time in the record.
-        overdue = self._seen if self._seen is not None and began - self._seen_since >= self._lease else None
+        is_overdue = began - self._seen_since >= self._lease and self._unchanged_looks >= MIN_LOOKS
+        overdue = self._seen if is_overdue else None
         head = await apply_rule(
             self._store, self._key, partial(_heartbeat, owner=self.owner, overdue=overdue)
         )
@@ -105,7 +115,9 @@ class LeaderElection:
         else:
             self._renewed_at = float("-inf")
         if seen != self._seen:
-            self._seen, self._seen_since = seen, began
+            self._seen, self._seen_since, self._unchanged_looks = seen, began, 0
+        else:
+            self._unchanged_looks += 1
         return HeartbeatResult(head.owner == self.owner, head, _changes_since(head, revision))
 
     async def announce_change(self, name: str) -> None:
