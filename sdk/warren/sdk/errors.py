@@ -51,6 +51,31 @@ class TransportUnavailable(WarrenError):
     retryable: bool = True
 
 
+class ConnectionRejected(TransportUnavailable):
+    """The broker closed the connection before it was open: 403 ACCESS_REFUSED for a wrong user or password, 530
+    NOT_ALLOWED for an unknown virtual host, or one on which the user has no permissions.
+
+    It is not retryable, and the start of an App raises it after the first attempt. Only a 530 for a limit of connections,
+    or for a virtual host that is down, is retryable.
+
+    :ivar reply_code: the broker's code; 0 if the connection failed before the broker could send one.
+    :ivar reply_text: the broker's text, without the name of the code.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self, text: str, *, reply_code: int = 0, reply_text: str = "", retryable: bool = False
+    ) -> None:
+        super().__init__(text, retryable=retryable)
+        self.reply_code = reply_code
+        self.reply_text = reply_text
+
+
+class TlsFailed(ConnectionRejected):
+    """TLS to a port without it, no TLS to a port with it, or a certificate that cannot be verified."""
+
+
 class TopologyMismatch(WarrenError):
     """An exchange, queue or binding is missing, or exists with other arguments (406 PRECONDITION_FAILED).
 
@@ -337,6 +362,7 @@ __all__: Sequence[str] = [
     "CallError",
     "CallTimeout",
     "ConfigError",
+    "ConnectionRejected",
     "DeadLetter",
     "Fault",
     "HandlerOutcome",
@@ -348,6 +374,7 @@ __all__: Sequence[str] = [
     "RemoteError",
     "Requeue",
     "RetryLater",
+    "TlsFailed",
     "TopologyMismatch",
     "TransactionError",
     "TransactionFailed",

@@ -10,7 +10,13 @@ import aiormq
 from aiormq.exceptions import AMQPError, ChannelClosed, ChannelInvalidStateError
 from pamqp.exceptions import PAMQPException
 
-from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk.errors import (
+    ConfigError,
+    ConnectionRejected,
+    TopologyMismatch,
+    TransportUnavailable,
+    WarrenError,
+)
 
 __all__ = ["ChannelClosed", "error_text", "to_sdk_error", "translate_errors"]
 
@@ -76,7 +82,7 @@ def to_sdk_error(what: str, error: BaseException) -> WarrenError:
             text = error_text(error)
             return TopologyMismatch(f"{what}: {text}", reply_code=403, retryable="in exclusive use" in text)
         case aiormq.exceptions.ProbableAuthenticationError() | aiormq.exceptions.AuthenticationError():
-            return TransportUnavailable(f"{what}: the broker refused the user or password", retryable=False)
+            return ConnectionRejected(f"{what}: the broker refused the user or password", reply_code=403)
         case (
             aiormq.exceptions.ConnectionNotAllowed()
             | aiormq.exceptions.ConnectionCommandInvalid()

@@ -17,8 +17,9 @@ import aio_pika.abc
 from aiormq.exceptions import ConnectionClosed
 from yarl import URL
 
-from warren.sdk.errors import TransportUnavailable
+from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.transport.aio_pika_connection import AmqpChannel, SharedSocketConnection
+from warren.sdk.transport.connection_rejections import rejection
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.socket_stream import FrameWriter, SocketFactory
@@ -80,19 +81,25 @@ class Session:
         :param name: name under which the broker lists the connection.
         :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
         :param channels: factory of the data channels.
-        :raises TransportUnavailable: if that fails; not retryable if the credentials or the virtual host are wrong.
+        :raises ConnectionRejected: if the broker refuses the user, the password or the virtual host, or TLS fails.
+        :raises TransportUnavailable: if the broker cannot be reached, or does not answer.
         """
         _quiet_aiormq()
         socket = SocketFactory(on_blocked)
         target = aiormq_url(url, name)
         connection = SharedSocketConnection(target, socket)
+        what = f"cannot connect to {target.host}:{target.port}"
         try:
-            with translate_errors(f"cannot connect to {target.host}:{target.port}"):
+            with translate_errors(what):
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await connection.connect()
-        except BaseException:
+        except BaseException as error:
             if socket.writer is not None:
                 socket.writer.transport.abort()
+            if isinstance(error, WarrenError):
+                rejected = await rejection(what, error, socket, target)
+                if rejected is not None:
+                    raise rejected from error
             raise
         return cls(connection, socket, channels)
 

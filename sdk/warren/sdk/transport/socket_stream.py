@@ -72,6 +72,8 @@ class FrameDispatcher(asyncio.Protocol):
         self._scanner = scanner
         self._loop = asyncio.get_running_loop()
         self._fed = 0.0
+        self.last_frames: bytes = b""
+        """The frames that were last passed to aiormq."""
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -85,6 +87,7 @@ class FrameDispatcher(asyncio.Protocol):
             others = HEARTBEAT
         if others:
             self._fed = now
+            self.last_frames = others
             self._stream.data_received(others)
 
     def eof_received(self) -> bool | None:
@@ -110,6 +113,12 @@ class SocketFactory(TransportFactory):
         self.blocked = on_blocked
         self.scanner: DeliveryScanner = DeliveryScanner(self)
         self.writer: asyncio.StreamWriter | None = None
+        self._dispatcher: FrameDispatcher | None = None
+
+    @property
+    def last_frames(self) -> bytes:
+        """The frames that were last passed to aiormq; empty if none was received."""
+        return b"" if self._dispatcher is None else self._dispatcher.last_frames
 
     async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         inner = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
@@ -119,5 +128,6 @@ class SocketFactory(TransportFactory):
         stream = transport.get_protocol()
         if not isinstance(stream, asyncio.Protocol):
             raise TransportUnavailable("aiormq's stream cannot be shared", retryable=False)
-        transport.set_protocol(FrameDispatcher(stream, transport, self.scanner))
+        self._dispatcher = FrameDispatcher(stream, transport, self.scanner)
+        transport.set_protocol(self._dispatcher)
         return reader, self.writer

@@ -1,0 +1,204 @@
+"""Connections that a broker rejects: typed errors at the first attempt, and retries where another attempt may succeed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.polling import eventually
+from tests.support.processes import free_port
+from tests.support.rabbitmq import RabbitMQ, rabbitmq_server
+from warren.broker import Broker, BrokerConfig
+from warren.broker.connection.tls import TlsConfig
+from warren.sdk import App, ConnectionRejected, State, TlsFailed, TransportUnavailable
+from warren.wire.amqp_url import parse_url
+
+PATIENCE = 60.0
+"""Seconds that an App tries to connect; a rejected one does not."""
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "warren.sdk")
+    return caplog
+
+
+@pytest.fixture
+async def warren_url() -> AsyncIterator[str]:
+    async with Broker(BrokerConfig(login_failure_delay=0)) as broker:
+        broker.access.users.add("bare", "secret")
+        yield broker.url
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq: RabbitMQ) -> str:
+    rabbitmq.run("add_user", "bare", "secret")
+    return rabbitmq.url
+
+
+@pytest.fixture(params=["warren", "rabbitmq"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a broker that has a user `bare` without permissions."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+def sdk_log(log: pytest.LogCaptureFixture) -> str:
+    """Return what the SDK logged: the broker runs in the same process."""
+    return "\n".join(each.getMessage() for each in log.records if each.name.startswith("warren.sdk"))
+
+
+def changed(url: str, *, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
+    parts = parse_url(url)
+    return f"amqp://{user}:{password}@{parts.host}:{parts.port}/{quote(vhost, safe='')}"
+
+
+async def rejection(url: str) -> ConnectionRejected:
+    with pytest.raises(ConnectionRejected) as caught:
+        await App(url, connect_timeout=PATIENCE).start()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+async def test_an_unknown_virtual_host_is_rejected_at_once(url: str, log: pytest.LogCaptureFixture) -> None:
+    error = await rejection(changed(url, vhost="nope"))
+    assert (error.reply_code, error.retryable) == (530, False)
+    assert "530 NOT_ALLOWED: vhost nope not found" in str(error).replace("'nope'", "nope")
+    assert "create the virtual host" in str(error)
+    assert sdk_log(log) == ""
+
+
+async def test_a_user_without_rights_is_rejected_at_once(url: str, log: pytest.LogCaptureFixture) -> None:
+    error = await rejection(changed(url, user="bare", password="secret"))
+    assert (error.reply_code, error.retryable) == (530, False)
+    assert "530 NOT_ALLOWED: access to vhost '/' refused for user 'bare'" in str(error)
+    assert "permissions" in str(error)
+    assert sdk_log(log) == ""
+
+
+async def test_a_wrong_password_is_rejected_at_once(url: str, log: pytest.LogCaptureFixture) -> None:
+    error = await rejection(changed(url, password="wrong-secret"))
+    assert (error.reply_code, error.retryable) == (403, False)
+    assert "403 ACCESS_REFUSED: the broker refused the user or password" in str(error)
+    assert "wrong-secret" not in str(error)
+    assert sdk_log(log) == ""
+
+
+async def test_a_limit_of_connections_is_tried_again(log: pytest.LogCaptureFixture) -> None:
+    """A limit is no mistake in the URL: another connection may end."""
+    async with Broker(BrokerConfig(max_connections=2)) as broker, App(broker.url):
+        late = App(broker.url, connect_timeout=PATIENCE)
+        starting = asyncio.create_task(late.start())
+        await eventually(
+            lambda: "node connection limit (2) is reached" in sdk_log(log), "the limit is logged"
+        )
+        assert not starting.done()
+        starting.cancel()
+        await asyncio.wait((starting,))
+    assert "530 NOT_ALLOWED" in sdk_log(log)
+
+
+async def test_after_a_first_connection_a_rejection_is_tried_again(
+    log: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A running App survives a mistake of an operator: the user gets its password back, and the App goes on."""
+    async with Broker(BrokerConfig(login_failure_delay=0)) as broker:
+        broker.access.users.add("ann", "first")
+        broker.access.permissions.set("ann", "/", ".*", ".*", ".*")
+        app = App(changed(broker.url, user="ann", password="first"), longest_retry=0.1)
+        async with app:
+            broker.access.users.change_password("ann", "second")
+            assert broker._node is not None
+            broker._node.close_connections("operator", user="ann")
+            await eventually(lambda: "403 ACCESS_REFUSED" in sdk_log(log), "the rejection is logged")
+            assert app.state is State.CONNECTING
+            assert "403 ACCESS_REFUSED" in str(app.health().reason)
+            broker.access.users.change_password("ann", "first")
+            await eventually(lambda: app.ready, "the App is connected again")
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def authority(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> tuple[Path, Path]:
+    return authority.issue("server", "/CN=localhost")
+
+
+Ports = tuple[int, int]
+"""Ports of one broker: without TLS, and with it."""
+
+
+@pytest.fixture
+async def warren_ports(server: tuple[Path, Path]) -> AsyncIterator[Ports]:
+    tls = TlsConfig(listeners=("127.0.0.1:0",), certificate=server[0], key=server[1])
+    async with Broker(BrokerConfig(tls=tls)) as broker:
+        plain, secure = (bound[1].port for bound in broker.bound_addresses)
+        yield plain, secure
+
+
+@pytest.fixture
+def rabbitmq_ports(server: tuple[Path, Path], authority: Authority, rabbitmq: RabbitMQ) -> Iterator[Ports]:
+    port = free_port()
+    lines = [
+        f"listeners.ssl.1 = 127.0.0.1:{port}",
+        "ssl_options.cacertfile = {folder}/ca.pem",
+        "ssl_options.certfile = {folder}/server.pem",
+        "ssl_options.keyfile = {folder}/server.key",
+        "ssl_options.verify = verify_none",
+    ]
+    files = {"ca.pem": authority.certificate, "server.pem": server[0], "server.key": server[1]}
+    with rabbitmq_server(configuration=lines, files=files, ports=[port]) as one:
+        yield one.port, port
+
+
+@pytest.fixture(params=["warren", "rabbitmq"])
+def ports(request: pytest.FixtureRequest) -> Ports:
+    found: Ports = request.getfixturevalue(f"{request.param}_ports")
+    return found
+
+
+async def test_tls_where_there_is_none_and_none_where_there_is_tls_are_typed_errors(
+    ports: Ports, authority: Authority, log: pytest.LogCaptureFixture
+) -> None:
+    plain, secure = ports
+    for url, advice in (
+        (f"amqps://127.0.0.1:{plain}", "does not speak TLS: use amqp:// or the port for TLS"),
+        (f"amqp://127.0.0.1:{secure}", "speaks TLS: use amqps:// or the port without TLS"),
+        (f"amqps://127.0.0.1:{secure}", "certificate cannot be verified"),
+    ):
+        with pytest.raises(TlsFailed) as caught:
+            await App(url, connect_timeout=PATIENCE).start()
+        assert advice in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert not caught.value.retryable
+    assert sdk_log(log) == ""
+    async with App(f"amqps://localhost:{secure}?cafile={authority.certificate}"):
+        pass
+
+
+async def test_a_port_that_closes_silently_may_be_a_broker_that_starts(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    """A load balancer without a broker behind it accepts and closes: that passes."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        starting = asyncio.create_task(App(f"amqp://127.0.0.1:{port}", connect_timeout=PATIENCE).start())
+        await eventually(lambda: "event=connection.attempt_failed" in sdk_log(log), "the failure is logged")
+        starting.cancel()
+        await asyncio.wait((starting,))
+        assert starting.cancelled() or isinstance(starting.exception(), TransportUnavailable)
