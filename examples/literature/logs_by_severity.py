@@ -13,7 +13,7 @@ seen: list[str] = []
 done = asyncio.Event()
 
 
-class LogLine(Event, exchange=Exchange("literature.severity", type="direct")):
+class LogLine(Event, exchange=Exchange("literature.severity", type="direct"), mandatory=True):
     text: str
 
 

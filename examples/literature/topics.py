@@ -14,7 +14,7 @@ seen: list[str] = []
 done = asyncio.Event()
 
 
-class Animal(Event, exchange="literature.animals"):
+class Animal(Event, exchange="literature.animals", mandatory=True):
     name: str
 
 

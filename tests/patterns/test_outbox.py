@@ -122,6 +122,22 @@ async def test_a_refused_message_holds_back_only_its_own_ordering_key(
         assert (await take_one(amqp_url, missing)).body == b"1"
 
 
+async def test_an_event_that_nobody_listens_to_holds_nothing_back(
+    sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    class Viewed(Event, exchange=f"{name}.orders", key="order.viewed"):
+        pass
+
+    shop = Shop(new_app(), sessions, name)
+    async with shop.app:
+        async with sessions.begin() as session:
+            await shop.outbox.add(session, Viewed(), ordered_by="a")
+            await shop.outbox.add(session, shop.placed(order="a", number=2))
+        await shop.wait_for_events(1)
+        await eventually(lambda: shop.outbox.statistics.relayed == 2, "both are confirmed")
+    assert shop.outbox.statistics.failed == 0
+
+
 async def test_the_empty_string_is_an_ordering_key(sessions: Sessions, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), sessions, name, retry_after=timedelta(milliseconds=50))
     missing = f"{name}.missing"

@@ -124,8 +124,8 @@ def fault(**keywords: Any) -> object:
         ),
         (
             lambda: event(queue="jobs"),
-            "class Told has no keyword 'queue': it takes exchange, key, audience, type, content_type, and pydantic's"
-            " configuration",
+            "class Told has no keyword 'queue': it takes exchange, key, audience, mandatory, type, content_type, and"
+            " pydantic's configuration",
         ),
         (lambda: fault(cod="broken"), "class Broken has no keyword 'cod': did you mean code=?"),
         (

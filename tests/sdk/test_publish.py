@@ -50,6 +50,41 @@ async def test_a_confirmed_message_is_in_its_queue_in_the_documented_wire_form(
     assert (message.message_id or "")[14] == "7"
 
 
+async def test_an_event_without_an_audience_may_have_no_listener(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    class Seen(Event, exchange=f"{name}.seen", key="seen"):
+        pass
+
+    class Heard(Event, exchange=f"{name}.heard", key="heard", audience=[f"{name}.ears"]):
+        pass
+
+    class Needed(Event, exchange=f"{name}.seen", key="needed", mandatory=True):
+        pass
+
+    class Whispered(Heard, mandatory=False):
+        pass
+
+    async with make_app() as app:
+        await app.publish(Seen())
+        await app.publish(Seen(), key="another")
+        await app.publish_many([Seen(), Seen()])
+        async with app.transaction() as transaction:
+            await transaction.publish(Seen())
+        await app.publish(Heard())
+        await app.publish(Whispered())
+        assert (await amqp_client.take(f"{name}.ears")).type == "heard"
+        await amqp_client.channel.queue_delete(f"{name}.ears")
+        await app.publish(Whispered())
+        for event in (Heard(), Needed()):
+            with pytest.raises(Unroutable):
+                await app.publish(event)
+        with pytest.raises(Unroutable):
+            await app.publish(Seen(), exchange=f"{name}.seen")
+        with pytest.raises(Unroutable):
+            await app.publish(b"", exchange=f"{name}.seen", key="seen")
+
+
 async def test_an_unroutable_message_is_returned_with_all_that_was_sent(make_app: MakeApp, name: str) -> None:
     returned: list[Unroutable] = []
     app = make_app()

@@ -113,7 +113,7 @@ class Partitions:
             )
         key = self._key(message)
         routing_key = key if self._by_broker else str(self.partition(key))
-        await app.publish(message, key=routing_key, **options)
+        await app.publish(message, exchange=self.exchange.name, key=routing_key, **options)
 
     def register(self, app: App) -> None:
         self._app = app

@@ -131,7 +131,7 @@ class Unroutable(PublishError):
     ) -> None:
         super().__init__(
             f"no queue takes routing key {routing_key!r} from exchange {exchange!r} ({reply_code} {reply_text}):"
-            " bind a queue, or name the audience of the event"
+            " bind a queue, or name the audience of the event; an event that may have no listener has mandatory=False"
         )
         self.reply_code = reply_code
         self.reply_text = reply_text

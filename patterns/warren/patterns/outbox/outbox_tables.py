@@ -53,7 +53,13 @@ class OutboxTables:
         :raises ConfigError: JSON cannot represent a header.
         """
         try:
-            properties = json.dumps({"properties": outgoing.properties, "headers": outgoing.headers})
+            properties = json.dumps(
+                {
+                    "properties": outgoing.properties,
+                    "headers": outgoing.headers,
+                    "mandatory": outgoing.mandatory,
+                }
+            )
         except TypeError as error:
             raise ConfigError(
                 f"an outbox stores headers as JSON, which cannot represent one of these: {error}"
@@ -183,7 +189,12 @@ class OutboxTables:
 def _row(row: Any) -> OutboxRow:
     stored = json.loads(row["properties"])
     outgoing = Outgoing(
-        row["exchange"], row["routing_key"], stored["properties"], stored["headers"], bytes(row["body"])
+        row["exchange"],
+        row["routing_key"],
+        stored["properties"],
+        stored["headers"],
+        bytes(row["body"]),
+        mandatory=stored.get("mandatory", True),
     )
     return OutboxRow(row["id"], row["ordered_by"], row["added_ms"], outgoing)
 

@@ -277,7 +277,8 @@ class App:
         :param message: a Message; or bytes, text or any value that JSON can
             represent, with the options `exchange` and `key`.
         :param timeout: seconds.
-        :param reliability: `at_least_once` publishes a persistent, mandatory message and waits for its confirm;
+        :param reliability: `at_least_once` publishes a persistent message and waits for its confirm; the message is
+            mandatory, unless it is an event without an audience;
             `at_most_once` publishes a transient message that is not mandatory, and does not wait for a confirm.
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see these classes.

@@ -104,7 +104,9 @@ class _Document:
             "action": "send",
             "channel": _ref("channels", channel),
             "messages": [self._in_channel(channel, message)],
-            "bindings": {"amqp": {"deliveryMode": 2, "mandatory": True, "bindingVersion": BINDINGS}},
+            "bindings": {
+                "amqp": {"deliveryMode": 2, "mandatory": kind.wire_mandatory, "bindingVersion": BINDINGS}
+            },
         }
         self._operations[self._name("operation", kind, f"publish_{message}")] = operation
         self._replies(operation, kind)

@@ -61,6 +61,8 @@ def encode(
 ) -> Outgoing:
     """Return the encoded message with its address: that of its class, unless `exchange` and `key` name another one.
 
+    It is mandatory, unless it goes to the exchange of its class, which is an event that needs no listener.
+
     A `Message` is encoded as its class says (JSON or MessagePack), with its type; bytes stay as they are, `str` becomes
     UTF-8, all other values become JSON.
 
@@ -75,6 +77,7 @@ def encode(
     """
     message_type = None
     content_type = JSON
+    mandatory = True
     if isinstance(message, Message):
         message_type = message.wire_type
         content_type = message.wire_content_type
@@ -86,7 +89,8 @@ def encode(
             raise ConfigError(
                 f"{type(message).__name__} has no address: give its class a key or a queue, or publish(..., key=...)"
             )
-        exchange = message.wire_exchange if exchange is None else exchange
+        if exchange is None:
+            exchange, mandatory = message.wire_exchange, message.wire_mandatory
         key = (message.wire_key or "") if key is None else key
     else:
         if exchange is None and key is None:
@@ -127,6 +131,7 @@ def encode(
         properties,
         table,
         body,
+        mandatory=mandatory,
         header=header,
     )
 

@@ -40,6 +40,8 @@ class Message(BaseModel):
     wire_content_type: ClassVar[str] = JSON
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
+    wire_mandatory: ClassVar[bool] = True
+    """True if the broker returns a message of this class when no queue takes it, so that its publish fails."""
 
     def __init_subclass__(
         cls, *, type: str | None = None, content_type: str | None = None, **keywords: Any
@@ -79,11 +81,15 @@ class Event(Message):
     Class keywords, inherited by subclasses: `exchange=` is a topic exchange (a name, or an `Exchange`), `key=` is the
     routing key, `audience=` lists queues (names, or `Queue` values) that publishers declare too. Such queues keep
     messages that are published before their first consumer ever runs.
+
+    An event with an audience must reach a queue, otherwise its publish raises `Unroutable`. One without an audience may
+    be published while nobody listens. `mandatory=True` or `mandatory=False` says otherwise.
     """
 
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
     wire_audience: ClassVar[tuple[Queue, ...]] = ()
+    wire_mandatory: ClassVar[bool] = False
     exchange_value: ClassVar[Exchange | None] = None
 
     def __init_subclass__(
@@ -92,6 +98,7 @@ class Event(Message):
         exchange: str | Exchange | None = None,
         key: str | None = None,
         audience: Iterable[str | Queue] | None = None,
+        mandatory: bool | None = None,
         **keywords: Any,
     ) -> None:
         super().__init_subclass__(**keywords)
@@ -106,6 +113,11 @@ class Event(Message):
             cls.wire_audience = tuple(
                 queue if isinstance(queue, Queue) else Queue(queue) for queue in audience
             )
+        if mandatory is not None:
+            cls.wire_mandatory = mandatory
+        elif audience is not None:
+            # A request must reach a queue in any case: nobody else could answer it.
+            cls.wire_mandatory = bool(cls.wire_audience) or issubclass(cls, RequestMessage)
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:
@@ -179,5 +191,8 @@ class Request(PointToPointMessage, RequestMessage, Generic[Reply]):
 class Scatter(Event, RequestMessage, Generic[Reply]):
     """A request to all bound queues (scatter-gather): `class AskPrice(Scatter[Offer], exchange="prices", key="ask")`.
 
-    The class keywords are those of an `Event`; `audience` lists the queues whose replies are expected.
+    The class keywords are those of an `Event`; `audience` lists the queues whose replies are expected. Without a queue
+    that takes the request, the call raises `Unroutable`.
     """
+
+    wire_mandatory: ClassVar[bool] = True

@@ -124,7 +124,7 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
                 Kind.LOSS,
                 subject,
                 f"has no alternate exchange: {what} are dropped, unless their publisher asks for them back"
-                " (mandatory, which this SDK does)",
+                " (mandatory, which this SDK does but for events without an audience)",
                 "alternate_exchange='...', a fanout exchange with a queue bound to it"
                 + ("" if routes.has_bindings(exchange.name) else "; or name the audience of its events"),
             )
