@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pamqp.commands import Basic, Queue
+from pamqp.commands import Basic, Queue, Tx
 from pamqp.common import FieldTable
 
-from tests.support.blocking_client import Channel, Connection
+from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
@@ -19,6 +20,8 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 QUEUES = BULK_COPIES + CHUNK
 """Queues that one publish reaches."""
+ACTIONS = BULK_COPIES + 10
+"""Publishes of one transaction, and messages that it settles."""
 FIRST, LAST = "q0", f"q{QUEUES - 1}"
 TURNS = 2 * QUEUES // CHUNK - 2
 """Iterations of the event loop that the publish takes at least, if each does as little as it can."""
@@ -229,6 +232,161 @@ def test_a_crash_leaves_a_publish_in_all_queues_or_none(tmp_path: Path, phase: s
         connection.abort()
     with InProcessBroker(image) as broker, Connection(broker.url) as again:
         assert counts(again.channel()) == ({0} if phase == "staging" else {1})
+
+
+# -- a large transaction
+
+
+@dataclass
+class Transaction:
+    """Transaction that publishes to `out` and settles the messages of `in`, with the channel that sends it."""
+
+    channel: Channel
+    last: int
+    """Delivery tag of the last message of `in`."""
+
+    def begin(self, settlement: str = "ack") -> None:
+        """Send all of it, the commit included."""
+        channel = self.channel
+        channel.call(Tx.Select(), Tx.SelectOk)
+        for number in range(ACTIONS):
+            channel.publish("out", b"%d" % number, delivery_mode=2)
+        if settlement == "ack":
+            channel.ack(self.last, multiple=True)
+        else:
+            channel.nack(self.last, multiple=True, requeue=settlement == "requeue")
+        channel.send(Tx.Commit())
+
+
+def transaction(channel: Channel) -> Transaction:
+    """Declare the queues `in` and `out`, put messages into `in`, and consume them."""
+    channel.declare("dead", durable=True)
+    channel.declare("in", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
+    channel.declare("out", durable=True)
+    other = channel.connection.channel()
+    other.confirm()
+    for number in range(ACTIONS):
+        other.publish("in", b"%d" % number, delivery_mode=2)
+    other.settled_until(ACTIONS)
+    channel.consume("in", "consumer")
+    return Transaction(channel, channel.deliveries(ACTIONS)[-1].tag)
+
+
+def numbers() -> list[bytes]:
+    return [b"%d" % number for number in range(ACTIONS)]
+
+
+def begun(bulk: Bulk) -> None:
+    """Wait until a commit waits for the rest of its slices."""
+    connections = bulk.node.connections
+    wait_until(lambda: any(each.reads_paused & BULK_WORK for each in list(connections)), "it has begun")
+
+
+def test_a_transaction_is_committed_in_slices(timed: Channel, bulk: Bulk) -> None:
+    large = transaction(timed)
+    before = bulk.slices()
+    large.begin()
+    timed.next_method(Tx.CommitOk)
+    assert bulk.slices() - before > ACTIONS
+    assert timed.connection.channel().drain("out") == numbers()
+    timed.cancel("consumer")
+    timed.close()
+    assert timed.connection.channel().ready("in") == 0
+
+
+def test_others_publish_behind_a_transaction(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    large = transaction(timed)
+    other.confirm()
+    with bulk.paused():
+        large.begin()
+        begun(bulk)
+        other.publish("out", b"later")
+        assert other.settled(1) == [True]
+    timed.next_method(Tx.CommitOk)
+    # Its place is behind the one message that the transaction had staged.
+    assert [body for body in other.drain("out") if body != b"later"] == numbers()
+
+
+@pytest.mark.parametrize("settlement", ["requeue", "reject"])
+def test_a_transaction_returns_messages_in_order(timed: Channel, bulk: Bulk, settlement: str) -> None:
+    large = transaction(timed)
+    timed.cancel("consumer")
+    large.begin(settlement)
+    timed.next_method(Tx.CommitOk)
+    other = timed.connection.channel()
+    assert other.drain("in" if settlement == "requeue" else "dead") == numbers()
+    assert other.drain("out") == numbers()
+
+
+def test_a_transaction_that_a_queue_refuses_in_part_takes_effect(timed: Channel, bulk: Bulk) -> None:
+    large = transaction(timed)
+    timed.declare("full", x_max_length=1, x_overflow="reject-publish")
+    timed.publish("full", b"1")
+    timed.call(Tx.Select(), Tx.SelectOk)
+    timed.publish("full", b"2")
+    large.begin()
+    assert timed.closed().code == 406
+    other = timed.connection.channel()
+    assert other.drain("out") == numbers()
+    assert other.drain("full") == [b"1"]
+
+
+def test_a_client_that_is_lost_has_committed_all(timed: Channel, other: Channel, bulk: Bulk) -> None:
+    client = publishing_channel(bulk)
+    large = transaction(client)
+    connection = bulk.connection()
+    with bulk.paused():
+        large.begin()
+        begun(bulk)
+        bulk.broker.call(connection.lifecycle.drop)
+    wait_until(lambda: bulk.broker.call(lambda: bulk.work.is_idle), "the commit is finished")
+    assert other.drain("out") == numbers()
+    assert other.ready("in") == 0
+    client.connection.abort()
+
+
+def test_a_transaction_that_fails_has_no_effect(
+    timed: Channel, other: Channel, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = publishing_channel(bulk)
+    large = transaction(client)
+    with bulk.paused():
+        large.begin()
+        begun(bulk)
+        other.publish("out", b"later")
+        assert other.exists("in")
+        monkeypatch.setattr(bulk.vhost.queues[b"out"].__class__, "stage", raise_error)
+    with pytest.raises(Closed) as error:
+        client.next_method(Tx.CommitOk)
+    assert error.value.code == 541
+    client.connection.abort()
+    wait_until(lambda: other.ready("in") == ACTIONS, "the messages are back")
+    assert other.drain("out") == [b"later"]
+
+
+@pytest.mark.parametrize("phase", ["staging", "enqueuing"])
+def test_a_crash_leaves_all_of_a_transaction_or_nothing(tmp_path: Path, phase: str) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        connection = Connection(broker.url)
+        large = transaction(connection.channel())
+        out = bulk.vhost.queues[b"out"]
+
+        def is_reached() -> bool:
+            staged = out.staged
+            return (staged is not None and len(staged) > 10) if phase == "staging" else out.ready.count > 10
+
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", is_reached))
+        large.begin()
+        wait_until(lambda: broker.call(is_reached), "some slices are done")
+        wait_until(lambda: broker.call(lambda: is_written(bulk)), "the log is written")
+        image = broker.image()
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", lambda: False))
+        connection.abort()
+    with InProcessBroker(image) as broker, Connection(broker.url) as again:
+        channel = again.channel()
+        assert channel.drain("out") == ([] if phase == "staging" else numbers())
+        assert channel.drain("in") == (numbers() if phase == "staging" else [])
 
 
 def is_written(bulk: Bulk) -> bool:

@@ -112,6 +112,27 @@ def test_a_group_is_one_record() -> None:
     assert after.recovery.queues[2].messages == [(1, b"deadletter", 0), (2, b"both", 0)]
 
 
+def test_a_group_is_one_record_although_it_is_suspended() -> None:
+    run = LogRun(Disk(), (1, 2), segment_size=1 << 20)
+    publish(run, 1, 1)
+    run.log.begin_group()
+    run.log.append_message(run.queue(2), 1, b"first", b" part")
+    run.log.acknowledge(run.queue(1), 1)
+    group = run.log.suspend_group()
+    # Meanwhile records are appended at once, without the group.
+    publish(run, 2, 2)
+    run.sync_all()
+    assert group.count == 1
+    assert run.log.is_synced
+    run.log.begin_group(group)
+    run.log.append_message(run.queue(2), 2, b"second", b" part")
+    run.log.end_group()
+    run.sync()
+    after = LogRun(run.kill(), (1, 2))
+    assert set(after.messages(1)) == {2}
+    assert after.messages(2) == {1: b"first part", 2: b"second part"}
+
+
 def test_an_empty_group_writes_nothing() -> None:
     run = LogRun(Disk())
     run.log.begin_group()

@@ -65,6 +65,8 @@ class BulkSettlement:
         """Delivery tag at which to continue."""
         self.sparse_tags: Optional[list[int]] = None  # noqa: UP045
         """Delivery tags of the messages, in reverse order, if most tags in between are settled already."""
+        self.given: Optional[deque[Message]] = None  # noqa: UP045
+        """Messages to settle that have left the channel already, in order; None to take those up to `last` from it."""
         self.begun = False
         self.groups: dict[object, ReturnedMessages] = {}
         """Messages that were taken, by their consumers; at the end of the channel by their queues."""
@@ -123,7 +125,7 @@ class BulkSettlement:
     def take(self, end: float) -> bool:
         """Take messages from the channel until a time; acknowledge them at once. Return True if none is left."""
         channel = self.channel
-        if not self.begun:
+        if not self.begun and self.given is None:
             self.begun = True
             self.next = channel.lowest_tag
             if self.last - self.next > 2 * len(channel.unacked) + 64:
@@ -132,7 +134,8 @@ class BulkSettlement:
         while True:
             messages = self.take_chunk()
             if not messages:
-                channel.lowest_tag = self.last + 1
+                if self.given is None:
+                    channel.lowest_tag = self.last + 1
                 return True
             if self.settlement == ACKED:
                 channel.settle(messages)
@@ -146,8 +149,13 @@ class BulkSettlement:
 
     def take_chunk(self) -> list[Message]:
         """Remove a few messages from the channel's unacknowledged ones, in order; return none if none is left."""
-        unacked = self.channel.unacked
         messages: list[Message] = []
+        given = self.given
+        if given is not None:
+            while given and len(messages) < CHUNK:
+                messages.append(given.popleft())
+            return messages
+        unacked = self.channel.unacked
         tags = self.sparse_tags
         if tags is not None:
             while tags and tags[-1] <= self.last and len(messages) < CHUNK:

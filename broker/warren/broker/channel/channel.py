@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -441,6 +441,12 @@ class Channel:
             low += 1
         self.lowest_tag = low
         return messages
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Make messages unacknowledged again that were taken from the channel for a transaction which takes no effect."""
+        for message in messages:
+            self.unacked[int(message.tag)] = message
+            self.lowest_tag = min(self.lowest_tag, message.tag)
 
     def release(self, consumer: Consumer) -> None:
         """Subtract an acked or rejected delivery from the unacknowledged counts of its consumer and the channel."""

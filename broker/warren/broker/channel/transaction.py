@@ -15,6 +15,7 @@ from warren.broker.channel.publish_slow_path import capture_published, drop_reas
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ REJECTED: Final = 2
 
 MAX_BYTES: Final = 128 * 1024 * 1024
 """Most bytes of message content that may wait for one tx.commit."""
+BULK_BYTES: Final = 1024 * 1024
+"""Bytes of message content above which a transaction is committed as bulk work."""
 MAX_ACTIONS: Final = 500_000
 """Most publishes and acknowledgements that may wait for one tx.commit."""
 
@@ -45,10 +48,12 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
-        self.settled: list[tuple[Message, int]] = []
-        """(message, settlement) of each acknowledged, requeued or rejected message: ACKED, REQUEUED or REJECTED."""
+        self.settled: list[list[Message]] = [[], [], []]
+        """Messages that are acknowledged, requeued or rejected at the commit: a list for ACKED, REQUEUED and REJECTED."""
         self.bytes: i64 = 0
         """Bytes of the content of all pending publishes."""
+        self.copies: i64 = 0
+        """Number of queues that all pending publishes were routed to, each counted once for each of its messages."""
 
     def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         """Record a publish whose message is to be enqueued at the commit.
@@ -58,6 +63,7 @@ class Transaction:
         """
         self.publishes.append(PendingPublish(target, queues, message))
         self.bytes += len(message.content)
+        self.copies += len(queues)
         self.check_size()
 
     def settle(self, messages: list[Message], settlement: i64) -> None:
@@ -66,8 +72,7 @@ class Transaction:
         :param settlement: ACKED, REQUEUED or REJECTED.
         :raises AmqpError: 406 if the transaction becomes too large.
         """
-        for message in messages:
-            self.settled.append((message, int(settlement)))
+        self.settled[settlement].extend(messages)
         self.check_size()
 
     def check_size(self) -> None:
@@ -75,13 +80,38 @@ class Transaction:
 
         :raises AmqpError: 406 if it is too large.
         """
-        actions = len(self.publishes) + len(self.settled)
+        actions = len(self.publishes) + self.settled_count()
         if self.bytes > MAX_BYTES or actions > MAX_ACTIONS:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"transaction of {actions} actions and {self.bytes} bytes is too large: commit after at most "
                 f"{MAX_ACTIONS} actions and {MAX_BYTES} bytes",
             )
+
+    def settled_count(self) -> i64:
+        """Return the number of messages that the commit acknowledges, requeues or rejects."""
+        settled = self.settled
+        return len(settled[ACKED]) + len(settled[REQUEUED]) + len(settled[REJECTED])
+
+    @property
+    def is_large(self) -> bool:
+        """True if it is to be committed as bulk work, by `BulkCommit`, since its commit takes more than a few milliseconds.
+
+        It is never so if life-cycle events are recorded.
+        """
+        count = self.copies + self.settled_count()
+        return (count > BULK_COPIES or self.bytes > BULK_BYTES) and self.channel.capture is None
+
+    def take(self) -> tuple[list[PendingPublish], list[list[Message]]]:
+        """Return the publishes and the settlements for a commit, and begin the next transaction.
+
+        :raises AmqpError: 540 if a message of a stream is requeued or rejected; the transaction stays as it is.
+        """
+        refuse_return(self.channel, self.settled[REQUEUED])
+        refuse_return(self.channel, self.settled[REJECTED])
+        taken = self.publishes, self.settled
+        self.publishes, self.settled, self.bytes, self.copies = [], [[], [], []], 0, 0
+        return taken
 
     def commit(self) -> i64:
         """Carry out all publishes, then all acknowledgements and rejections; return their common outcome.
@@ -90,9 +120,7 @@ class Transaction:
         tx.commit fail. ACCEPTED: tx.commit-ok may be sent at once.
         """
         channel = self.channel
-        refuse_return(channel, [message for message, settlement in self.settled if settlement != ACKED])
-        publishes, settled = self.publishes, self.settled
-        self.publishes, self.settled, self.bytes = [], [], 0
+        publishes, settled = self.take()
         vhost = channel.vhost
         capture = channel.capture
         outcome: i64 = ACCEPTED
@@ -116,31 +144,28 @@ class Transaction:
                     outcome = max(outcome, taken)
                 if capture is not None:
                     capture_published(channel, capture, publish.message, taken)
-            by_settlement: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
-            for message, settlement in settled:
-                by_settlement[settlement].append(message)
-                consumer = message.consumer
-                assert consumer is not None
-                # Acknowledgements to a deleted queue are not logged, so nothing waits for them.
-                if message.stored and outcome == ACCEPTED and not consumer.queue.deleted:
-                    outcome = STORED
-            channel.settle(by_settlement[ACKED])
+            for messages in settled:
+                for message in messages:
+                    consumer = message.consumer
+                    assert consumer is not None
+                    # Acknowledgements to a deleted queue are not logged, so nothing waits for them.
+                    if message.stored and outcome == ACCEPTED and not consumer.queue.deleted:
+                        outcome = STORED
+            channel.settle(settled[ACKED])
         finally:
             if log is not None:
                 log.end_group()
             vhost.dead_lettering.resume()
-        if by_settlement[REQUEUED]:
-            channel.return_to_queues(by_settlement[REQUEUED], True)
-        if by_settlement[REJECTED]:
-            channel.return_to_queues(by_settlement[REJECTED], False)
+        if settled[REQUEUED]:
+            channel.return_to_queues(settled[REQUEUED], True)
+        if settled[REJECTED]:
+            channel.return_to_queues(settled[REJECTED], False)
         return outcome
 
     def rollback(self) -> None:
         """Discard the publishes; messages that the transaction acknowledged or rejected are unacknowledged again."""
-        self.publishes, self.bytes = [], 0
+        self.publishes, self.bytes, self.copies = [], 0, 0
         settled = self.settled
-        self.settled = []
-        channel = self.channel
-        for message, _ in settled:
-            channel.unacked[int(message.tag)] = message
-            channel.lowest_tag = min(channel.lowest_tag, message.tag)
+        self.settled = [[], [], []]
+        for messages in settled:
+            self.channel.put_back(messages)

@@ -5,6 +5,7 @@ Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 
 from __future__ import annotations
 
+from warren.broker.channel.bulk_commit import BulkCommit
 from warren.broker.channel.methods.method_context import MethodContext
 from warren.broker.channel.transaction import Transaction
 from warren.broker.model.queue.queue import REJECTED, STORED
@@ -52,7 +53,22 @@ def tx_commit(context: MethodContext) -> None:
     :raises AmqpError: 406 if the channel is not in transaction mode, or if a queue refused one of the publishes; the
         rest of the transaction has taken effect even so.
     """
-    outcome = transaction_of(context).commit()
+    transaction = transaction_of(context)
+    if transaction.is_large:
+        job = BulkCommit(context.channel, *transaction.take())
+        context.channel.run_bulk_publish(
+            job, job.step, job.end, lambda: context.attempt(lambda: reply_to_commit(context, job.outcome))
+        )
+    else:
+        reply_to_commit(context, transaction.commit())
+
+
+def reply_to_commit(context: MethodContext, outcome: int) -> None:
+    """Reply to tx.commit: at once, or when the log is on disk, or by an error, as the outcome requires.
+
+    :param outcome: common outcome of the publishes and acknowledgements: ACCEPTED, STORED or REJECTED.
+    :raises AmqpError: 406 if a queue refused one of the publishes.
+    """
     if outcome == REJECTED:
         raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")
     reply = frame(int(context.channel.number), "tx.commit-ok")

@@ -142,7 +142,6 @@ class BulkPublish:
                 self.is_stored = True
         for queue, message in self.refused:
             queue.limit.reject(message)
-        self.is_done = True
         return True
 
     def undo(self) -> None:
@@ -171,7 +170,8 @@ class BulkFanOut(BulkPublish):
                 return False
             self.is_logged = True
             self.copies = []
-        return self.put(end)
+        self.is_done = self.put(end)
+        return self.is_done
 
     def end(self) -> None:
         """End the publish: if it has failed, release the queues."""

@@ -268,7 +268,7 @@ class Log:
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
         else:
-            self._note_added(queue, sequence)
+            self._note_added(queue, sequence, sequence)
         if self._commit.idle:
             self._commit.schedule()
         return buffer.bundle_position
@@ -289,7 +289,7 @@ class Log:
         self._append_record(SPILL, queue.incarnation, sequence, payload)
         self._buffer.spilled += size
         queue.added_bytes += size
-        self._note_added(queue, sequence)
+        self._note_added(queue, sequence, sequence)
         if self._commit.idle:
             self._commit.schedule()
         return position
@@ -318,7 +318,7 @@ class Log:
         self._append_record(FAN_OUT, table[0], table[1], payload)
         for queue, sequence in targets:
             queue.added_bytes += share
-            self._note_added(queue, sequence)
+            self._note_added(queue, sequence, sequence)
         if self._commit.idle:
             self._commit.schedule()
         return position
@@ -361,14 +361,27 @@ class Log:
             queue.unwritten_counts[sequence] = count
             self._changes.add_delayed(queue)
 
-    def begin_group(self) -> None:
+    def begin_group(self, group: Optional[RecordGroup] = None) -> None:  # noqa: UP045
         """Begin a group: after a crash, all records appended up to `end_group` are recovered, or none of them.
 
         Transactions and other changes of several queues need it. Groups do not nest, and the caller awaits nothing
-        before `end_group`.
+        before `end_group` or `suspend_group`.
+
+        :param group: group to continue, which `suspend_group` has returned; None for a new one.
         """
         assert self._group is None, "groups of the log do not nest"
-        self._group = RecordGroup()
+        self._group = RecordGroup() if group is None else group
+
+    def suspend_group(self) -> RecordGroup:
+        """Stop collecting records for the group, and return it; a later call of `begin_group` continues it.
+
+        The records that it has collected are in the log when it is ended. If it never is, they are dropped.
+        """
+        group = self._group
+        assert group is not None, "no group of the log has begun"
+        self._group = None
+        group.join()
+        return group
 
     def group_size(self) -> i64:
         """Return the approximate bytes of the record that the open group becomes; 0 if no group is open."""
@@ -380,14 +393,15 @@ class Log:
         assert group is not None, "no group of the log has begun"
         self._group = None
         group.encode_acknowledgements()
-        if not group.entries:
+        if not group.count:
             return
-        payload = b"".join(group.entries)
-        self._make_room(HEADER + len(payload))
-        self._append_record(GROUP, 0, len(group.entries), payload)
-        for queue, sequence, size in group.added:
-            queue.added_bytes += size
-            self._note_added(queue, sequence)
+        group.join()
+        self._make_room(HEADER + group.length)
+        self.unwritten_bytes += self._buffer.append_parts(GROUP, 0, group.count, group.parts, group.check)
+        for queue, added in group.added.items():
+            queue.added_bytes += added[0]
+            for at in range(1, len(added), 2):
+                self._note_added(queue, added[at], added[at + 1])
         for queue, ranges in group.ended.items():
             # At once, not when the batch is closed: compaction must not copy a message behind the record of its
             # acknowledgement.
@@ -506,12 +520,16 @@ class Log:
         if self._changes.queues:
             self._commit.schedule()
 
-    def _note_added(self, queue: QueueLog, sequence: i64) -> None:
-        """Note an appended message, to be counted as live (still in its queue) when the segment or batch is closed."""
-        if sequence == queue.added_last + 1:
-            queue.added_last = sequence
+    def _note_added(self, queue: QueueLog, first: i64, last: i64) -> None:
+        """Note appended messages, to be counted as live (still in their queue) when the segment or batch is closed.
+
+        Their sequence numbers are `first` to `last`.
+        """
+        if first == queue.added_last + 1:
+            queue.added_last = last
             return
-        queue.begin_added_range(sequence)
+        queue.begin_added_range(first)
+        queue.added_last = last
         self._changes.add_queue(queue)
 
     def _make_room(self, size: i64) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from mypy_extensions import i64
 
@@ -27,9 +28,19 @@ class RecordGroup:
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
-        """The records of the group, encoded as entries of a GROUP record."""
-        self.added: list[tuple[QueueLog, int, int]] = []
-        """Messages that the group adds: (queue, sequence number, bytes that the message takes in the log)."""
+        """The records of the group that were added since the last call of `join`, encoded as entries of a GROUP record."""
+        self.count: i64 = 0
+        """Number of all entries."""
+        self.parts: list[bytes] = []
+        """Payload of the record up to the last call of `join`, in parts."""
+        self.length: i64 = 0
+        """Bytes of `parts`."""
+        self.check = 0
+        """CRC-32 of `parts`."""
+        self.added: dict[QueueLog, list[int]] = {}
+        """Messages that the group adds: of each queue the bytes that they take in the log, then ranges of sequence numbers:
+        first, last, first, last, ...
+        """
         self.ended: dict[QueueLog, list[int]] = {}
         """Messages that the group acknowledges: of each queue ranges of sequence numbers: first, last, first, last, ..."""
         self.size: i64 = 0
@@ -42,8 +53,8 @@ class RecordGroup:
         :param payload: the encoded message: head and content.
         """
         size: i64 = HEADER + len(payload)
-        self.entries.append(encode_group_entry(MESSAGE, queue.incarnation, sequence, payload))
-        self.added.append((queue, sequence, size))
+        self.add_entry(encode_group_entry(MESSAGE, queue.incarnation, sequence, payload))
+        self.note_added(queue, sequence, size)
         self.size += size
 
     def add_fan_out(self, targets: list[tuple[QueueLog, int]], payload: bytes, share: i64) -> None:
@@ -54,10 +65,44 @@ class RecordGroup:
         :param share: bytes that each queue counts as its use of the log: the record's size divided among the queues.
         """
         queue, sequence = targets[0]
-        self.entries.append(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))
+        self.add_entry(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))
         self.size += len(payload)
         for queue, sequence in targets:
-            self.added.append((queue, sequence, share))
+            self.note_added(queue, sequence, share)
+
+    def add_entry(self, entry: bytes) -> None:
+        """Add an encoded entry to the record."""
+        self.entries.append(entry)
+        self.count += 1
+
+    def note_added(self, queue: QueueLog, sequence: i64, size: i64) -> None:
+        """Note a message that the group adds.
+
+        :param sequence: the number of the message in its queue.
+        :param size: bytes that it takes in the log.
+        """
+        added = self.added.get(queue)
+        if added is None:
+            self.added[queue] = [size, sequence, sequence]
+            return
+        added[0] += size
+        if added[-1] == sequence - 1:
+            added[-1] = sequence
+        else:
+            added.append(sequence)
+            added.append(sequence)
+
+    def join(self) -> None:
+        """Join the new entries to a part of the payload, and extend its checksum.
+
+        A group that collects its entries in slices does so at the end of each slice, since both take long for all of them.
+        """
+        if self.entries:
+            part = b"".join(self.entries)
+            self.entries = []
+            self.parts.append(part)
+            self.length += len(part)
+            self.check = crc32(part, self.check)
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
         """Add the acknowledgement of a message to the group."""
@@ -75,7 +120,7 @@ class RecordGroup:
     def record_delivery_count(self, queue: QueueLog, sequence: i64, count: i64) -> None:
         """Add the new delivery count of a message to the group."""
         payload = pack_pairs([sequence, count])
-        self.entries.append(encode_group_entry(DELIVERY_COUNT, queue.incarnation, sequence, payload))
+        self.add_entry(encode_group_entry(DELIVERY_COUNT, queue.incarnation, sequence, payload))
         self.size += PAIR
 
     def encode_acknowledgements(self) -> None:
@@ -83,7 +128,7 @@ class RecordGroup:
         for queue, ranges in self.ended.items():
             if len(ranges) > 2:
                 ranges[:] = merge_ranges(ranges)
-            self.entries.append(encode_group_entry(ACK, queue.incarnation, ranges[0], pack_pairs(ranges)))
+            self.add_entry(encode_group_entry(ACK, queue.incarnation, ranges[0], pack_pairs(ranges)))
 
 
 __all__ = ["RecordGroup"]

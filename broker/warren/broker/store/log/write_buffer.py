@@ -179,6 +179,28 @@ class WriteBuffer:
         self.size += size
         return size
 
+    def append_parts(self, kind: int, incarnation: i64, sequence: i64, parts: list[bytes], check: int) -> i64:
+        """Append a record whose payload is given in parts, which are not joined; return its size in bytes.
+
+        The caller has finished the open bundle.
+
+        :param parts: the parts of the payload.
+        :param check: CRC-32 of the payload.
+        """
+        length: i64 = 0
+        for part in parts:
+            length += len(part)
+        header = pack_header(kind, length, incarnation, sequence, check)
+        record = [header, pack_crc(crc32(header, self.seed)), *parts]
+        size: i64 = HEADER + length
+        if self.offset + size > self.stop:
+            self._lay_out_over_blocks(record)
+        else:
+            self._pieces += record
+            self.offset += size
+        self.size += size
+        return size
+
     def _lay_out(self, data: bytes) -> None:
         size: i64 = len(data)
         if self.offset + size > self.stop:
