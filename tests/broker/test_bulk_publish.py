@@ -234,6 +234,32 @@ def test_a_crash_leaves_a_publish_in_all_queues_or_none(tmp_path: Path, phase: s
         assert counts(again.channel()) == ({0} if phase == "staging" else {1})
 
 
+@pytest.mark.parametrize("method", ["confirm", "tx.commit"])
+def test_the_reply_comes_although_the_log_was_written_in_the_middle(tmp_path: Path, method: str) -> None:
+    with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:
+        bulk = bulk_of(broker)
+        channel = connection.channel()
+        if method == "confirm":
+            declare(channel)
+            name = FIRST.encode()
+        else:
+            large = transaction(channel)
+            name = b"out"
+        queue = bulk.vhost.queues[name]
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", lambda: queue.ready.count > 0))
+        if method == "confirm":
+            publish(channel, bulk)
+        else:
+            large.begin()
+        wait_until(lambda: queue.ready.count > 0, "the log has the record")
+        wait_until(lambda: broker.call(lambda: is_written(bulk)), "the log is written")
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", lambda: False))
+        if method == "confirm":
+            assert channel.settled(1) == [True]
+        else:
+            channel.next_method(Tx.CommitOk)
+
+
 # -- a large transaction
 
 

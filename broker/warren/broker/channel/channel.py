@@ -30,7 +30,7 @@ from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.exchange.headers import may_have_cc
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
-from warren.broker.model.queue.queue import ACCEPTED, Queue
+from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut, BulkPublish
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
@@ -246,7 +246,11 @@ class Channel:
     def on_published(self, job: BulkFanOut) -> None:
         """Schedule the confirm of a publish that was bulk work, unless the channel was closed meanwhile."""
         if self.confirming and not self.closing:
-            self.confirms.add(job.outcome)
+            outcome = job.outcome
+            if outcome == STORED:
+                self.confirms.add_logged()
+            else:
+                self.confirms.add(outcome)
 
     def run_bulk_publish(
         self, job: BulkPublish, step: Step, ended: Callable[[], None], call: Callable[[], None]

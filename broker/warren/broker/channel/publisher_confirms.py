@@ -73,12 +73,28 @@ class PublisherConfirms:
         if not self.flush_scheduled:
             self.channel.connection.schedule_confirms(self)
 
-    def enqueue(self, outcome: i64) -> None:
+    def add_logged(self) -> None:
+        """Record a publish that was bulk work, to be confirmed when all records that the log has now are on disk.
+
+        Unlike with `add`, the batch with its record may be closed, or on disk already.
+        """
+        node = self.channel.connection.node
+        batch = node.last_batch()
+        if batch <= node.synced_batch():
+            self.add(ACCEPTED)
+            return
+        self.published += 1
+        self.enqueue(STORED, batch)
+        if not self.flush_scheduled:
+            self.channel.connection.schedule_confirms(self)
+
+    def enqueue(self, outcome: i64, batch: i64 = 0) -> None:
         """Add the last publish to those that cannot be confirmed yet (`ranges`).
 
         Only a STORED publish waits for the disk; any other waits for earlier publishes, to keep confirms in order.
 
         :param outcome: ACCEPTED, STORED (its confirm waits until the log is on disk) or REJECTED (it gets basic.nack).
+        :param batch: number of the log batch that a STORED publish waits for; 0 for the current one.
         """
         ranges = self.ranges
         last = ranges[-1] if ranges else None
@@ -86,7 +102,8 @@ class PublisherConfirms:
             ranges.append(ConfirmRange(last.batch if last is not None else 0, self.published, True))
         elif outcome == STORED:
             node = self.channel.connection.node
-            batch = node.current_batch()
+            if not batch:
+                batch = node.current_batch()
             if last is not None and last.batch == batch and not last.refused:
                 last.last = self.published
             else:

@@ -137,6 +137,12 @@ class BrokerNode:
         assert log is not None
         return log.batch
 
+    def last_batch(self) -> i64:
+        """Return the number of the last log batch that has records. It may be on disk already."""
+        log = self.log
+        assert log is not None
+        return log.last_batch
+
     def synced_batch(self) -> i64:
         """Return the number of the last log batch that is on disk; 0 without a log."""
         log = self.log

@@ -536,12 +536,16 @@ class Connection:
         self.node.commit_waiters.append((change, self, reply))
 
     def reply_when_synced(self, reply: bytes) -> None:
-        """Send `reply` when the current batch of the log is on disk.
+        """Send `reply` when all records that the log has now are on disk, at once if they are.
 
         Until then, no further frames of the client are processed.
         """
+        batch = self.node.last_batch()
+        if batch <= self.node.synced_batch():
+            self.send(reply)
+            return
         self.await_reply()
-        self.node.sync_waiters.append((int(self.node.current_batch()), self, reply))
+        self.node.sync_waiters.append((int(batch), self, reply))
 
     def resume_with(self, send_reply: Callable[[], None]) -> None:
         """Call `send_reply`, and process the client's frames that waited for the reply; do neither while closing."""

@@ -40,6 +40,8 @@ class BulkPublish:
         """Queues that have staged messages, in the order in which these are enqueued."""
         self.refused: list[tuple[Queue, Message]] = []
         """Messages that full queues have rejected."""
+        self.refused_before: i64 = 0
+        """Number of `refused` before the current message."""
         self.for_streams: list[tuple[Queue, Message]] = []
         """Messages of streams, which are appended at the end: they are not in the record of the log."""
         self.copies: list[tuple[Queue, Message]] = []
@@ -68,6 +70,7 @@ class BulkPublish:
         """
         if not self.position:
             self.targets = queues
+            self.refused_before = len(self.refused)
             self.find_windows(message)
         targets = self.targets
         while self.position < len(targets):
@@ -111,7 +114,9 @@ class BulkPublish:
             self.by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
 
     def stage_keys(self, message: Message) -> None:
-        """Stage the deduplication key of the current message in the internal queues that store it."""
+        """Stage the deduplication key of the current message in the internal queues that store it, unless one refused it."""
+        if len(self.refused) > self.refused_before:
+            return
         for queue in self.window_queues:
             assert queue.stored_window is not None
             entry = queue.stored_window.make_entry(message) if self.targets else None

@@ -227,6 +227,14 @@ class Log:
             and not changes.streams
         )
 
+    @property
+    def last_batch(self) -> i64:
+        """Number of the last batch that has records: the current one, or the one before while it has none."""
+        changes = self._changes
+        if self._buffer.size or changes.queues or changes.streams:
+            return self.batch
+        return self.batch - 1
+
     def unwritten_batch(self, batch: i64) -> i64:
         """Return the last batch up to a number that has records which are not on disk; 0 if there is none."""
         if batch == self.batch and not self._buffer.size:
