@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pamqp.commands import Basic
+from pamqp.commands import Basic, Tx
 from pamqp.commands import Connection as ConnectionClass
 
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
-from tests.support.polling import wait_until
+from tests.support.polling import eventually, wait_until
+from tests.support.raw_client import RawClient
+from warren.broker import Broker
 from warren.broker.store.file_system.os_files import OsFiles
+from warren.sdk import App, PublishTimeout, Queue, State
 
 
 class Disk(OsFiles):
@@ -26,7 +31,18 @@ class Disk(OsFiles):
     failing = False
     full = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+        """Writes wait for it."""
+        self.released.set()
+        self.held = threading.Event()
+        """Set when a write has waited for `released`."""
+
     def write(self, handle: int, data: bytes, offset: int) -> None:
+        if not self.released.is_set():
+            self.held.set()
+            self.released.wait(60)
         if self.full:
             # Like a real disk, it writes a part of the data.
             super().write(handle, data[: len(data) // 2], offset)
@@ -139,21 +155,103 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker
         assert channel.settled(1) == [True]
         disk.full = True
         channel.publish("q", b"2", delivery_mode=2)
-        wait_until(lambda: stored.alarm == b"low on disk", "the alarm is set")
-        channel.publish("q", b"3", delivery_mode=2)
         blocked = publishing.event()
         assert isinstance(blocked, ConnectionClass.Blocked)
         assert blocked.reason == "low on disk"
         # Connections that only consume are not blocked.
-        assert other.drain("q") == [b"1", b"2", b"3"]
+        assert other.drain("q") == [b"1", b"2"]
+        channel.publish("q", b"3", delivery_mode=2)
         channel.publish("q", b"4", delivery_mode=2)
         assert other.ready("q") == 0
         assert not channel.events
         disk.full = False
         assert isinstance(publishing.event(), ConnectionClass.Unblocked)
         channel.settled_until(4)
-        assert other.drain("q") == [b"4"]
+        assert other.drain("q") == [b"3", b"4"]
         assert not publishing.events
+
+
+def test_a_publisher_that_waits_for_its_confirm_is_blocked_when_the_write_fails(
+    stored: InProcessBroker, disk: Disk
+) -> None:
+    """The disk fills up faster than the watch of free space sees it, and the publisher publishes nothing more."""
+    publishing, consuming = Connection(stored.url), Connection(stored.url)
+    with publishing, consuming:
+        channel, idle = publishing.channel(), publishing.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        disk.full = True
+        channel.publish("q", b"1", delivery_mode=2)
+        blocked = publishing.event()
+        assert isinstance(blocked, ConnectionClass.Blocked)
+        assert blocked.reason == "low on disk"
+        assert not idle.events
+        # A connection on which nobody waits for the disk is not blocked.
+        assert consuming.channel().drain("q") == [b"1"]
+        assert not consuming.events
+        disk.full = False
+        assert isinstance(publishing.event(), ConnectionClass.Unblocked)
+        channel.settled_until(1)
+        assert not publishing.events
+
+
+def test_a_transaction_that_waits_for_its_commit_is_blocked_when_the_write_fails(
+    stored: InProcessBroker, disk: Disk
+) -> None:
+    with RawClient(stored.url) as peer:
+        peer.connect().open()
+        peer.declare("q", durable=True)
+        peer.call(Tx.Select(), 1, Tx.SelectOk)
+        disk.full = True
+        peer.publish("", "q", b"1", Basic.Properties(delivery_mode=2))
+        peer.send(Tx.Commit())
+        peer.expect(ConnectionClass.Blocked)
+        disk.full = False
+        peer.expect(ConnectionClass.Unblocked)
+        peer.expect(Tx.CommitOk)
+
+
+def test_a_publisher_is_blocked_although_the_watch_has_raised_the_alarm_before_the_write_fails(
+    stored: InProcessBroker, disk: Disk
+) -> None:
+    """It had published before the alarm, which therefore did not concern it."""
+    assert stored.broker is not None
+    resources = stored.broker.resources
+    with Connection(stored.url) as publishing:
+        channel = publishing.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        disk.released.clear()
+        channel.publish("q", b"1", delivery_mode=2)
+        assert disk.held.wait(60)
+        stored.call(lambda: setattr(resources, "disk_free_limit", 2**62))
+        wait_until(lambda: stored.alarm == b"low on disk", "the alarm is set")
+        disk.full = True
+        disk.released.set()
+        assert isinstance(publishing.event(), ConnectionClass.Blocked)
+        disk.full = False
+        channel.settled_until(1)
+        # The watch still finds too little room.
+        assert not publishing.events
+        stored.call(lambda: setattr(resources, "disk_free_limit", 0))
+        assert isinstance(publishing.event(), ConnectionClass.Unblocked)
+
+
+async def test_an_app_whose_publish_waits_on_a_full_disk_is_blocked(tmp_path: Path, disk: Disk) -> None:
+    async with Broker(data_dir=tmp_path / "data", files=disk) as broker, App(broker.url) as app:
+        app_states: list[State] = []
+        app.on_state(app_states.append)
+        await app.declare_now(Queue("q", dead_letter_exchange=None))
+        disk.full = True
+        waiting = asyncio.create_task(app.publish(b"1", key="q", timeout=120))
+        await eventually(lambda: app.state is State.BLOCKED, "the App is blocked")
+        assert app.health().reason == "low on disk"
+        with pytest.raises(PublishTimeout, match="low on disk"):
+            await app.publish(b"2", key="q", timeout=0.05)
+        disk.full = False
+        await waiting
+        await eventually(lambda: app.state is State.READY, "the App is ready")
+        assert app_states == [State.BLOCKED, State.READY]
 
 
 def test_messages_that_waited_for_room_survive_a_crash(stored: InProcessBroker, disk: Disk) -> None:

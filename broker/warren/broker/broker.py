@@ -505,7 +505,7 @@ class Broker:
         assert log is not None
         assert definitions is not None
         log.on_synced = node.on_synced
-        log.on_full = node.flow.on_disk_full
+        log.on_full = node.on_disk_full
         log.on_failed = lambda line: self._on_disk_failed(node, line)
         definitions.on_committed = node.on_committed
         definitions.on_failed = lambda line: self._on_disk_failed(node, line)

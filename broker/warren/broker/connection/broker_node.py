@@ -175,6 +175,23 @@ class BrokerNode:
             self.resolve_drained()
         self.flow.on_batch_synced()
 
+    def on_disk_full(self, full: bool) -> None:
+        """Raise or clear the alarm for a full disk, and block the publishers that wait for it.
+
+        Their publishes were received before the alarm, and are neither confirmed nor refused until there is room. Without
+        connection.blocked, their clients would take the broker for slow. That holds also if the disk alarm was raised
+        before, when there was little room.
+
+        :param full: True if a write of the log found no room.
+        """
+        self.flow.on_disk_full(full)
+        if full:
+            for confirms in self.confirm_waiters:
+                if confirms.ranges:
+                    self.flow.block(confirms.channel.connection)
+            for _, connection, _ in self.sync_waiters:
+                self.flow.block(connection)
+
     def on_failed(self) -> None:
         """Send basic.nack for all publishes that wait for the disk, because the disk has failed."""
         waiters = self.confirm_waiters

@@ -109,7 +109,8 @@ class FlowControl:
         """Raise or clear the alarm that one component reports.
 
         An alarm blocks publishers only: a connection is blocked as soon as it publishes while the alarm is in effect.
-        Publishes before the alarm do not count, but a publisher that is paused for a slow disk is blocked at once.
+        Publishes before the alarm do not count, but a publisher that is paused for a slow disk is blocked at once, and so
+        is one whose publishes wait for room on a full disk (`BrokerNode.on_disk_full`).
 
         :param source: the component that reports it, such as LOG_SOURCE.
         :param resource: MEMORY_RESOURCE or DISK_RESOURCE.
@@ -136,6 +137,12 @@ class FlowControl:
                 connection.block()
         elif not self.alarm:
             self.resume_publishers()
+
+    def block(self, connection: Connection) -> None:
+        """Block a connection until no alarm is in effect; no effect if it has ended."""
+        if connection in self.connections:
+            connection.block()
+            self.paused[connection] = True
 
     def blocked_input_bytes(self) -> int:
         """Return the bytes of memory that hold input of blocked connections, which waits for the end of the alarm."""
