@@ -69,6 +69,8 @@ def test_the_page_lists_the_defaults_of_the_code() -> None:
         "batch of `publish_batches`": f"{default(App.publish_batches, 'count')} messages or"
         f" {seconds(default(App.publish_batches, 'within'))}",
         "grace period of a shutdown": seconds(default(App, "grace")),
+        "threads for plain handlers (`def`)": str(default(App, "threads")),
+        "a handler that blocks the event loop is logged after": seconds(default(App, "stall_threshold")),
         "wait before a reconnect": f"random below {seconds(default(App, 'first_retry'))}, doubling up to"
         f" {seconds(default(App, 'longest_retry'))}",
         "heartbeat": f"{HEARTBEAT_SECONDS} s",

@@ -379,14 +379,19 @@ def test_a_handler_with_an_unsuitable_signature_is_refused() -> None:
 
     async def other(message: Unfit) -> None: ...
 
-    def blocking(message: Refused) -> None: ...
+    async def generator(message: Refused) -> Any:
+        yield message
+
+    class Handler:
+        def __init__(self, message: Refused) -> None: ...
 
     handle: Any = app.handle
     for function, text in [
         (nothing, "must take the message"),
         (unfilled, "a parameter 'ledger' that nothing fills"),
         (other, "takes Unfit, but is registered for Refused"),
-        (blocking, "must be an async function"),
+        (generator, "is a generator: return the result, do not yield"),
+        (Handler, "is a class: decorate a function"),
     ]:
         with pytest.raises(ConfigError, match=text):
             handle(Refused)(function)

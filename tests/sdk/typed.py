@@ -131,6 +131,35 @@ async def write(
 async def store(orders: list[OrderPlaced]) -> None: ...
 
 
+# Plain functions run in threads.
+
+
+@app.handle(GetQuote)
+def quote_in_thread(request: GetQuote) -> Quote:
+    return Quote(cents=1)
+
+
+@app.handle(FindQuote)
+def find_in_thread(request: FindQuote, delivery: Delivery) -> Quote | OutOfStock:
+    return OutOfStock()
+
+
+@app.handle(OrderPlaced, queue="ledger")
+def write_in_thread(order: OrderPlaced, ledger: Annotated[Ledger, Depends(open_ledger)]) -> Ack | None: ...
+
+
+@app.handle.batch(OrderPlaced, queue="rows", size=10)
+def store_in_thread(orders: list[OrderPlaced]) -> list[Exception | None]:
+    return [None for _ in orders]
+
+
+def use_plain_handlers(delivery: Delivery) -> None:
+    assert_type(quote_in_thread(GetQuote(sku="x")), Quote)
+    assert_type(find_in_thread(FindQuote(sku="x"), delivery), Quote | OutOfStock)
+    assert_type(write_in_thread(OrderPlaced(order_id="1"), Ledger()), Ack | None)
+    assert_type(store_in_thread([OrderPlaced(order_id="1")]), list[Exception | None])
+
+
 async def use_handlers(delivery: Delivery) -> None:
     # A decorated function stays what it was.
     assert_type(await write(OrderPlaced(order_id="1"), Ledger(), "acme", agent="x"), Ack | DeadLetter)
@@ -174,6 +203,20 @@ async def use(delivery: Delivery) -> None:
 @app.handle(GetQuote)  # type: ignore[arg-type]
 async def wrong_reply(request: GetQuote) -> str:
     return "free"
+
+
+@app.handle(GetQuote)  # type: ignore[arg-type]
+def wrong_reply_in_thread(request: GetQuote) -> str:
+    return "free"
+
+
+@app.handle.batch(OrderPlaced, queue="rows")  # type: ignore[arg-type]
+def wrong_batch_in_thread(orders: list[Charge]) -> None: ...
+
+
+@app.handle.batch(OrderPlaced, queue="rows")  # type: ignore[arg-type]
+def wrong_outcome_in_thread(orders: list[OrderPlaced]) -> int:
+    return len(orders)
 
 
 @app.handle(OrderPlaced, queue="billing")  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warren.sdk import App, ConfigError, Queue, RetryPolicy
+from warren.sdk.extend import check_async
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
@@ -82,6 +83,7 @@ class WorkQueue:
         app = self._included()
 
         def register(function: Handler) -> Handler:
+            check_async(function)
             for priority, queue in enumerate(self.queues):
                 limited = self._limit(function, priority)
                 app.handle(message, queue=queue, concurrency=self._concurrency, retry=retry)(limited)

@@ -23,6 +23,7 @@ from warren.sdk.consume.dead_letters import (
 )
 from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
 from warren.sdk.consume.handlers.decorator_arguments import check_decorated
+from warren.sdk.consume.handlers.signature import check_async
 from warren.sdk.durations import Duration, duration, milliseconds
 from warren.sdk.errors import HandlerOutcome, Outcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
@@ -91,6 +92,7 @@ __all__ = [
     "SystemClock",
     "Timer",
     "asyncapi_document",
+    "check_async",
     "check_decorated",
     "current_delivery",
     "decode",

@@ -45,6 +45,7 @@ from warren.sdk import (
     SystemClock,
     current_delivery,
 )
+from warren.sdk.extend import check_async
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -152,6 +153,7 @@ class Resequencer:
         def register(
             function: Callable[Parameters, Awaitable[None]],
         ) -> Callable[Parameters, Awaitable[None]]:
+            check_async(function)
             if self._app is not None:
                 self._register_handler(self._app, message, function, options)
             self._handlers.append((message, function, options))

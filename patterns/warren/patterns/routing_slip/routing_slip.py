@@ -35,7 +35,7 @@ from warren.sdk import (
     RetryPolicy,
     SystemClock,
 )
-from warren.sdk.extend import HandlerOutcome, check_decorated
+from warren.sdk.extend import HandlerOutcome, check_async, check_decorated
 
 MAX_REASON: Final = 1000
 """Largest length of a failure's reason in the slip, in characters, so that room is left for the results that the
@@ -90,6 +90,7 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
         The function must be idempotent and must not fail for good: its message would be dead-lettered, and the steps
         before it would not be compensated until that message is replayed.
         """
+        check_async(function)
         self._compensate = function
         return function
 
@@ -162,6 +163,7 @@ class RoutingSlips:
         def register(
             function: Callable[[StepCommand], Awaitable[Result]],
         ) -> RoutingSlipStep[StepCommand, Result]:
+            check_async(function)
             handler = RoutingSlipStep(kind, function)
             if self._app is not None:
                 self._register_step(self._app, kind, handler)

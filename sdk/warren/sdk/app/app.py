@@ -13,6 +13,7 @@ from warren.sdk.app.broker_choice import choose_broker
 from warren.sdk.app.default_delay import DefaultDelay
 from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.lifecycle import Lifecycle
+from warren.sdk.app.loop_watchdog import STALL_SECONDS
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.serve import serve
 from warren.sdk.app.settings import Settings
@@ -22,6 +23,7 @@ from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.get import FetchedMessage
+from warren.sdk.consume.handler_threads import THREADS, HandlerThreads
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
@@ -100,6 +102,10 @@ class App:
     :param clock: source of the time for message ids, retries and patterns; by default the system clock.
     :param retry: default retry policy of handlers: `Retry()`, 3 attempts in this process.
     :param delay: backend for delayed redeliveries; by default `WaitQueues`, with one queue for each delay.
+    :param threads: largest number of threads in which handlers run that are plain functions (`def`); all queues share
+        them.
+    :param stall_threshold: seconds; a handler that blocks the event loop for longer is logged with its stack
+        (`handler.blocked_loop`). None turns that off, and so does a clock other than the system's.
     :raises ConfigError: if a URL, or `AMQP_URL`, is empty or not such a URL, or another argument is not one of its
         values.
     """
@@ -123,6 +129,8 @@ class App:
         clock: Clock | None = None,
         retry: RetryPolicy | None = None,
         delay: DelayBackend | None = None,
+        threads: int = THREADS,
+        stall_threshold: float | None = STALL_SECONDS,
     ) -> None:
         self.clock: AppClock = AppClock(clock or SystemClock())
         self._lifecycle = Lifecycle(
@@ -144,6 +152,7 @@ class App:
                 grace=grace,
                 first_retry=first_retry,
                 longest_retry=longest_retry,
+                stall_threshold=stall_threshold,
             )
         )
         self._registry = TopologyRegistry(declare, mismatch)
@@ -158,6 +167,7 @@ class App:
             retry=retry or Retry(),
             delay=DefaultDelay(self, delay),
             context={App: self},
+            threads=HandlerThreads(threads),
         )
         self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(self, self._handlers, self._lifecycle)
         self.sync: Sync = Sync(self, self._lifecycle)

@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
+from warren.sdk.app.loop_watchdog import LoopWatchdog
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics, copy_of, statistics_of
 from warren.sdk.capture import Capture
 from warren.sdk.capture.stream_writer import CaptureStreamWriter
+from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
@@ -68,6 +70,7 @@ class Runtime:
         self._registry = registry
         self._endpoints: Mapping[str, Endpoint] = handlers.endpoints
         self._clock = handlers.clock
+        self._threads = handlers.threads
         self.middlewares: Middlewares = middlewares
         self._components = components
         self._on_state = on_state
@@ -109,6 +112,7 @@ class Runtime:
         self._changed = asyncio.Event()
         self.required_topology_lock: asyncio.Lock = asyncio.Lock()
         """Held while the topology of a message class that is published for the first time is declared."""
+        self._watchdog: LoopWatchdog | None = None
         self._phase = State.CONNECTING
 
     @property
@@ -180,6 +184,7 @@ class Runtime:
             self._start_consumer(self._consume_connection, name, endpoint)
         await self._await_consumers(deadline)
         self._phase = State.READY
+        self._start_watchdog()
         if self.instruments is not None:
             observe_run(self.instruments.meters, self)
         self._update_state()
@@ -206,6 +211,19 @@ class Runtime:
                 self._capture_writer.abort()
             await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
             raise
+
+    def _start_watchdog(self) -> None:
+        """Start the watchdog of the event loop, unless it is turned off or the time is that of a test."""
+        threshold = self._settings.stall_threshold
+        followed = self._clock.followed if isinstance(self._clock, AppClock) else self._clock
+        if threshold is None or not self.subscriptions or not isinstance(followed, SystemClock):
+            return
+        self._watchdog = LoopWatchdog(
+            lambda: [handler.user_function for one in self._endpoints.values() for handler in one.handlers],
+            lambda: any(one.statistics.running for one in self.subscriptions.values()),
+            threshold,
+        )
+        self._watchdog.start()
 
     async def _start_capture(self, capture: Capture) -> ChannelFactory:
         """Start the capture of life-cycle events: connect the writer that publishes them to their stream.
@@ -260,6 +278,9 @@ class Runtime:
         await asyncio.wait((draining,))
         if draining.cancelled():
             await self._drain(0.0)
+        self._threads.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         parts: list[Component | Once] = [*reversed(self._components), *onces]
         for part in parts:

@@ -24,6 +24,7 @@ class Settings:
     :ivar first_retry: seconds; upper bound of the random wait before the first attempt to
         reconnect. It doubles with each further attempt.
     :ivar longest_retry: seconds; largest value of that upper bound.
+    :ivar stall_threshold: seconds for which a handler may block the event loop before that is logged; None for no limit.
     :raises ConfigError: if a setting is out of its range.
     """
 
@@ -37,6 +38,7 @@ class Settings:
     grace: float
     first_retry: float
     longest_retry: float
+    stall_threshold: float | None
 
     def __post_init__(self) -> None:
         check_choice("replies", self.replies, ReplyMode)
@@ -45,3 +47,7 @@ class Settings:
         for name in ("connect_timeout", "grace", "first_retry", "longest_retry"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
+        if self.stall_threshold is not None and self.stall_threshold <= 0:
+            raise ConfigError(
+                f"stall_threshold must be above 0, not {self.stall_threshold}: None turns the watchdog off"
+            )

@@ -70,12 +70,16 @@ def _recording(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> Handle
 
     :param handled: called with the message class that the handler was declared for, and the message.
     """
-    function, kind = spec.function, spec.kind
+    return replace(spec, invoker=_RecordingInvoker(spec, handled))
 
-    async def recording(message: Any, *arguments: Any, **keywords: Any) -> Any:
-        result = await function(message, *arguments, **keywords)
+
+class _RecordingInvoker:
+    def __init__(self, spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> None:
+        self._spec = spec
+        self._handled = handled
+
+    async def call(self, function: Callable[..., Any], message: Any, delivery: Any, /) -> Any:
+        result = await self._spec.call(message, delivery)
         if not isinstance(result, HandlerOutcome) or isinstance(result, Ack):
-            handled(kind, message)
+            self._handled(self._spec.kind, message)
         return result
-
-    return replace(spec, function=recording)

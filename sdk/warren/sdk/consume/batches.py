@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.dependencies import DependencyInjector
+from warren.sdk.consume.handlers.handler_spec import HandlerInvoker
 from warren.sdk.errors import HandlerOutcome
 from warren.sdk.protocols import Clock, Timer
 
@@ -55,7 +55,8 @@ class BatchCollector:
     `once=` and middlewares apply to each message. A message that is retried comes in a later batch.
 
     :param function: the handler, which takes a list of messages.
-    :param injector: supplies its other parameters, or None if there are none.
+    :param invoker: calls the handler with its other parameters or in a thread; None if it is async and takes the
+        messages only.
     :param size: number of messages that completes a batch.
     :param within: longest time that the first message of a batch waits for others.
     :param concurrency: batches that are handled at the same time.
@@ -64,8 +65,8 @@ class BatchCollector:
 
     def __init__(
         self,
-        function: Callable[..., Awaitable[Outcomes]],
-        injector: DependencyInjector | None,
+        function: Callable[..., Any],
+        invoker: HandlerInvoker | None,
         *,
         size: int,
         within: timedelta,
@@ -74,7 +75,7 @@ class BatchCollector:
         count_waiting: Callable[[int], None],
     ) -> None:
         self.function = function
-        self._injector = injector
+        self._invoker = invoker
         self._size = size
         self._within = within.total_seconds()
         self._running = asyncio.Semaphore(concurrency)
@@ -152,9 +153,9 @@ class BatchCollector:
 
     async def _call(self, entries: list[BatchEntry]) -> object:
         messages = [entry.message for entry in entries]
-        if self._injector is None:
+        if self._invoker is None:
             return await self.function(messages)
-        return await self._injector.call(self.function, messages, [entry.delivery for entry in entries])
+        return await self._invoker.call(self.function, messages, [entry.delivery for entry in entries])
 
 
 def _outcome_of_each(returned: object, count: int) -> Sequence[Exception | None]:

@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.handlers.signature import type_hints
+from warren.sdk.consume.handler_threads import HandlerThread
+from warren.sdk.consume.handlers.signature import is_async, type_hints
 from warren.sdk.errors import ConfigError, Undecodable
 from warren.sdk.messages.codec import adapter_of
 from warren.sdk.messages.validation_errors import format_validation_error
@@ -22,8 +24,9 @@ Function = Callable[..., Any]
 class Depends:
     """A parameter that a function supplies: `Annotated[Ledger, Depends(open_ledger)]`.
 
-    The function may be sync (it runs on the event loop and must not block), async, a generator or an async generator. It
-    may have dependencies of its own. The parameter gets what it returns or yields. The code after a `yield` runs when the
+    The function may be plain, async, a generator or an async generator. For a handler that is a plain function, plain
+    dependencies run in its thread; for an async one they run on the event loop, and must not block. The function may
+    have dependencies of its own. The parameter gets what it returns or yields. The code after a `yield` runs when the
     handler has ended, with the handler's exception if there is one; if that code raises, the handler has failed.
 
     :param cache: call the function once for each message, even if several parameters depend on it.
@@ -84,11 +87,13 @@ class Provider(NamedTuple):
     """A function that creates a dependency.
 
     :param arguments: for each parameter of the function, a `Getter` that returns its value for a message.
+    :param is_async: the function runs on the event loop, also for a handler in a thread.
     """
 
     function: Function
     kind: ProviderKind
     arguments: dict[str, Getter]
+    is_async: bool
 
     @classmethod
     def of(cls, function: Function, arguments: dict[str, Getter]) -> Provider:
@@ -100,17 +105,39 @@ class Provider(NamedTuple):
         :param arguments: for each parameter of the function, a `Getter` that returns its value for a message.
         """
         if inspect.isasyncgenfunction(function):
-            return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments)
+            return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments, True)
         if inspect.isgeneratorfunction(function):
-            return cls(contextmanager(function), ProviderKind.GENERATOR, arguments)
-        return cls(function, ProviderKind.FUNCTION, arguments)
+            return cls(contextmanager(function), ProviderKind.GENERATOR, arguments, False)
+        return cls(function, ProviderKind.FUNCTION, arguments, is_async(function))
 
-    async def create(self, scope: MessageScope) -> Any:
-        """Call the function with its arguments for one message, and return its result.
-
-        The result of a generator function is a context manager; the caller enters it to get the value.
+    async def call(self, scope: MessageScope) -> Any:
+        """Call the function, which is no generator, with its arguments for one message on the event loop; return its
+        result.
         """
         made = self.function(**{name: get(scope) for name, get in self.arguments.items()})
+        return await made if inspect.iscoroutine(made) else made
+
+    async def create(self, scope: MessageScope, stack: AsyncExitStack, thread: HandlerThread | None) -> Any:
+        """Call the function with its arguments for one message, and return its result; that of a generator function is
+        the value that it yields.
+
+        :param stack: gets the code after the `yield` of a generator function.
+        :param thread: thread of a handler that is a plain function: plain functions and generators run in it. None for
+            an async handler, whose dependencies all run on the event loop.
+        """
+        arguments = {name: get(scope) for name, get in self.arguments.items()}
+        if thread is None or self.is_async:
+            made = self.function(**arguments)
+        else:
+            made = await thread.run(self.function, **arguments)
+        if self.kind is ProviderKind.ASYNC_GENERATOR:
+            return await stack.enter_async_context(made)
+        if self.kind is ProviderKind.GENERATOR:
+            if thread is None:
+                return stack.enter_context(made)
+            value = await thread.run(made.__enter__)
+            stack.push_async_exit(partial(thread.run, made.__exit__))
+            return value
         return await made if inspect.iscoroutine(made) else made
 
 
@@ -175,30 +202,35 @@ class DependencyInjector:
         """True if the handler has no parameter except its message, so that nothing has to be injected."""
         return not self._resolved.arguments
 
-    async def call(self, function: Function, message: Any, delivery: Any) -> Any:
+    async def call(
+        self, function: Function, message: Any, delivery: Any, thread: HandlerThread | None = None, /
+    ) -> Any:
         """Create the dependencies, call the function, clean up, and return the function's result.
 
         :param function: the handler, or the wrapper that a test puts around it.
         :param message: the decoded message; for a batch handler, the list of messages.
         :param delivery: its `Delivery`; for a batch handler, the list of them.
+        :param thread: thread in which a function that is not async runs, with its plain dependencies; None for an async
+            one.
         """
         providers, arguments, has_cleanup = self._resolved
         scope = MessageScope(message, delivery, len(providers))
-        if not has_cleanup:
+        if not has_cleanup and thread is None:
             for index, provider in enumerate(providers):
-                scope.values[index] = await provider.create(scope)
+                scope.values[index] = await provider.call(scope)
             return await _run(function, arguments, scope)
         failure: BaseException | None = None
         async with AsyncExitStack() as stack:
             try:
                 for index, provider in enumerate(providers):
-                    made = await provider.create(scope)
-                    if provider.kind is ProviderKind.GENERATOR:
-                        made = stack.enter_context(made)
-                    elif provider.kind is ProviderKind.ASYNC_GENERATOR:
-                        made = await stack.enter_async_context(made)
-                    scope.values[index] = made
-                result = await _run(function, arguments, scope)
+                    scope.values[index] = await provider.create(scope, stack, thread)
+                if thread is None:
+                    result = await _run(function, arguments, scope)
+                else:
+                    named = {name: get(scope) for name, get in arguments.items()}
+                    result = await thread.run(function, scope.message, **named)
+                    if inspect.iscoroutine(result):
+                        result = await result
             except BaseException as error:
                 failure = error
                 raise

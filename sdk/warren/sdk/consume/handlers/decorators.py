@@ -31,8 +31,8 @@ class HandlerDecorator(Generic[Content]):
         self._register = register
 
     def __call__(
-        self, function: Callable[Concatenate[Content, Parameters], Coroutine[Any, Any, Result]]
-    ) -> Callable[Concatenate[Content, Parameters], Coroutine[Any, Any, Result]]:
+        self, function: Callable[Concatenate[Content, Parameters], Result]
+    ) -> Callable[Concatenate[Content, Parameters], Result]:
         self._register(function)
         return function
 
@@ -43,9 +43,15 @@ class RequestHandlerDecorator(Generic[Answer]):
     def __init__(self, register: Register) -> None:
         self._register = register
 
+    @overload
     def __call__(
         self, function: Callable[Parameters, Coroutine[Any, Any, Answer]]
-    ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
+    ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]: ...
+
+    @overload
+    def __call__(self, function: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self._register(function)
         return function
 
@@ -56,15 +62,27 @@ class BatchHandlerDecorator(Generic[Content]):
     def __init__(self, register: Register) -> None:
         self._register = register
 
+    @overload
     def __call__(
         self, function: Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, BatchOutcome]]
-    ) -> Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, BatchOutcome]]:
+    ) -> Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, BatchOutcome]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[Content], Parameters], BatchOutcome]
+    ) -> Callable[Concatenate[list[Content], Parameters], BatchOutcome]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self._register(function)
         return function
 
 
 class HandlerDecoratorFactory:
-    """`app.handle`: decorate an async function that handles messages, as in `@app.handle(OrderPlaced, queue="billing")`.
+    """`app.handle`: decorate a function that handles messages, as in `@app.handle(OrderPlaced, queue="billing")`.
+
+    An async function runs on the event loop, which it must not block. A plain function (`def`) runs in a thread, with a
+    copy of the context; `App(threads=...)` limits how many do. It cannot be interrupted: after the grace period of a stop
+    its message returns to the queue, and the function runs on to its end or that of the process.
 
     The decorator returns the function unchanged. A message is acknowledged when the function returns. If it raises, the
     message is retried as `retry=` says, then dead-lettered with the reason; a Request is answered with the error instead.
@@ -113,7 +131,7 @@ class HandlerDecoratorFactory:
         keys: Iterable[str] | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Any:
-        """Return a decorator that registers an async function as a handler of `message`.
+        """Return a decorator that registers a function, async or plain, as a handler of `message`.
 
         :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type
             that pydantic reads, for content of other publishers.

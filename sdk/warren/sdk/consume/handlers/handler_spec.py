@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,9 +14,7 @@ from warren.sdk.rpc.reply_types import ReplyCodec
 class HandlerInvoker(Protocol):
     """Invoker of a handler: it passes the message, and the arguments for the handler's further parameters."""
 
-    async def call(
-        self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Delivery, /
-    ) -> Any: ...
+    async def call(self, function: Callable[..., Any], message: Any, delivery: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +22,23 @@ class HandlerSpec:
     """A decorated function and its options.
 
     :ivar kind: type that the function takes: a message class, or a type for foreign content.
-    :ivar invoker: supplies the parameters beside the message, or None if there are none.
+    :ivar invoker: supplies the parameters beside the message, and calls a plain function in a thread; None for an async
+        function that takes the message only.
     :ivar retry: the handler's own retry policy, or None for the App's.
     :ivar reply: codec of the reply, if `kind` is a request.
     """
 
     kind: Any
-    function: Callable[..., Awaitable[Any]]
+    function: Callable[..., Any]
     invoker: HandlerInvoker | None
     retry: RetryPolicy | None
     once: Once | None
     reply: ReplyCodec | None
+
+    @property
+    def user_function(self) -> Callable[..., Any]:
+        """The function of the user; for a batch handler it is not `function`, which adds a message to a batch."""
+        return getattr(self.invoker, "function", self.function)
 
     async def call(self, message: Any, delivery: Delivery) -> Any:
         """Call the function with the message and its dependencies; return its result."""

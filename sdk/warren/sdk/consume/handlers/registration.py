@@ -14,9 +14,10 @@ from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.consume.endpoint import Endpoint
+from warren.sdk.consume.handler_threads import HandlerThreads, ThreadInvoker
 from warren.sdk.consume.handlers.decorator_arguments import check_message, check_options
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
-from warren.sdk.consume.handlers.signature import caller_names, check_signature
+from warren.sdk.consume.handlers.signature import caller_names, check_signature, is_async
 from warren.sdk.consume.retry import check_retry_policy
 from warren.sdk.consume.settlement import Send
 from warren.sdk.durations import Duration, duration
@@ -60,6 +61,7 @@ class HandlerRegistry:
     :param retry: policy for handlers that have none of their own.
     :param delay: returns the backend for delayed redeliveries.
     :param context: objects, by type, that are passed to parameters of handlers and dependencies with that type.
+    :ivar threads: pool in which handlers that are plain functions run.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class HandlerRegistry:
         retry: RetryPolicy,
         delay: Callable[[], DelayBackend],
         context: Mapping[type, object],
+        threads: HandlerThreads,
     ) -> None:
         check_retry_policy(retry)
         self.endpoints: dict[str, Endpoint] = {}
@@ -81,6 +84,7 @@ class HandlerRegistry:
         self._forward = forward
         self._middlewares = middlewares
         self.clock: Clock = clock
+        self.threads: HandlerThreads = threads
         self._retry = retry
         self._delay = delay
         self._context = context
@@ -113,7 +117,7 @@ class HandlerRegistry:
             handler = HandlerSpec(
                 message,
                 function,
-                None if injector.is_empty else injector,
+                self._invoker(function, injector),
                 options.get("retry"),
                 options.get("once"),
                 reply_codec(message) if _is_request(message) else None,
@@ -172,7 +176,7 @@ class HandlerRegistry:
 
             batches = BatchCollector(
                 function,
-                None if injector.is_empty else injector,
+                self._invoker(function, injector),
                 size=size,
                 within=duration(within),
                 concurrency=concurrency,
@@ -240,6 +244,15 @@ class HandlerRegistry:
         )
         self._injectors.append(injector)
         return injector
+
+    def _invoker(
+        self, function: Callable[..., Any], injector: DependencyInjector
+    ) -> DependencyInjector | ThreadInvoker | None:
+        """Return the invoker of a handler: None for an async function that takes the message only, which is called
+        directly.
+        """
+        dependencies = None if injector.is_empty else injector
+        return dependencies if is_async(function) else ThreadInvoker(self.threads, dependencies)
 
     def _add(
         self,

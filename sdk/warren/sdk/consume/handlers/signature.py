@@ -20,11 +20,13 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
     :param kind: type of the messages that the function has to take.
     :param local_names: local names at the place where the function is defined,
         to evaluate annotations that are strings.
-    :raises ConfigError: if the function is not async, or its first parameter does not take the message.
+    :raises ConfigError: if the function is a generator or a class, or its first parameter does not take the message.
     """
     name = getattr(function, "__qualname__", repr(function))
-    if not inspect.iscoroutinefunction(function):
-        raise ConfigError(f"the handler {name} must be an async function")
+    if inspect.isclass(function):
+        raise ConfigError(f"the handler {name} is a class: decorate a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"the handler {name} is a generator: return the result, do not yield")
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise ConfigError(f"the handler {name} must take the message as its first parameter")
@@ -33,6 +35,25 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
         return
     if issubclass(first, BaseModel) and not issubclass(kind, first):
         raise ConfigError(f"the handler {name} takes {first.__name__}, but is registered for {kind.__name__}")
+
+
+def check_async(function: Callable[..., Any]) -> None:
+    """Check that a function is async, for patterns that call it on the event loop.
+
+    :raises ConfigError: if it is a plain function.
+    """
+    if not is_async(function):
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigError(
+            f"the handler {name} must be an async function: only app.handle and Partitions run a plain one, in a thread"
+        )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a call of the function returns a coroutine; other functions run in a thread."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
 
 
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:

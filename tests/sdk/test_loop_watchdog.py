@@ -1,0 +1,139 @@
+"""Watchdog of the event loop: the log names the handler that blocks it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.support.polling import eventually
+from warren.sdk import App, Command, ConfigError
+from warren.testing import Warren
+
+SECONDS = 60.0
+WATCHDOG = "warren watchdog"
+
+
+class Logged(logging.Handler):
+    """Log handler that lets a blocked handler of a message go on as soon as it was reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reported = threading.Event()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+        if "handler.blocked_loop" in self.messages[-1]:
+            self.reported.set()
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    handler = Logged()
+    logger = logging.getLogger("warren.sdk")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def watchdogs() -> int:
+    return sum(thread.name == WATCHDOG for thread in threading.enumerate())
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
+    make_app: MakeApp, name: str, logged: Logged
+) -> None:
+    class Work(Command, queue=name):
+        pass
+
+    app = make_app(stall_threshold=0.05)
+
+    @app.handle(Work)
+    async def block_the_loop(message: Work) -> None:
+        assert logged.reported.wait(SECONDS)
+
+    async with app:
+        assert watchdogs() == 1
+        await app.publish(Work())
+        await eventually(
+            lambda: any("handler.released_loop" in each for each in logged.messages), "the loop answers"
+        )
+    blocked = next(each for each in logged.messages if "handler.blocked_loop" in each)
+    function = "test_a_handler_that_blocks_the_loop_is_named_with_its_stack.<locals>.block_the_loop"
+    assert blocked.startswith(f"event=handler.blocked_loop handler={function} seconds=")
+    # The stack begins in the user's code, and ends in the call that blocks.
+    first, _, rest = blocked.partition("stack=")[2].partition("\n")
+    assert f'File "{__file__}"' in first
+    assert first.endswith("in block_the_loop")
+    assert "assert logged.reported.wait(SECONDS)" in rest
+    assert any(f"event=handler.released_loop handler={function}" in each for each in logged.messages)
+    await eventually(lambda: not watchdogs(), "the watchdog ends with the App")
+
+
+async def test_a_batch_handler_is_named_too(make_app: MakeApp, name: str, logged: Logged) -> None:
+    class Row(Command, queue=name):
+        pass
+
+    app = make_app(stall_threshold=0.05)
+
+    @app.handle.batch(Row, size=1)
+    async def store_rows(rows: list[Row]) -> None:
+        assert logged.reported.wait(SECONDS)
+
+    async with app:
+        await app.publish(Row())
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "it is stored")
+    assert any(
+        "handler=test_a_batch_handler_is_named_too.<locals>.store_rows" in each for each in logged.messages
+    )
+
+
+async def test_a_plain_handler_blocks_nothing(make_app: MakeApp, name: str, logged: Logged) -> None:
+    class Work(Command, queue=name):
+        pass
+
+    app, go_on = make_app(stall_threshold=0.05), threading.Event()
+
+    @app.handle(Work)
+    def work(message: Work) -> None:
+        assert go_on.wait(SECONDS)
+
+    async with app:
+        await app.publish(Work())
+        await eventually(lambda: app.statistics().subscriptions[name].running == 1, "it runs")
+        for _ in range(20):  # Round trips, in which the watchdog would find a loop that does not answer.
+            await app.declare_now(*app.topology)
+        go_on.set()
+    assert not any("work" in each for each in logged.messages if "blocked_loop" in each)
+
+
+async def test_there_is_no_watchdog_on_a_virtual_clock(warren: Warren) -> None:
+    class Work(Command, queue="work"):
+        pass
+
+    app = App()
+
+    @app.handle(Work)
+    async def work(message: Work) -> None: ...
+
+    async with warren.running(app):
+        await warren.publish(Work())
+        assert not watchdogs()
+
+
+async def test_the_watchdog_can_be_turned_off(make_app: MakeApp, name: str) -> None:
+    app = make_app(stall_threshold=None)
+
+    @app.handle(bytes, queue=name)
+    async def work(message: bytes) -> None: ...
+
+    async with app:
+        assert not watchdogs()
+    with pytest.raises(
+        ConfigError, match="stall_threshold must be above 0, not 0: None turns the watchdog off"
+    ):
+        App("amqp://localhost", stall_threshold=0)
