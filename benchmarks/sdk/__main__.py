@@ -30,14 +30,15 @@ from tests.support.rabbitmq import installed, rabbitmq_server
 ROWS = {
     "publish": "confirmed publishing, window of 500",
     "handle": "publish to typed handler, window of 500",
+    "thread": "publish to plain typed handler in a thread, window of 500",
     "call": "calls, 100 in flight",
 }
 CLIENTS = {
-    "Warren": ("publish", "handle", "call"),
+    "Warren": ("publish", "handle", "thread", "call"),
     "aio-pika": ("publish", "handle", "call"),
-    "FastStream": ("publish", "handle", "call"),
+    "FastStream": ("publish", "handle", "thread", "call"),
     "taskiq": ("publish", "handle"),
-    "Celery": ("publish", "handle", "call"),
+    "Celery": ("publish", "handle", "thread", "call"),
     "Dramatiq": ("publish", "handle"),
 }
 """Clients with the loads that each supports: taskiq-aio-pika and Dramatiq have no replies over AMQP."""
@@ -45,7 +46,7 @@ OURS = ("Warren", "aio-pika")
 OWN_QUEUES = ("", ".celery", ".dramatiq", ".dramatiq.DQ", ".dramatiq.XQ", ".taskiq", ".taskiq.dead")
 """Suffixes of queues that clients declare with arguments of their own."""
 RIVALS = Path(__file__).parents[2] / ".venv-rivals"
-REFERENCE = {"publish": "aio-pika", "handle": "FastStream", "call": "FastStream"}
+REFERENCE = {"publish": "aio-pika", "handle": "FastStream", "thread": "FastStream", "call": "FastStream"}
 
 Sample = dict[str, float]
 

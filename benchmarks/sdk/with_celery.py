@@ -102,4 +102,4 @@ async def call(task: Task) -> int:
 
 
 if __name__ == "__main__":
-    main({"publish": publish, "handle": handle, "call": call, "worker": worker})
+    main({"publish": publish, "handle": handle, "thread": handle, "call": call, "worker": worker})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
@@ -33,11 +34,25 @@ async def publish(task: Task) -> int:
 
 async def handle(task: Task) -> int:
     handled = Handled()
-    broker = RabbitBroker(task.url, logger=None)
 
     async def placed(order: Placed) -> None:
         handled.count += 1
 
+    return await _handle(task, placed, handled)
+
+
+async def thread(task: Task) -> int:
+    """Handle in threads: FastStream runs plain functions in those of AnyIO."""
+    handled = Handled()
+
+    def placed(order: Placed) -> None:
+        handled.one()
+
+    return await _handle(task, placed, handled)
+
+
+async def _handle(task: Task, placed: Callable[[Placed], object], handled: Handled) -> int:
+    broker = RabbitBroker(task.url, logger=None)
     subscribed = broker.subscriber(
         RabbitQueue(task.queue, durable=True), channel=Channel(prefetch_count=2 * WINDOW)
     )
@@ -77,4 +92,4 @@ async def call(task: Task) -> int:
 
 
 if __name__ == "__main__":
-    main({"publish": publish, "handle": handle, "call": call})
+    main({"publish": publish, "handle": handle, "thread": thread, "call": call})

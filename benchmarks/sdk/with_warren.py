@@ -48,6 +48,25 @@ async def handle(task: Task) -> int:
     return sent
 
 
+async def thread(task: Task) -> int:
+    class Placed(Command, queue=queue_of(task)):
+        order_id: str
+        total: Decimal
+
+    app, handled = app_of(task), Handled()
+
+    @app.handle(Placed, concurrency=WINDOW)
+    def placed(order: Placed) -> None:
+        handled.one()
+
+    async with app:
+        sent = await in_parallel(
+            WINDOW, task.seconds, lambda: app.publish(Placed(order_id="42", total=Decimal("9.90")))
+        )
+        await handled.reaches(sent)
+    return sent
+
+
 async def call(task: Task) -> int:
     class GetLength(Request[int], queue=queue_of(task)):
         text: str
@@ -63,4 +82,4 @@ async def call(task: Task) -> int:
 
 
 if __name__ == "__main__":
-    main({"publish": publish, "handle": handle, "call": call})
+    main({"publish": publish, "handle": handle, "thread": thread, "call": call})
