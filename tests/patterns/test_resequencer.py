@@ -231,6 +231,9 @@ async def test_invalid_arguments_raise_config_errors(one_store: ListingStore, ne
         pass
 
     resequencer = Resequencer("q", store=one_store)
-    resequencer.handle(Other)(lambda message: asyncio.sleep(0))
+
+    @resequencer.handle(Other)
+    async def other(message: Other) -> None: ...
+
     with pytest.raises(ConfigError, match="Other must use the resequencer's queue"):
         new_app().include(resequencer)

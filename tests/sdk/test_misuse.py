@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from warren.patterns import Deadline, Partitions, RoutingSlips, SqliteStore
+from warren.patterns import Deadline, Partitions, Resequencer, RoutingSlips, SqliteStore
 from warren.sdk import App, Command, ConfigError, Event, Fault, Request, Scatter
 
 
@@ -207,3 +207,22 @@ async def test_an_unknown_reliability_is_refused(make_app: MakeApp, reliability:
         f"reliability is 'at_least_once' or 'at_most_once', not {reliability!r};"
         " for effects that happen once, publish at least once and handle with once="
     )
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        lambda plain: RoutingSlips(steps=[Ping], ends=[]).step(Ping)(plain),
+        lambda plain: RoutingSlips(steps=[Ping], ends=[]).step(Ping)(ping).compensate(plain),
+        lambda plain: Resequencer("q", store=SqliteStore(":memory:")).handle(Ping)(plain),
+    ],
+)
+def test_a_pattern_that_calls_its_handlers_on_the_loop_refuses_plain_ones(
+    decorate: Callable[[Any], object],
+) -> None:
+    def plain(message: Ping) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match="plain must be an async function: only app.handle and Partitions run a plain"
+    ):
+        decorate(plain)
