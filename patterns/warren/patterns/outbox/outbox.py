@@ -28,6 +28,7 @@ from opentelemetry import metrics
 
 from warren.patterns.idempotency import current_session
 from warren.patterns.outbox.outbox_tables import OutboxTables
+from warren.patterns.outbox.refusals import Refusals
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
 from warren.patterns.sql_tables import require_sqlalchemy
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
@@ -61,8 +62,8 @@ class Outbox:
     :param ordered_by: returns the ordering key of a message (an order's id), or None for no order; `add` may override
         it.
     :param table: table of waiting messages, qualified with its schema unless that is the first of the search path. It
-        is created if it is missing, as is `<table>_relay` for the relay's lease. `.tables` has the SQLAlchemy tables of
-        both, for migrations.
+        is created if it is missing, as are `<table>_relay` for the relay's lease and `<table>_refused` for the errors of
+        refused messages. `.tables` has the SQLAlchemy tables of all three, for migrations.
     :param lease: how long other processes wait after a relay died. Default 5 s, by the database's clock. A relay
         publishes only within two thirds of a lease after its last request for it, so choose a lease much longer than
         the database takes to answer.
@@ -92,6 +93,7 @@ class Outbox:
             )
         self.statistics: OutboxStatistics = OutboxStatistics()
         self._tables = OutboxTables(sessions, table)
+        self._refusals = Refusals(sessions, table, self._tables.messages)
         self._ordered_by = ordered_by
         self._lease_ms = lease // MILLISECOND
         self._poll = poll.total_seconds()
@@ -109,9 +111,9 @@ class Outbox:
         )
 
     @property
-    def tables(self) -> tuple[Table, Table]:
-        """SQLAlchemy tables of the messages and of the relay's lease, for migrations."""
-        return self._tables.messages, self._tables.lease
+    def tables(self) -> tuple[Table, Table, Table]:
+        """SQLAlchemy tables of the messages, of the relay's lease, and of the refused messages, for migrations."""
+        return self._tables.messages, self._tables.lease, self._refusals.table
 
     async def add(
         self,
@@ -191,7 +193,12 @@ class Outbox:
             raise ConfigError("this Outbox belongs to no App: call app.include(outbox) first")
         self._loop = asyncio.get_running_loop()
         self._relay = Relay(
-            self._tables, self.statistics, lease_ms=self._lease_ms, poll=self._poll, retry=self._retry
+            self._tables,
+            self._refusals,
+            self.statistics,
+            lease_ms=self._lease_ms,
+            poll=self._poll,
+            retry=self._retry,
         )
         # In a separate context: a sleep of the relay must not count as a sleep of a handler.
         self._relay_task = asyncio.create_task(

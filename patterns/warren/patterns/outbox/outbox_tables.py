@@ -27,7 +27,7 @@ class OutboxRow(NamedTuple):
 
 
 class OutboxTables:
-    """Access to the outbox's two tables, which are created on first use if they are missing."""
+    """Access to the tables of messages and of the relay's lease, which are created on first use if they are missing."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], name: str) -> None:
         self.messages: Table = _messages(name)
@@ -121,7 +121,7 @@ class OutboxTables:
                 skipped = select(earlier.ordered_by).where(earlier.id <= after).distinct().subquery()
                 wanted = wanted.outerjoin(skipped, skipped.c.ordered_by == columns.ordered_by)
                 wanted = wanted.where(columns.id > after, skipped.c.ordered_by.is_(None))
-            return [_row(row) for row in (await session.execute(wanted)).mappings()]
+            return [read_row(row) for row in (await session.execute(wanted)).mappings()]
 
     async def delete(self, ids: Sequence[int]) -> None:
         """Delete the messages with these ids, which the relay has published."""
@@ -186,7 +186,8 @@ class OutboxTables:
             await session.execute(update(self.lease).where(columns.holder == holder).values(until_ms=0))
 
 
-def _row(row: Any) -> OutboxRow:
+def read_row(row: Any) -> OutboxRow:
+    """Return a row of the table of messages, given as a mapping, with its message."""
     stored = json.loads(row["properties"])
     outgoing = Outgoing(
         row["exchange"],
@@ -255,4 +256,4 @@ def _lease(name: str) -> Table:
     )
 
 
-__all__ = ["OutboxRow", "OutboxTables"]
+__all__ = ["OutboxRow", "OutboxTables", "read_row"]

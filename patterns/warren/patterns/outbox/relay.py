@@ -14,6 +14,7 @@ from typing import Final
 
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
+from warren.patterns.outbox.refusals import Refusal, Refusals
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 from warren.sdk.extend import poll_at
 
@@ -72,10 +73,18 @@ class Relay:
     """
 
     def __init__(
-        self, tables: OutboxTables, statistics: OutboxStatistics, *, lease_ms: int, poll: float, retry: float
+        self,
+        tables: OutboxTables,
+        refusals: Refusals,
+        statistics: OutboxStatistics,
+        *,
+        lease_ms: int,
+        poll: float,
+        retry: float,
     ) -> None:
         self.wakeup: asyncio.Event = asyncio.Event()
         self._tables = tables
+        self._refusals = refusals
         self._statistics = statistics
         self._lease_ms = lease_ms
         self._poll = poll
@@ -107,6 +116,7 @@ class Relay:
             failed = True
             try:
                 await self._tables.create()
+                await self._refusals.create()
                 relays = True
                 while relays and await self._request_lease(app.clock, self._tables.take_lease):
                     relays = await self._relay_while_leased(app)
@@ -191,8 +201,11 @@ class Relay:
 
     async def _relay(self, app: App) -> None:
         found = False
+        await self._refusals.forget_missing()
         while True:
             self.wakeup.clear()
+            if self._retry_times or self._skipped_up_to:
+                await self._drop_requested_waits()
             is_late = monotonic_time(app.clock) >= self._may_write_until
             # The renewal is late because this process stood still, or because a virtual clock left it out.
             if is_late and not await self._request_lease(app.clock, self._tables.renew_lease):
@@ -240,6 +253,8 @@ class Relay:
                 rounds.append([])
             rounds[turn].append(row)
         confirmed: list[int] = []
+        accepted: list[int] = []
+        refusals: list[Refusal] = []
         failed: set[str] = set()
         skipped = 0
         doubtful: _LeaseDoubtful | None = None
@@ -249,7 +264,8 @@ class Relay:
                 for row, problem in zip(due, await _publish_and_confirm(app, due, check_lease), strict=True):
                     if problem is None:
                         confirmed.append(row.id)
-                        self._retry_times.pop(_ordering_key(row), None)
+                        if self._retry_times.pop(_ordering_key(row), None) is not None:
+                            accepted.append(row.id)
                         continue
                     if isinstance(problem, TransportUnavailable):
                         raise problem
@@ -258,7 +274,9 @@ class Relay:
                         continue
                     if row.ordered_by is not None:
                         failed.add(row.ordered_by)
-                    if not self._schedule_retry(row, problem, monotonic_time(app.clock)):
+                    wait, remembered = self._schedule_retry(row, problem, monotonic_time(app.clock))
+                    refusals.append(Refusal(row.id, row.ordered_by, str(problem), wait))
+                    if not remembered:
                         skipped = max(skipped, row.id)
                 if doubtful is not None:
                     raise doubtful
@@ -270,14 +288,24 @@ class Relay:
             self._statistics.relayed += len(confirmed)
             if confirmed:
                 await asyncio.shield(self._tables.delete(confirmed))
+        await self._refusals.forget(accepted)
+        await self._refusals.record(refusals, int(app.clock.now() * 1000))
 
-    def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> bool:
+    async def _drop_requested_waits(self) -> None:
+        """Drop the waits of refused messages that somebody wants to be retried now, or has skipped."""
+        requests = await self._refusals.take_requests()
+        for number, ordered_by in requests:
+            self._retry_times.pop(number if ordered_by is None else ordered_by, None)
+        if requests:
+            self._skipped_up_to = 0
+
+    def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> tuple[float, bool]:
         """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
 
         :param problem: error with which the broker refused it, for the log.
         :param now: present time in seconds, by `monotonic_time`.
-        :return: False if `MAX_RETRY_TIMES` messages have a scheduled retry already. The message is then skipped, and
-            read again after all later ones.
+        :return: the wait in seconds, and whether the retry is scheduled. It is not if `MAX_RETRY_TIMES` messages have
+            one already; the message is then skipped, and read again after all later ones.
         """
         name = _ordering_key(row)
         _, before = self._retry_times.get(name, (0.0, 0.0))
@@ -292,7 +320,7 @@ class Relay:
             "event=outbox.message_refused table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
             self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
         )  # fmt: skip
-        return remembered
+        return wait, remembered
 
     async def _wait_for_wakeup(self, clock: Clock, looked_at: float, *, polls: bool) -> None:
         """Wait until this process has committed a message, until the retry of a refused message is due, or until it is

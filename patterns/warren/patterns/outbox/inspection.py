@@ -1,0 +1,227 @@
+"""Operator's view of an outbox: list and show waiting messages, retry a refused one now, and skip one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from warren.core.errors import UsageError
+from warren.patterns.outbox.outbox_tables import OutboxTables, read_row
+from warren.patterns.outbox.refusals import Refusals
+from warren.patterns.sql_tables import require_sqlalchemy
+from warren.patterns.stores.store import StoreUnavailable
+from warren.patterns.stores.url_masking import mask_url
+from warren.sdk import Outgoing
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+DRIVERS: Final = {
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "sqlite": "sqlite+aiosqlite",
+}
+"""SQLAlchemy's dialect and driver for the schemes of URLs that name no driver."""
+
+
+class WaitingState(StrEnum):
+    """State of a message that waits in an outbox."""
+
+    WAITING = "waiting"
+    """The relay has not tried it yet."""
+    REFUSED = "refused"
+    """The broker refused it; the relay tries it again."""
+    HELD_BACK = "held_back"
+    """An earlier message with the same ordering key is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMessage:
+    """Message that waits in an outbox. Times are milliseconds since the epoch.
+
+    :ivar id: id of its row, by which it is shown, retried and skipped.
+    :ivar attempts: number of times that the broker refused it.
+    :ivar error: error of the last attempt; empty if there was none.
+    :ivar retry_ms: time of the next attempt; None if none is scheduled.
+    """
+
+    id: int
+    state: WaitingState
+    ordered_by: str | None
+    added_ms: int
+    outgoing: Outgoing
+    attempts: int = 0
+    error: str = ""
+    retry_ms: int | None = None
+
+
+class OutboxInspection:
+    """View of the outbox in one database.
+
+    :param sessions: sessions on the outbox's database.
+    :param table: name of the table of messages.
+    """
+
+    def __init__(self, sessions: async_sessionmaker[AsyncSession], table: str) -> None:
+        self._sessions = sessions
+        self._messages = OutboxTables(sessions, table).messages
+        self._refused = Refusals(sessions, table, self._messages).table
+        self._name = table
+        self._has_refusals = False
+
+    async def open(self) -> None:
+        """Check that the outbox's tables exist.
+
+        :raises UsageError: the database has no such outbox.
+        """
+        from sqlalchemy import inspect
+
+        async with self._sessions() as session:
+            connection = await session.connection()
+            present = await connection.run_sync(
+                lambda sync: [
+                    inspect(sync).has_table(table.name, table.schema)
+                    for table in (self._messages, self._refused)
+                ]
+            )
+        if not present[0]:
+            raise UsageError(f"this database has no table {self._name}: name that of the outbox with --table")
+        self._has_refusals = present[1]
+
+    async def messages(self, limit: int) -> tuple[Sequence[WaitingMessage], int]:
+        """Return the oldest waiting messages, at most `limit`, and the number of all."""
+        from sqlalchemy import func, select
+
+        async with self._sessions() as session:
+            total = (await session.execute(select(func.count()).select_from(self._messages))).scalar_one()
+        return await self._read(None, limit), int(total)
+
+    async def message(self, number: int) -> WaitingMessage | None:
+        """Return the waiting message with this id; None if there is none."""
+        found = await self._read(number, 1)
+        return found[0] if found else None
+
+    async def retry(self, number: int | None) -> int:
+        """Ask the relay to try a refused message again at its next look at the table; return the number of messages.
+
+        :param number: id of the message; None for all refused messages.
+        """
+        from sqlalchemy import select, update
+
+        if not self._has_refusals:
+            return 0
+        columns = self._refused.c
+        request = update(self._refused).values(requested=1)
+        request = request.where(columns.id.in_(select(self._messages.c.id)))
+        if number is not None:
+            request = request.where(columns.id == number)
+        async with self._sessions.begin() as session:
+            return len((await session.execute(request.returning(columns.id))).all())
+
+    async def skip(self, number: int) -> bool:
+        """Delete a waiting message, so that it is not published, and those that it held back are; return whether it was
+        there. If the relay is publishing it at this moment, it arrives nevertheless."""
+        from sqlalchemy import delete, update
+
+        columns = self._messages.c
+        async with self._sessions.begin() as session:
+            gone = delete(self._messages).where(columns.id == number).returning(columns.id)
+            found = (await session.execute(gone)).first() is not None
+            if found and self._has_refusals:
+                # The relay holds back the ordering key in its memory, until it reads this.
+                refused = update(self._refused).where(self._refused.c.id == number)
+                await session.execute(refused.values(requested=1))
+        return found
+
+    async def _read(self, number: int | None, limit: int) -> list[WaitingMessage]:
+        from sqlalchemy import select
+
+        messages, refused = self._messages.c, self._refused.c
+        wanted = select(self._messages).order_by(messages.id).limit(limit)
+        if number is not None:
+            wanted = wanted.where(messages.id == number)
+        async with self._sessions() as session:
+            rows = [read_row(row) for row in (await session.execute(wanted)).mappings()]
+            refusals: dict[int, Mapping[str, Any]] = {}
+            holding: dict[str, int] = {}
+            if self._has_refusals:
+                joined = select(self._refused).join(self._messages, messages.id == refused.id)
+                for each in (await session.execute(joined)).mappings():
+                    refusals[each["id"]] = dict(each)
+                    if each["ordered_by"] is not None:
+                        holding[each["ordered_by"]] = each["id"]
+        found = []
+        for row in rows:
+            refusal = refusals.get(row.id)
+            if refusal is not None:
+                state = WaitingState.REFUSED
+            elif row.ordered_by is not None and holding.get(row.ordered_by, row.id) < row.id:
+                state = WaitingState.HELD_BACK
+            else:
+                state = WaitingState.WAITING
+            found.append(
+                WaitingMessage(
+                    row.id,
+                    state,
+                    row.ordered_by,
+                    row.added_ms,
+                    row.outgoing,
+                    refusal["attempts"] if refusal else 0,
+                    refusal["error"] if refusal else "",
+                    refusal["retry_ms"] if refusal else None,
+                )
+            )
+        return found
+
+
+@asynccontextmanager
+async def open_outbox(address: str, table: str) -> AsyncIterator[OutboxInspection]:
+    """Open the outbox in a database, and close the connections at the end of the block.
+
+    :param address: `postgresql://...`, the path of an SQLite file, or a URL of SQLAlchemy.
+    :param table: name of the table of messages.
+    :raises UsageError: the address names no such database, a package is missing, or there is no such table.
+    :raises StoreUnavailable: the database does not answer.
+    """
+    require_sqlalchemy("warren outbox")
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    try:
+        engine = create_async_engine(_sqlalchemy_url(address))
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the driver of this database is not installed ({error}): pip install 'warren[sql]'"
+        ) from None
+    try:
+        outbox = OutboxInspection(async_sessionmaker(engine), table)
+        await outbox.open()
+        yield outbox
+    except (DBAPIError, OSError) as error:
+        cause = str(error).partition("\n")[0]
+        raise StoreUnavailable(f"the database {mask_url(address)} did not answer: {cause}") from error
+    finally:
+        await engine.dispose()
+
+
+def _sqlalchemy_url(address: str) -> str:
+    scheme = urlsplit(address).scheme if "://" in address else ""
+    if scheme.partition("+")[0] in ("postgresql", "sqlite") and "+" in scheme:
+        return address
+    if scheme in DRIVERS:
+        return DRIVERS[scheme] + address[len(scheme) :]
+    if scheme or not Path(address).is_file():
+        raise UsageError(
+            f"there is no outbox at {scheme}://...: it is in PostgreSQL (postgresql://HOST/DATABASE) or in an SQLite file"
+            if scheme
+            else f"there is no outbox at {address}: give postgresql://HOST/DATABASE, or the path of an existing SQLite file"
+        )
+    return f"sqlite+aiosqlite:///{Path(address).absolute()}"
+
+
+__all__ = ["OutboxInspection", "WaitingMessage", "WaitingState", "open_outbox"]
