@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,7 @@ from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from warren.sdk import GatherResult, Request, Scatter
+    from warren.sdk import GatherResult, Outgoing, Request, Scatter
 
 calling = command_group("Send a request, and print its reply as JSON.")
 
@@ -54,6 +54,9 @@ def call(
         from warren.sdk import App, Scatter
 
         app = App(address, name="warren call", declare="never", connect_timeout=timeout)
+        if ":" not in target:
+            # The class of the request exists here only: a server takes a message without a type, not one of a foreign type.
+            app.middleware(publish=_remove_type)
         async with app:
             if isinstance(request, Scatter):
                 return _gathered(await app.gather(request, timeout=timeout, replies=replies))
@@ -65,6 +68,11 @@ def call(
     sys.stdout.write(to_json(reply, indent=2).decode() + "\n")
     silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
     return ExitStatus.FAILED if silent else ExitStatus.SUCCESS
+
+
+async def _remove_type(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+    outgoing.set("type", None)
+    await call_next(outgoing)
 
 
 class _Scattered(dict[str, Any]):
