@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -345,3 +347,45 @@ async def test_a_plain_handler_on_a_virtual_clock(warren: Warren) -> None:
         await warren.publish(Work())
         assert warren.handled(Work) == [Work()]
     assert done == [True]
+
+
+STUCK = """
+import sys, threading
+from warren.sdk import App, Command
+
+class Work(Command, queue=sys.argv[2]):
+    pass
+
+app = App(sys.argv[1], grace=0.0)
+
+@app.handle(Work)
+def work(message: Work) -> None:
+    print("it runs", flush=True)
+    threading.Event().wait()
+
+app.run()
+"""
+
+
+@pytest.mark.processes
+async def test_a_process_ends_although_a_handler_is_stuck(
+    amqp_url: str, make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    class Work(Command, queue=name):
+        pass
+
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STUCK, amqp_url, name, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with make_app() as app:
+            await app.publish(Work())
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), SECONDS) == b"it runs\n"
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    await amqp_client.holds(name, 1)
