@@ -35,6 +35,8 @@ PER_MESSAGE: Final = (
 
 Without them, a broker can reuse the parsed properties of the last message if the header is the same."""
 
+FRAME_END: Final = b"\xce"
+"""Last byte of a frame."""
 HEADER_FIXED: Final = 14
 """Bytes of a content header before its properties: class, weight, body size, flags."""
 
@@ -256,6 +258,15 @@ def join_content(channel: i64, header: bytes, body: bytes | bytearray) -> bytes:
     return b"".join((head, _FRAME.pack(3, channel, len(body)), body, b"\xce"))
 
 
+def content_beginning(channel: i64, header: bytes, size: i64) -> bytes:
+    """Return the beginning of the encoded content that `join_content` returns, up to its body.
+
+    :param header: the payload of the header frame.
+    :param size: bytes of the body, more than 0. The body follows, and the end of its frame (`FRAME_END`).
+    """
+    return b"".join((_FRAME.pack(2, channel, len(header)), header, FRAME_END, _FRAME.pack(3, channel, size)))
+
+
 def header_payload(content: bytes) -> bytes:
     """Return the payload of the header frame in `content`, a message's encoded frames."""
     size: i64 = _U32.unpack_from(content, 3)[0]
@@ -282,23 +293,27 @@ def body_size(content: bytes) -> i64:
 
 def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
     """Encode a message's content as frames of a channel, with as many body frames as `frame_max` (bytes) requires."""
+    if len(content) <= frame_max:
+        return join_content(channel, header_payload(content), body_payload(content))
+    return b"".join(content_pieces(content, channel, frame_max))
+
+
+def content_pieces(content: bytes, channel: i64, frame_max: i64) -> list[bytes | memoryview]:
+    """Return the frames of `content_frames` in pieces: views of `content`, so that its body is not copied."""
     header = header_payload(content)
     room: i64 = frame_max - 8
     start: i64 = 15 + len(header)
     size: i64 = len(content) - 1 - start
-    if size <= room:
-        return join_content(channel, header, body_payload(content))
-    # Views, so that a large body is copied once.
     view = memoryview(content)
-    parts: list[bytes | memoryview] = [_FRAME.pack(2, channel, len(header)), header, b"\xce"]
+    pieces: list[bytes | memoryview] = [_FRAME.pack(2, channel, len(header)), header, FRAME_END]
     position: i64 = 0
     while position < size:
         length: i64 = min(room, size - position)
-        parts.append(_FRAME.pack(3, channel, length))
-        parts.append(view[start + position : start + position + length])
-        parts.append(b"\xce")
+        pieces.append(_FRAME.pack(3, channel, length))
+        pieces.append(view[start + position : start + position + length])
+        pieces.append(FRAME_END)
         position += room
-    return b"".join(parts)
+    return pieces
 
 
 def make_header(body_length: i64, properties: bytes, flags: i64) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
@@ -11,12 +11,15 @@ from warren.broker.channel.delivery_headers import delivered_content
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
-from warren.wire.content import content_frames
+from warren.wire.content import content_frames, content_pieces
 from warren.wire.methods import BASIC, DELIVER
 
 if TYPE_CHECKING:
     from warren.broker.channel.ack_timeouts import AckDeadlines
     from warren.broker.channel.channel import Channel
+
+LARGE_CONTENT: Final = 1024 * 1024
+"""Bytes of encoded content from which on it is sent without being copied: a copy of 128 MiB takes a tenth of a second."""
 
 _pack_head = struct.Struct(">BHIHH").pack
 _pack_tag = struct.Struct(">QB").pack
@@ -66,15 +69,15 @@ class Subscription(Consumer):
         content = message.content
         if message.delivery_count or message.has_bcc:
             content = delivered_content(self.queue, message)
-        if message.channel != channel.number or len(content) > connection.frame_max:
-            content = content_frames(content, channel.number, connection.frame_max)
-        connection.send_delivery(
-            self.before_tag,
-            _pack_tag(tag, message.redelivered),
-            self.after_tag,
-            content,
-            self.method_size + len(content),
-        )
+        encoded_tag = _pack_tag(tag, message.redelivered)
+        if len(content) < LARGE_CONTENT:
+            if message.channel != channel.number or len(content) > connection.frame_max:
+                content = content_frames(content, channel.number, connection.frame_max)
+            connection.send_delivery(
+                self.before_tag, encoded_tag, self.after_tag, content, self.method_size + len(content)
+            )
+        else:
+            self.send_in_pieces(encoded_tag, content)
         capture = self.queue.capture
         if capture is not None:
             identity = capture.delivered(self, message, self.origin, self.no_ack)
@@ -95,6 +98,20 @@ class Subscription(Consumer):
         if self.prefetch and self.unacked >= self.prefetch:
             return False
         return not connection.deliveries_paused
+
+    def send_in_pieces(self, tag: bytes, content: bytes) -> None:
+        """Send a large message without copying its content.
+
+        :param tag: encoded delivery tag and the bit `redelivered`.
+        :param content: encoded header and body frames.
+        """
+        connection = self.channel.connection
+        pieces: list[bytes | memoryview] = [self.before_tag, tag, self.after_tag]
+        pieces += content_pieces(content, self.channel.number, connection.frame_max)
+        size: i64 = 0
+        for piece in pieces:
+            size += len(piece)
+        connection.send_large_delivery(pieces, size)
 
     def encode_method(self, message: Message) -> None:
         """Encode the parts of basic.deliver before and after the delivery tag.

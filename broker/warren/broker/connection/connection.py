@@ -17,6 +17,7 @@ from warren.broker.access.authorization import Authorization
 from warren.broker.access.sasl_authentication import PeerIdentity
 from warren.broker.channel.channel import Channel, PublishTarget
 from warren.broker.channel.publisher_confirms import PublisherConfirms
+from warren.broker.channel.subscription import LARGE_CONTENT
 from warren.broker.connection.connection_phases import AWAITING_HEADER, CLOSED, CLOSING
 from warren.broker.connection.flow_control import (
     ALARM,
@@ -144,7 +145,7 @@ class Connection:
         """Permissions of the user in the virtual host; None until the connection is open."""
         self.buffer = b""
         """Received bytes that are not processed yet: an incomplete frame, or frames whose processing is paused."""
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         """Pieces of output that have yet to be written."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
@@ -513,7 +514,7 @@ class Connection:
         """Return the bytes of memory that hold input which is processed only when the connection is read again."""
         held: i64 = len(self.buffer)
         for channel in self.channels.values():
-            held += len(channel.assembler.body)
+            held += channel.assembler.held_bytes()
         # What asyncio has read ahead of a TLS connection; it has no public name.
         tls = getattr(getattr(self.transport, "_ssl_protocol", None), "_incoming", None)
         return held + (i64(tls.pending) if tls is not None else 0)
@@ -625,6 +626,16 @@ class Connection:
         elif not self.flush_scheduled:
             self.node.flush_later(self)
 
+    def send_large_delivery(self, pieces: list[bytes | memoryview], size: i64) -> None:
+        """Write a delivery whose content is too large to be copied, behind the output that is pending.
+
+        :param pieces: encoded frames.
+        :param size: bytes of all pieces.
+        """
+        self.out += pieces
+        self.out_bytes += size
+        self.flush()
+
     def count_output(self, size: i64) -> None:
         """Add `size` to the count of pending bytes, and flush: at once if FLUSH_BYTES are reached, else soon."""
         self.out_bytes += size
@@ -672,13 +683,16 @@ class Connection:
         """Write bytes to the socket at once, ahead of output that has been appended but not flushed."""
         self.write_pieces([data], len(data))
 
-    def write_pieces(self, pieces: list[bytes], size: i64) -> None:
+    def write_pieces(self, pieces: list[bytes | memoryview], size: i64) -> None:
         """Write as much as the socket takes, and pass the rest to the asyncio transport.
 
         While the transport still holds output, all further output goes through it, to keep the order.
 
         :param size: bytes of all pieces.
         """
+        if size >= LARGE_CONTENT:
+            self.write_large(pieces)
+            return
         if self.descriptor < 0 or (self.transport_buffers and self.transport.get_write_buffer_size()):
             self.transport.write(b"".join(pieces))
             return
@@ -693,6 +707,26 @@ class Connection:
         self.transport_buffers = count < size
         if self.transport_buffers:
             self.transport.write(b"".join(pieces)[count:])
+
+    def write_large(self, pieces: list[bytes | memoryview]) -> None:
+        """Write as much of large output as the socket takes, and pass the rest to the transport without joining it."""
+        at: i64 = 0
+        if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
+            try:
+                written: i64 = os.writev(int(self.descriptor), pieces[:MOST_PIECES])
+            except OSError:
+                # Full, or gone: the transport finds out which.
+                written = 0
+            while at < len(pieces) and written >= len(pieces[at]):
+                written -= len(pieces[at])
+                at += 1
+            if written:
+                self.transport.write(memoryview(pieces[at])[written:])
+                at += 1
+        self.transport_buffers = True
+        while at < len(pieces):
+            self.transport.write(pieces[at])
+            at += 1
 
     def pause_deliveries(self) -> None:
         """Stop deliveries to this client: the write buffer has reached its high-water mark."""

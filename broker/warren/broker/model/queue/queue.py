@@ -47,6 +47,9 @@ REJECTED: Final = 2
 DELIVERIES: Final = 64
 """Messages that are delivered in a row before the time is checked."""
 
+SIZE_SHIFT: Final = 16
+"""Bytes of a body that count as one more delivery, as a power of two: 64 KiB."""
+
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
 
@@ -384,8 +387,9 @@ class Queue:
                 # The remaining messages are damaged, or the disk has failed.
                 break
             self.deliver(self.ready_consumers[0], message)
-            left -= 1
-            if not left:
+            # A large message counts as several.
+            left -= 1 + (message.body_size >> SIZE_SHIFT)
+            if left <= 0:
                 left = DELIVERIES
                 if not end:
                     end = self.vhost.bulk_work.slice_end()

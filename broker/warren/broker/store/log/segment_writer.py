@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, SHORTAGE_ERRORS, Files
@@ -42,11 +43,12 @@ class SegmentWriter:
         """Length of the file in bytes, zeros included."""
         self._has_unsynced = False
 
-    def write(self, number: int, start: int, data: bytes, durable: bool) -> bool:
+    def write(self, number: int, start: int, parts: Iterable[bytes], durable: bool) -> bool:
         """Write data at offset `start` of segment `number`, and sync the file if the data has to be durable.
 
         A new segment is begun only after the one before is finished, so that only the last one can be torn.
 
+        :param parts: the data, one part after the other.
         :return: False if the disk has no room, or no descriptor is left to open the file; the file is then as it was.
         :raises OSError: the disk failed in another way; the file's content on disk is unknown.
         """
@@ -55,11 +57,16 @@ class SegmentWriter:
             self.finish()
             if not self._open(number):
                 return False
-        if not self._write(start, data, durable):
-            if created:
-                self.close()
-            return False
-        self._end = start + len(data)
+        end = start
+        for data in parts:
+            if not self._write(end, data, durable):
+                if end > start:
+                    self._cut(start)
+                if created:
+                    self.close()
+                return False
+            end += len(data)
+        self._end = end
         self._has_unsynced = True
         if durable:
             self._flush()
@@ -112,11 +119,15 @@ class SegmentWriter:
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
-            self._files.truncate(self._handle, start)
-            self._length = start
+            self._cut(start)
             return False
         self._length = max(self._length, start + len(data))
         return True
+
+    def _cut(self, end: int) -> None:
+        """Cut the file off at an offset, after a write that found no room."""
+        self._files.truncate(self._handle, end)
+        self._length = end
 
     def _flush(self) -> None:
         if self._sync:

@@ -248,7 +248,7 @@ class WriteBuffer:
         """
         self.finish_bundle()
         if self._pieces:
-            self._writes.append(SegmentWrite(self.segment.number, self._start, self._pieces))
+            self._writes.append(SegmentWrite(self.segment.number, self._start, self.offset, self._pieces))
             self._pieces = []
             self._start = self.offset
             self.segment.size = self.offset

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from warren.broker.store.index.index_job import IndexJob
 from warren.broker.store.log.record_format import Record
 from warren.broker.store.log.segment_reader import SegmentReader
 from warren.broker.store.stream.stream_log import StreamBatch
 
+PART_SIZE: Final = 4 * 1024 * 1024
+"""Bytes from which on a write is divided."""
+
 
 class SegmentWrite:
-    """Bytes that a batch writes to one segment: `pieces`, back to back, from offset `start`."""
+    """Bytes that a batch writes to one segment: `pieces`, back to back, from offset `start` to before `end`."""
 
-    def __init__(self, segment: int, start: int, pieces: Sequence[bytes | memoryview]) -> None:
+    def __init__(self, segment: int, start: int, end: int, pieces: Sequence[bytes | memoryview]) -> None:
         self.segment = segment
         self.start = start
+        self.end = end
         self.pieces = pieces
+
+    def parts(self) -> Iterator[bytes]:
+        """Return the bytes in parts of some MiB, each joined when it is asked for.
+
+        A thread that joins views of hundreds of megabytes would stop all others meanwhile.
+        """
+        if self.end - self.start <= PART_SIZE:
+            yield b"".join(self.pieces)
+            return
+        group: list[bytes | memoryview] = []
+        size = 0
+        for piece in self.pieces:
+            group.append(piece)
+            size += len(piece)
+            if size >= PART_SIZE:
+                yield b"".join(group)
+                group = []
+                size = 0
+        if group:
+            yield b"".join(group)
 
 
 class Batch:

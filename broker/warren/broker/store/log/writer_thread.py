@@ -215,10 +215,9 @@ class WriterThread:
         :param write: the segment, the bytes, and the file position at which they begin.
         :return: False if the disk is full; the file is then as it was before.
         """
-        data = b"".join(write.pieces)
-        if not self._segment.write(write.segment, write.start, data, durable):
+        if not self._segment.write(write.segment, write.start, write.parts(), durable):
             return False
-        self._manifest.note_log_write(write.segment, write.start + len(data), durable)
+        self._manifest.note_log_write(write.segment, write.end, durable)
         return True
 
     def _write_stream(self, write: StreamWrite) -> bool:
