@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from warren.patterns import Deadline, Partitions, Resequencer, RoutingSlips, SqliteStore
+from warren.patterns import Deadline, Partitions, Resequencer, RoutingSlips, Saga, SqliteStore, WorkQueue
 from warren.sdk import App, Command, ConfigError, Event, Fault, Request, Scatter
 
 
@@ -131,6 +131,18 @@ def fault(**keywords: Any) -> object:
         (
             lambda: Partitions("p", 2, key=str).handle(happened),  # type: ignore[arg-type]
             "Partitions.handle takes the message class: write @partitions.handle(Happened) above happened",
+        ),
+        (
+            lambda: Resequencer("q", store=SqliteStore(":memory:")).handle(ping),
+            "Resequencer.handle takes the message class: write @resequencer.handle(Ping) above ping",
+        ),
+        (
+            lambda: WorkQueue("q", priorities=2).handle(ping),
+            "WorkQueue.handle takes the message class: write @work.handle(Ping) above ping",
+        ),
+        (
+            lambda: Saga("s", Ping, store=SqliteStore(":memory:"), key="key").starts(happened),  # type: ignore[type-var, arg-type]
+            "Saga.starts takes the message class: write @saga.starts(Happened) above happened",
         ),
         (
             lambda: RoutingSlips(steps=[Ping], ends=[]).step(ping),  # type: ignore[type-var, arg-type]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warren.sdk import App, ConfigError, Queue, RetryPolicy
-from warren.sdk.extend import check_async
+from warren.sdk.extend import check_async, check_decorated
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
@@ -80,6 +80,7 @@ class WorkQueue:
             such as a dataclass.
         :param retry: retry policy of the handler.
         """
+        check_decorated("WorkQueue.handle", message, example="work.handle")
         app = self._included()
 
         def register(function: Handler) -> Handler:

@@ -45,7 +45,7 @@ from warren.sdk import (
     SystemClock,
     current_delivery,
 )
-from warren.sdk.extend import check_async
+from warren.sdk.extend import check_async, check_decorated
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -149,6 +149,8 @@ class Resequencer:
             classes, share one order.
         :param options: `keys=`, `retry=` and the like, as for `app.handle`.
         """
+
+        check_decorated("Resequencer.handle", message, example="resequencer.handle")
 
         def register(
             function: Callable[Parameters, Awaitable[None]],

@@ -64,6 +64,7 @@ from warren.sdk import (
     SystemClock,
     TransportUnavailable,
 )
+from warren.sdk.extend import check_decorated
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -182,6 +183,7 @@ class Saga(Generic[Data]):
             own `key` names.
         :raises ConfigError: there is a function for this message already.
         """
+        check_decorated("Saga.starts", message, example="saga.starts")
         self.receives(message, key=key)
 
         def register(
