@@ -1,4 +1,4 @@
-"""Model-based test of one queue: any sequence of client operations, time steps and restarts."""
+"""Model-based test of one queue: any sequence of client operations, time steps, slices of bulk work and restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
 from tests.support.tiers import examples
+from warren.broker.model.bulk_work import SLICE_SECONDS, BulkWork
 
 # Some hundred syncs, one after the other.
 pytestmark = pytest.mark.timeout(1200)
@@ -62,6 +64,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead: list[Entry] = []
         self.maximum: int | None = None
         self.limit: int | None = None
+        self.slice_seconds = SLICE_SECONDS
         self.connect()
 
     @initialize(
@@ -85,6 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
 
     def connect(self) -> None:
+        self.bulk_work().slice_seconds = self.slice_seconds
         self.connection = Connection(self.broker.url)
         self.channel: Channel = self.connection.channel()
         self.channel.confirm()
@@ -162,21 +166,40 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(persistent=st.booleans(), ttl=st.none() | st.sampled_from([0, 500, 2000]))
     def publish(self, persistent: bool, ttl: int | None) -> None:
-        self.published += 1
-        self.sent += 1
+        self.publish_all(1, persistent, ttl)
+
+    @rule(count=st.sampled_from([70, 150]), persistent=st.booleans(), ttl=st.none() | st.sampled_from([2000]))
+    def publish_many(self, count: int, persistent: bool, ttl: int | None) -> None:
+        self.publish_all(count, persistent, ttl)
+
+    def publish_all(self, count: int, persistent: bool, ttl: int | None) -> None:
         ttls = [value for value in (ttl, self.ttl) if value is not None]
-        entry = Entry(self.published, persistent, self.time + min(ttls) / 1000 if ttls else None)
+        dies = self.time + min(ttls) / 1000 if ttls else None
         properties: dict[str, Any] = {} if ttl is None else {"expiration": str(ttl)}
         mode = 2 if persistent else 1
-        self.channel.publish(QUEUE, entry.body, delivery_mode=mode, **properties)
+        entries = [Entry(self.published + number, persistent, dies) for number in range(1, count + 1)]
+        self.published += count
+        self.sent += count
+        for entry in entries:
+            self.channel.publish(QUEUE, entry.body, delivery_mode=mode, **properties)
         self.channel.settled_until(self.sent)
-        if self.round and not self.ready:
-            # Straight to a consumer: neither its TTL nor the length counts.
-            self.hand_out(entry)
-            return
-        self.ready.append(entry)
-        self.overflow()
-        self.expire()
+        for entry in entries:
+            if self.round and not self.ready:
+                # Straight to a consumer: neither its TTL nor the length counts.
+                self.hand_out(entry)
+            else:
+                self.ready.append(entry)
+                self.overflow()
+                self.expire()
+
+    @rule(seconds=st.sampled_from([0.0, SLICE_SECONDS]))
+    def divide(self, seconds: float) -> None:
+        """Divide bulk work into slices of this time from now on; with 0, each does as little as it can."""
+        self.slice_seconds = seconds
+        self.bulk_work().slice_seconds = seconds
+
+    def bulk_work(self) -> BulkWork:
+        return self.broker.virtual_host().bulk_work
 
     @rule()
     def get(self) -> None:
@@ -192,7 +215,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.expire()
 
     @precondition(lambda self: len(self.consumers) < 3)
-    @rule(prefetch=st.integers(1, 3))
+    @rule(prefetch=st.integers(1, 3) | st.just(200))
     def consume(self, prefetch: int) -> None:
         channel = self.connection.channel()
         channel.qos(prefetch)
@@ -229,6 +252,29 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.bury(held.entry)
             self.drop(tag, held)
+        self.serve()
+        channel.ready(QUEUE)
+
+    @precondition(lambda self: any(held for _, _, held in self.consumers.values()))
+    @rule(data=st.data(), how=st.sampled_from(["ack", "requeue", "reject"]))
+    def settle_all(self, data: st.DataObject, how: str) -> None:
+        tag = data.draw(st.sampled_from(sorted(tag for tag, (_, _, held) in self.consumers.items() if held)))
+        channel, _, held = self.consumers[tag]
+        settled = held[:]
+        held.clear()
+        if how == "ack":
+            channel.ack(settled[-1].tag, multiple=True)
+        else:
+            channel.nack(settled[-1].tag, multiple=True, requeue=how == "requeue")
+        if how == "requeue":
+            # They are served before their consumer, if it was full, has room again.
+            self.give_back([each.entry for each in settled])
+            self.serve()
+        elif how == "reject":
+            for each in settled:
+                self.bury(each.entry)
+        if tag not in self.round:
+            self.round.append(tag)
         self.serve()
         channel.ready(QUEUE)
 
@@ -293,6 +339,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_dead_are_buried(self) -> None:
+        # A publish may leave some to later slices.
+        wait_until(lambda: self.broker.call(lambda: self.bulk_work().is_idle), "the bulk work is finished")
         assert self.channel.ready(DEAD_LETTER_QUEUE) == len(self.dead)
 
     def teardown(self) -> None:
