@@ -214,7 +214,7 @@ def test_a_transaction_that_waits_for_its_commit_is_blocked_when_the_write_fails
 def test_a_publisher_is_blocked_although_the_watch_has_raised_the_alarm_before_the_write_fails(
     stored: InProcessBroker, disk: Disk
 ) -> None:
-    """It had published before the alarm, which therefore did not concern it."""
+    """The publisher has published before the alarm, and waits for its confirm."""
     assert stored.broker is not None
     resources = stored.broker.resources
     with Connection(stored.url) as publishing:
