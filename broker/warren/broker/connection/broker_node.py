@@ -189,8 +189,8 @@ class BrokerNode:
             for confirms in self.confirm_waiters:
                 if confirms.ranges:
                     self.flow.block(confirms.channel.connection)
-            for _, connection, _ in self.sync_waiters:
-                self.flow.block(connection)
+            for waiter in self.sync_waiters:
+                self.flow.block(waiter[1])
 
     def on_failed(self) -> None:
         """Send basic.nack for all publishes that wait for the disk, because the disk has failed."""
