@@ -104,7 +104,7 @@ bench-full: .venv/.tests .venv-compiled/.installed system-rabbitmq
 	$(COMPARE) --full --count $(COUNT)
 
 clean:
-	rm -rf .venv .venv-compiled build site warren.egg-info
+	rm -rf .venv .venv-compiled build site warrenmq.egg-info
 
 .PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql
 system-python system-runtime system-compiler system-rabbitmq system-postgresql: system-%:
@@ -118,7 +118,7 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql: 
 .venv/.docs: EXTRAS = docs
 .venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs: pyproject.toml setup.py | .venv/bin/python
 	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
-	rm -rf build warren.egg-info
+	rm -rf build warrenmq.egg-info
 	touch $@
 
 .venv/bin/python: | system-python
@@ -127,7 +127,7 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql: 
 .venv-compiled/.ready: pyproject.toml setup.py | system-python system-compiler
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
 	WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[tests]'
-	rm -rf build warren.egg-info
+	rm -rf build warrenmq.egg-info
 	touch $@
 
 # Installed, not linked, and built from a copy: the tests must not find the sources, nor an older build's leftovers.

@@ -326,7 +326,7 @@ def test_a_missing_package_of_an_option_is_an_error(warren: Command, monkeypatch
     done = warren("run", "shop:app", "--reload")
     assert (done.status, done.err) == (
         2,
-        "warren run: --reload needs packages that are not installed: pip install 'warren[reload]'\n",
+        "warren run: --reload needs packages that are not installed: pip install 'warrenmq[reload]'\n",
     )
 
 

@@ -351,5 +351,5 @@ async def test_invalid_arguments_raise_errors(sessions: Sessions, monkeypatch: p
         with pytest.raises(ConfigError, match="no address"):
             await Outbox(sessions).add(session, b"")
     monkeypatch.setattr("warren.patterns.optional_packages.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'warrenmq\[sql\]'"):
         Outbox(sessions)

@@ -295,10 +295,10 @@ def test_a_missing_driver_raises_an_error_with_the_package_to_install(
     for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(UsageError, match=r"pip install 'warren\[redis\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'warrenmq\[redis\]'"):
         RedisStore("redis://127.0.0.1")
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'warrenmq\[sql\]'"):
         PostgresStore("postgresql://127.0.0.1/db")
 
 

@@ -136,7 +136,7 @@ async def test_invalid_use_raises_errors(sessions: Sessions, monkeypatch: pytest
     with pytest.raises(DeadLetter, match="no message_id"):
         await TransactionalOnce(sessions).run(None, delivery(None), effect)
     monkeypatch.setattr("warren.patterns.optional_packages.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'warrenmq\[sql\]'"):
         TransactionalOnce(sessions)
 
 

@@ -143,7 +143,7 @@ def test_without_msgpack_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         raise ImportError(name)
 
     monkeypatch.setattr(content_types, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"pip install warren\[msgpack\]"):
+    with pytest.raises(ConfigError, match=r"pip install warrenmq\[msgpack\]"):
         content_types.pack({})
 
 

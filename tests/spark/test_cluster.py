@@ -186,13 +186,13 @@ def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
 
 
 def test_executors_without_warren_are_reported(on_cluster: Results) -> None:
-    assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["without_warren"]
+    assert "lacks warren: install warrenmq[spark]==" + own_version() in on_cluster["without_warren"]
     assert "\n" not in on_cluster["without_warren"]
 
 
 def test_executors_without_pyarrow_are_reported(on_cluster: Results) -> None:
     advice = (
-        f"the Python of an executor lacks pyarrow: install warren[spark]=={own_version()} on every executor"
+        f"the Python of an executor lacks pyarrow: install warrenmq[spark]=={own_version()} on every executor"
     )
     assert on_cluster["without_pyarrow"].startswith(advice)
 

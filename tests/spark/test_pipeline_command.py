@@ -87,7 +87,7 @@ def test_without_pyspark_the_error_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyspark.sql", None)
-    with pytest.raises(UsageError, match=r"pip install 'warren\[spark\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'warrenmq\[spark\]'"):
         main([*FINE, "--out", str(tmp_path)])
 
 

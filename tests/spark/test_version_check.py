@@ -35,7 +35,7 @@ def test_a_python_without_warren_raises_an_error_with_the_package_to_install(
     ran = load_pickled(python, pickled_object)
     last = ran.stderr.decode().splitlines()[-1]
     assert "PipelineError: " in last
-    assert "lacks warren: install warren[spark]==" + own_version() in last
+    assert "lacks warren: install warrenmq[spark]==" + own_version() in last
     assert "PYSPARK_PYTHON" in last
     assert "secret" not in ran.stderr.decode()
 
@@ -43,7 +43,7 @@ def test_a_python_without_warren_raises_an_error_with_the_package_to_install(
 def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "other", "0.0.1")
     last = load_pickled(python, SOURCE).stderr.decode().splitlines()[-1]
-    assert f"has Warren 0.0.1, but the job was started with {own_version()}: install warren[spark]==" in last
+    assert f"has Warren 0.0.1, but the job was started with {own_version()}: install warrenmq[spark]==" in last
 
 
 def test_a_python_with_the_same_warren_loads_class_and_object(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
         (site / package.name).symlink_to(package)
     paths = [site]
     if version is not None:
-        information = site / f"warren-{version}.dist-info"
+        information = site / f"warrenmq-{version}.dist-info"
         information.mkdir()
-        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: warren\nVersion: {version}\n")
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: warrenmq\nVersion: {version}\n")
         for root in warren_roots():
             if root == here:
                 # Installed beside what may have to be lacking, and perhaps compiled, which is a library more.

@@ -599,7 +599,7 @@ def server_properties(rabbitmq_version: str) -> bytes:
     :param rabbitmq_version: the version of RabbitMQ that the broker emulates.
     """
     try:
-        own = version("warren")
+        own = version("warrenmq")
     except PackageNotFoundError:
         own = "unknown"
     return field_tables.encode(

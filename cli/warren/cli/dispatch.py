@@ -50,7 +50,7 @@ def run_command(name: str, words: list[str]) -> int:
         print(usage(commands), flush=True)
         return ExitStatus.SUCCESS if name else ExitStatus.USAGE
     if name == "--version":
-        print(f"warren {version('warren')}")
+        print(f"warren {version('warrenmq')}")
         return ExitStatus.SUCCESS
     point = commands.get(name)
     if point is None:

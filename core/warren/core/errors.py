@@ -28,7 +28,7 @@ def missing_extra_error(extra: str, purpose: str) -> UsageError:
     :param extra: name of the extra of the package `warren`, such as "redis"
     :param purpose: feature that needs the packages, as the subject of the error text
     """
-    return UsageError(f"{purpose} needs packages that are not installed: pip install 'warren[{extra}]'")
+    return UsageError(f"{purpose} needs packages that are not installed: pip install 'warrenmq[{extra}]'")
 
 
 __all__ = ["ExitStatus", "UsageError", "missing_extra_error"]

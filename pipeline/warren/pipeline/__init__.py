@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register the format `amqp` with a Spark session. Calling it again has no effect.
 
-    Every executor needs the `warren[spark]` wheel of the same version, because the source runs there, in Python.
+    Every executor needs the `warrenmq[spark]` wheel of the same version, because the source runs there, in Python.
     """
     from pyspark.errors import AnalysisException
 

@@ -22,11 +22,11 @@ class VersionChecked(ABCMeta):
 
 
 def own_version() -> str:
-    """Return the version of the installed distribution `warren`; empty if Warren runs from its source folder, without
+    """Return the version of the installed distribution `warrenmq`; empty if Warren runs from its source folder, without
     an installation.
     """
     try:
-        return version("warren")
+        return version("warrenmq")
     except PackageNotFoundError:
         return ""
 
@@ -38,7 +38,7 @@ def explain_executor_error(error: str) -> str | None:
     :param error: text of an error of Spark
     :return: the sentence; None if the error has another cause
     """
-    wheel = "==".join(filter(None, ("warren[spark]", own_version())))
+    wheel = "==".join(filter(None, ("warrenmq[spark]", own_version())))
     remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"
     if found := re.search(r"No module named '(pyarrow|pyspark|warren)\b", error):
         return f"the Python of an executor lacks {found[1]}: {remedy}"
@@ -69,11 +69,11 @@ def make_loader() -> Callable[[str, str, str], Any]:
         from importlib.metadata import PackageNotFoundError, version
 
         place = f"{sys.executable} on {socket.gethostname()}"
-        wheel = f"warren[spark]=={wanted}" if wanted else "warren[spark]"
+        wheel = f"warrenmq[spark]=={wanted}" if wanted else "warrenmq[spark]"
         remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"
         error = type("PipelineError", (RuntimeError,), {})
         try:
-            found = version("warren")
+            found = version("warrenmq")
         except PackageNotFoundError:  # none, or sources on a path, which carry no version
             found = ""
         if found and wanted and found != wanted:

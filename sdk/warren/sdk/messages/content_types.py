@@ -85,4 +85,4 @@ def _msgpack() -> Any:
     try:
         return import_module("msgpack")
     except ImportError:
-        raise ConfigError("MessagePack is not installed: pip install warren[msgpack]") from None
+        raise ConfigError("MessagePack is not installed: pip install warrenmq[msgpack]") from None

@@ -30,7 +30,7 @@ class Message(BaseModel):
     """Base of all messages. Unknown fields are ignored; datetimes need a time zone and are sent in UTC.
 
     Class keywords: `type=` is the message's name on the wire, by default the class name in snake case; `content_type=` is
-    `application/json` (default) or `application/msgpack` (needs `warren[msgpack]`).
+    `application/json` (default) or `application/msgpack` (needs `warrenmq[msgpack]`).
     """
 
     # Content may be confidential: it must not reach logs and replies through the text of an error.

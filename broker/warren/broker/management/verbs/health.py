@@ -122,7 +122,7 @@ def environment(management: Management, _: Request) -> Json:
 def own_version() -> str:
     """Return Warren's version."""
     try:
-        return version("warren")
+        return version("warrenmq")
     except PackageNotFoundError:
         return "unknown"
 
