@@ -11,7 +11,7 @@ export ORDERS
 # Each test process would compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs bench bench-full bench-hot clean
+.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs bench bench-full bench-hot dist clean
 
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
@@ -103,8 +103,18 @@ COUNT ?= 10000000
 bench-full: .venv/.tests .venv-compiled/.installed system-rabbitmq
 	$(COMPARE) --full --count $(COUNT)
 
+# The packages of a release: source, a wheel for any platform, and a compiled one for this machine. Both wheels are tried in empty
+# environments.
+dist: .venv/.release | system-compiler
+	rm -rf dist build warrenmq.egg-info
+	WARREN_COMPILE=0 .venv/bin/python -m build
+	WARREN_COMPILE=1 .venv/bin/python -m build --wheel
+	.venv/bin/twine check --strict dist/*
+	for wheel in dist/*.whl; do PYTHON="$(CURDIR)/.venv/bin/python" .ci/try-wheel $$wheel || exit 1; done
+	rm -rf build warrenmq.egg-info
+
 clean:
-	rm -rf .venv .venv-compiled build site warrenmq.egg-info
+	rm -rf .venv .venv-compiled build dist site warrenmq.egg-info
 
 .PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql
 system-python system-runtime system-compiler system-rabbitmq system-postgresql: system-%:
@@ -116,7 +126,8 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql: 
 .venv/.lint: EXTRAS = lint
 .venv/.types: EXTRAS = types
 .venv/.docs: EXTRAS = docs
-.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs: pyproject.toml setup.py | .venv/bin/python
+.venv/.release: EXTRAS = release
+.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs .venv/.release: pyproject.toml setup.py | .venv/bin/python
 	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
 	rm -rf build warrenmq.egg-info
 	touch $@
@@ -133,7 +144,7 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql: 
 # Installed, not linked, and built from a copy: the tests must not find the sources, nor an older build's leftovers.
 .venv-compiled/.installed: .venv-compiled/.ready $(SOURCES)
 	rm -rf .venv-compiled/src && mkdir .venv-compiled/src
-	cp -r pyproject.toml setup.py README.md $(ROOTS) .venv-compiled/src/
+	cp -r pyproject.toml setup.py README.md LICENSE $(ROOTS) .venv-compiled/src/
 	WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
 	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.content as m; assert m.__file__.endswith(".so")'
 	rm -rf .venv-compiled/src
