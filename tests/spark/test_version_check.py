@@ -43,7 +43,9 @@ def test_a_python_without_warren_raises_an_error_with_the_package_to_install(
 def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "other", "0.0.1")
     last = load_pickled(python, SOURCE).stderr.decode().splitlines()[-1]
-    assert f"has Warren 0.0.1, but the job was started with {own_version()}: install warrenmq[spark]==" in last
+    assert (
+        f"has Warren 0.0.1, but the job was started with {own_version()}: install warrenmq[spark]==" in last
+    )
 
 
 def test_a_python_with_the_same_warren_loads_class_and_object(tmp_path: Path) -> None:

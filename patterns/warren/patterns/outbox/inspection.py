@@ -196,7 +196,7 @@ async def open_outbox(address: str, table: str) -> AsyncIterator[OutboxInspectio
         engine = create_async_engine(_sqlalchemy_url(address))
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"the driver of this database is not installed ({error}): pip install 'warren[sql]'"
+            f"the driver of this database is not installed ({error}): pip install 'warrenmq[sql]'"
         ) from None
     try:
         outbox = OutboxInspection(async_sessionmaker(engine), table)
