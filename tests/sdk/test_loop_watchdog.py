@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.support.polling import eventually
+from tests.support.polling import eventually, wait_until
 from warren.sdk import App, Command, ConfigError
 from warren.testing import Warren
 
@@ -40,8 +41,9 @@ def logged() -> Iterator[Logged]:
     logger.removeHandler(handler)
 
 
-def watchdogs() -> int:
-    return sum(thread.name == WATCHDOG for thread in threading.enumerate())
+def watchdogs() -> set[threading.Thread]:
+    """Return the watchdogs of all Apps in this process, those of other tests that are ending included."""
+    return {thread for thread in threading.enumerate() if thread.name == WATCHDOG}
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
@@ -51,13 +53,14 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
         pass
 
     app = make_app(stall_threshold=0.05)
+    before = watchdogs()
 
     @app.handle(Work)
     async def block_the_loop(message: Work) -> None:
         assert logged.reported.wait(SECONDS)
 
     async with app:
-        assert watchdogs() == 1
+        (own,) = watchdogs() - before
         await app.publish(Work())
         await eventually(
             lambda: any("handler.released_loop" in each for each in logged.messages), "the loop answers"
@@ -71,7 +74,24 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
     assert first.endswith("in block_the_loop")
     assert "assert logged.reported.wait(SECONDS)" in rest
     assert any(f"event=handler.released_loop handler={function}" in each for each in logged.messages)
-    await eventually(lambda: not watchdogs(), "the watchdog ends with the App")
+    await eventually(lambda: not own.is_alive(), "the watchdog ends with the App")
+
+
+def test_the_watchdog_ends_with_a_loop_that_ends_without_the_app(amqp_url: str, name: str) -> None:
+    before = watchdogs()
+
+    async def start() -> threading.Thread:
+        app = App(amqp_url, stall_threshold=0.05)
+
+        @app.handle(bytes, queue=name)
+        async def work(body: bytes) -> None: ...
+
+        await app.start()
+        (own,) = watchdogs() - before
+        return own
+
+    own = asyncio.run(start())
+    wait_until(lambda: not own.is_alive(), "the watchdog ends with the loop")
 
 
 async def test_a_batch_handler_is_named_too(make_app: MakeApp, name: str, logged: Logged) -> None:
@@ -116,23 +136,25 @@ async def test_there_is_no_watchdog_on_a_virtual_clock(warren: Warren) -> None:
         pass
 
     app = App()
+    before = watchdogs()
 
     @app.handle(Work)
     async def work(message: Work) -> None: ...
 
     async with warren.running(app):
         await warren.publish(Work())
-        assert not watchdogs()
+        assert watchdogs() <= before
 
 
 async def test_the_watchdog_can_be_turned_off(make_app: MakeApp, name: str) -> None:
     app = make_app(stall_threshold=None)
+    before = watchdogs()
 
     @app.handle(bytes, queue=name)
     async def work(message: bytes) -> None: ...
 
     async with app:
-        assert not watchdogs()
+        assert watchdogs() <= before
     with pytest.raises(
         ConfigError, match="stall_threshold must be above 0, not 0: None turns the watchdog off"
     ):

@@ -57,9 +57,10 @@ class LoopWatchdog:
 
     def _watch(self) -> None:
         period = self._threshold / CHECKS
-        while not self._stopped.wait(period):
+        # A program may end its loop without stopping the App.
+        while not self._stopped.wait(period) and not self._loop.is_closed():
             if self._is_busy():
-                with contextlib.suppress(RuntimeError):  # The loop is closed.
+                with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
                     self._await_answer(period)
 
     def _await_answer(self, period: float) -> None:
@@ -68,7 +69,7 @@ class LoopWatchdog:
         self._loop.call_soon_threadsafe(self._answered.set)
         blocked, report_at, handler = 0.0, self._threshold, ""
         before = time.monotonic()
-        while not self._answered.wait(period) and not self._stopped.is_set():
+        while not (self._answered.wait(period) or self._stopped.is_set() or self._loop.is_closed()):
             now = time.monotonic()
             # If this thread stood still too, as in a suspended process, it is not the loop that is to blame.
             blocked += min(now - before, 2 * period)
