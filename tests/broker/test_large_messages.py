@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from pamqp.commands import Basic
 
 from tests.support.blocking_client import Channel, Connection
 from tests.support.bulk_work import bulk_of
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
 from warren.wire.content import join_content
 
 MIB = 1024 * 1024
 BODY = bytes(range(256)) * (5 * 4096)
 """Body of 5 MiB."""
+COUNT = 5
+"""Number of messages of that size which are sent at once."""
 
 
 def test_a_large_message_is_sent_in_pieces(
@@ -28,12 +32,16 @@ def test_a_large_message_is_sent_in_pieces(
 
     monkeypatch.setattr(server.transport, "write", record)
     queue = timed.declare()
-    timed.consume(queue, no_ack=True)
-    timed.publish(queue, BODY)
+    for _ in range(COUNT):
+        timed.publish(queue, BODY)
     timed.publish(queue, b"next")
-    assert [message.body for message in timed.deliveries(2)] == [BODY, b"next"]
-    # The socket takes a part of it at once.
-    assert sizes
+    assert timed.ready(queue) == COUNT + 1
+    sizes.clear()
+    timed.send(Basic.Consume(queue=queue, no_ack=True))
+    # More than the buffers of sockets hold while nobody reads.
+    wait_until(lambda: len(sizes) > 0, "the socket is full")
+    assert isinstance(timed.next(), Basic.ConsumeOk)
+    assert [message.body for message in timed.deliveries(COUNT + 1)] == [BODY] * COUNT + [b"next"]
     assert max(sizes) <= server.frame_max
 
 

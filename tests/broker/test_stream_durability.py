@@ -297,6 +297,7 @@ class HeldSyncs(Disk):
     """A disk whose syncs a test can hold back."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.free = Event()
         self.free.set()
         self.waiting = False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pamqp import commands
 
 from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.in_process_broker import InProcessBroker
@@ -191,6 +192,27 @@ def test_channels_are_listed(operator: Operator, channel: Channel) -> None:
         "messages_unconfirmed": 0,
         "messages_uncommitted": 0,
     }
+
+
+def test_uncommitted_publishes_and_acknowledgements_are_listed(
+    operator: Operator, channel: Channel, name: str
+) -> None:
+    channel.declare(name, exclusive=True)
+    for number in range(3):
+        channel.publish(name, b"%d" % number)
+    assert channel.ready(name) == 3
+    channel.call(commands.Tx.Select(), commands.Tx.SelectOk)
+    for _ in range(2):
+        message = channel.get(name)
+        assert message is not None
+        channel.ack(message.tag)
+    channel.publish(name, b"3")
+    rows = operator.table(
+        "list_channels", "name", "transactional", "messages_uncommitted", "acks_uncommitted"
+    )
+    (row,) = [row for row in rows if f":{own_port(channel)} -> " in row["name"]]
+    del row["name"]
+    assert row == {"transactional": True, "messages_uncommitted": 1, "acks_uncommitted": 2}
 
 
 def test_connections_are_listed(operator: Operator, channel: Channel) -> None:

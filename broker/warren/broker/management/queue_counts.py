@@ -75,7 +75,8 @@ def count_unacked_in_steps(
             held = list(channel.unacked.values())
             if channel.tx is not None:
                 # Settled in a transaction that is not committed yet.
-                held.extend(message for message, _ in channel.tx.settled)
+                for messages in channel.tx.settled:
+                    held += messages
             for index, message in enumerate(held):
                 if message.consumer is not None:
                     queue = message.consumer.queue

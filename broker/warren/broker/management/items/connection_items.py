@@ -131,7 +131,7 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
 def _uncommitted(channel: Channel, publishes: bool) -> int:
     if channel.tx is None:
         return 0
-    return len(channel.tx.publishes if publishes else channel.tx.settled)
+    return len(channel.tx.publishes) if publishes else channel.tx.settled_count()
 
 
 CHANNEL_ITEMS: Final[Mapping[str, Callable[[Channel], Json]]] = {
