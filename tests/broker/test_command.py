@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from tests.support.broker_process import READY, warren
+from tests.support.broker_process import PATIENT, READY, warren
 from tests.support.polling import wait_until
 from tests.support.processes import Child
 from tests.support.raw_client import RawClient
@@ -71,9 +71,10 @@ def test_a_port_in_use_is_an_error(running: tuple[Child, str, Path]) -> None:
 
 def test_without_a_data_folder_the_default_one_keeps_what_was_confirmed(tmp_path: Path) -> None:
     """A second broker of the same user does not start on it, and `warren ctl` finds the first."""
-    environment = {"XDG_DATA_HOME": str(tmp_path), "WARREN_BROKER_LOGIN_FAILURE_DELAY": "0"}
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    command = warren("broker", "--port", "0", *PATIENT)
     folder = tmp_path / "warren" / "broker"
-    with Child(warren("broker", "--port", "0"), env=environment) as child:
+    with Child(command, env=environment) as child:
         url = child.wait_for_line(READY).removeprefix(READY)
         assert f"event=broker.data_folder_opened data_dir={folder} origin=default" in child.errors
         with RawClient(url) as peer:
@@ -82,7 +83,7 @@ def test_without_a_data_folder_the_default_one_keeps_what_was_confirmed(tmp_path
             peer.select_confirms()
             peer.publish("", "kept", b"1", commands.Basic.Properties(delivery_mode=2))
             peer.expect(commands.Basic.Ack)
-        with Child(warren("broker", "--port", "0"), env=environment) as second:
+        with Child(command, env=environment) as second:
             assert second.wait() == 2
         assert second.errors == (
             f"warren broker: data folder {folder} is in use by another broker (process {child.pid}); stop it, or choose"
@@ -94,7 +95,7 @@ def test_without_a_data_folder_the_default_one_keeps_what_was_confirmed(tmp_path
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
     with (
-        Child(warren("broker", "--port", "0"), env=environment) as child,
+        Child(command, env=environment) as child,
         RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer,
     ):
         peer.connect().open()

@@ -221,6 +221,7 @@ def test_a_publisher_is_blocked_although_the_watch_has_raised_the_alarm_before_t
         channel = publishing.channel()
         channel.declare("q", durable=True)
         channel.confirm()
+        stored.flush_definitions()  # the write that is held is that of the message
         disk.released.clear()
         channel.publish("q", b"1", delivery_mode=2)
         assert disk.held.wait(60)
