@@ -25,7 +25,7 @@ async def test_no_time_is_lost_when_the_leader_is_killed(
     amqp_url: str, new_app: NewApp, name: str, workers: Workers, tmp_path: Path
 ) -> None:
     ticks = Ticks(new_app(), name)
-    fleet = Fleet(workers, amqp_url, name, str(tmp_path / "timers.sqlite"), interval=0.05, lease=0.5)
+    fleet = Fleet(workers, amqp_url, name, str(tmp_path / "timers.sqlite"), interval=0.05, lease=2.0)
     async with ticks.app:
         await fleet.start_process()
         await fleet.start_process()

@@ -45,7 +45,7 @@ async def keep_timers(
     lease: float,
     late: float,
 ) -> None:
-    """Take part in the publishing of one timer, and report `leader NUMBER` each time that this process begins to lead."""
+    """Take part in the publishing of one timer; report `leader NUMBER` and `follower NUMBER` when that changes."""
     tick = tick_in(name)
     timers = Timers(
         name,
@@ -55,13 +55,14 @@ async def keep_timers(
         lease=timedelta(seconds=lease),
         late=timedelta(seconds=late),
     )
-    app = App(url)
+    app = App(url, connect_timeout=300)  # the broker may be down
     app.include(timers)
     async with app:
         while True:
             await eventually(lambda: timers.is_leader, "it leads", seconds=3600)
             worker.report(f"leader {number}")
             await eventually(lambda: not timers.is_leader, "it no longer leads", seconds=3600)
+            worker.report(f"follower {number}")
 
 
 class Fleet:
@@ -93,10 +94,14 @@ class Fleet:
         )
 
     def leader(self) -> int | None:
-        """Return the number of the process that was the last to report that it leads; None if that one was killed."""
-        leaders = [line.split() for line in self._workers.reports if line.startswith("leader ")]
-        number = int(leaders[-1][1]) if leaders else None
-        return number if number in self._processes else None
+        """Return the number of the running process that leads by its own last report; None if none does.
+
+        Only the reports of one process arrive in their order: those of two that took over from each other may not.
+        """
+        failed = [line for line in self._workers.reports if line.startswith("failed: ")]
+        assert not failed, failed
+        last = {int(number): role for role, number in map(str.split, self._workers.reports)}
+        return next((number for number in self._processes if last.get(number) == "leader"), None)
 
     async def kill_leader(self) -> None:
         """Kill the leader as soon as there is one, with SIGKILL, and start another process in its place."""

@@ -307,6 +307,7 @@ async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_ap
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 async def test_no_time_is_lost_under_kills_of_leader_and_broker(
     mortal_broker: BrokerProcess, redis_url: str, workers: Workers, name: str
 ) -> None:
