@@ -73,6 +73,7 @@ async def test_a_broker_in_memory_that_was_chosen_is_no_warning(
 
 async def test_the_test_kit_chooses_the_broker_in_memory(warnings: pytest.LogCaptureFixture) -> None:
     app, warren = App(), Warren()
+    warren.patience = 60.0
     app.include(Durable())
     async with warren.running(app):
         pass
