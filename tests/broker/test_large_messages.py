@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
 from pamqp.commands import Basic
 
@@ -9,6 +12,7 @@ from tests.support.blocking_client import Channel, Connection
 from tests.support.bulk_work import bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
+from tests.support.raw_client import RawClient
 from warren.wire.content import join_content
 
 MIB = 1024 * 1024
@@ -43,6 +47,48 @@ def test_a_large_message_is_sent_in_pieces(
     assert isinstance(timed.next(), Basic.ConsumeOk)
     assert [message.body for message in timed.deliveries(COUNT + 1)] == [BODY] * COUNT + [b"next"]
     assert max(sizes) <= server.frame_max
+
+
+def test_small_frames_of_a_large_message_are_joined(
+    timed: Channel, inprocess: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = timed.declare()
+    timed.publish(queue, BODY)
+    assert timed.ready(queue) == 1
+    client = RawClient(inprocess.url)
+    client.connect(frame_max=4096)
+    client.open()
+    server = bulk_of(inprocess).connection()
+    sizes: list[int] = []
+    write = server.transport.write
+
+    def record(data: bytes) -> None:
+        sizes.append(len(data))
+        write(data)
+
+    monkeypatch.setattr(server.transport, "write", record)
+    client.send(Basic.Consume(queue=queue, no_ack=True))
+    client.expect(Basic.ConsumeOk)
+    assert client.receive_message(Basic.Deliver).body == BODY
+    client.abort()
+    # The transport of Python 3.12 sums up all its pieces at each write.
+    assert 0 < len(sizes) <= len(BODY) // 65536 + 2
+
+
+def test_a_lost_client_is_not_logged_for_each_piece(
+    timed: Channel, inprocess: InProcessBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Connection(inprocess.url)
+    server = bulk_of(inprocess).connection()
+    client.raw._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def lose() -> None:
+        client.abort()
+        server.write_large([BODY] * 20)
+
+    inprocess.call(lose)
+    assert timed.exists(timed.declare())
+    assert "socket.send() raised exception" not in caplog.text
 
 
 def test_large_messages_are_delivered_in_slices(timed: Channel, inprocess: InProcessBroker) -> None:

@@ -71,6 +71,8 @@ LARGE_PIECE: Final = 4096
 
 Copying large pieces would cost more than passing each to os.writev.
 """
+JOINED_BYTES: Final = 65536
+"""Bytes below which pieces of large output are joined before the transport gets them."""
 MOST_PIECES: Final = 512
 """Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
@@ -709,7 +711,10 @@ class Connection:
             self.transport.write(b"".join(pieces)[count:])
 
     def write_large(self, pieces: list[bytes | memoryview]) -> None:
-        """Write as much of large output as the socket takes, and pass the rest to the transport without joining it."""
+        """Write as much of large output as the socket takes, and pass the rest to the transport.
+
+        Small pieces are joined: since Python 3.12, the transport counts all its pieces each time that it gets one.
+        """
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
             try:
@@ -724,9 +729,23 @@ class Connection:
                 self.transport.write(memoryview(pieces[at])[written:])
                 at += 1
         self.transport_buffers = True
-        while at < len(pieces):
-            self.transport.write(pieces[at])
+        small: list[bytes | memoryview] = []
+        size: i64 = 0
+        # It logs each write to a connection that it has found to be lost.
+        while at < len(pieces) and not self.transport.is_closing():
+            piece = pieces[at]
             at += 1
+            if len(piece) < JOINED_BYTES:
+                small.append(piece)
+                size += len(piece)
+                if size < JOINED_BYTES and at < len(pieces):
+                    continue
+            if small:
+                self.transport.write(b"".join(small))
+                small = []
+                size = 0
+            if len(piece) >= JOINED_BYTES:
+                self.transport.write(piece)
 
     def pause_deliveries(self) -> None:
         """Stop deliveries to this client: the write buffer has reached its high-water mark."""
