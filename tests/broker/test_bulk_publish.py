@@ -147,6 +147,19 @@ def test_a_waiting_consumer_gets_a_message_that_expires_at_once(
     assert timed.ready(LAST) == 0
 
 
+def test_a_message_expires_in_all_queues_at_once(
+    timed: Channel, inprocess: InProcessBroker, bulk: Bulk
+) -> None:
+    declare(timed, {"x-message-ttl": 60_000})
+    with bulk.paused():
+        publish(timed, bulk)
+        inprocess.call(lambda: inprocess.clock.jump(1.0))
+    assert timed.settled(1) == [True]
+    queues = [bulk.vhost.queues[f"q{number}".encode()] for number in range(QUEUES)]
+    # The log has one record, and the content once, for each time of expiry.
+    assert len({queue.ready.next_expiry() for queue in queues}) == 1
+
+
 def test_a_full_queue_refuses_it_and_the_others_keep_it(timed: Channel, bulk: Bulk) -> None:
     declare(timed)
     timed.declare("full", x_max_length=1, x_overflow="reject-publish")

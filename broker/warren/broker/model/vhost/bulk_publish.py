@@ -54,6 +54,11 @@ class BulkPublish:
         """Internal queues that store the deduplication key of the current message."""
         self.by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
         """Copies of the current message that are written to the log, by their time of expiry."""
+        self.expiries: dict[int, int] = {}
+        """Times of expiry of the current message, by the TTL of the queue.
+
+        They count from its first copy with that TTL: with a time for each copy, the log would hold its content as often.
+        """
 
     @property
     def outcome(self) -> i64:
@@ -84,6 +89,7 @@ class BulkPublish:
             self.vhost.store_fan_out(stored)
             self.is_stored = True
         self.by_expiry.clear()
+        self.expiries.clear()
         self.stage_keys(message)
         return True
 
@@ -109,6 +115,8 @@ class BulkPublish:
             return
         if queue.stage(copy):
             self.staged.append(queue)
+        if copy.expires and queue.delayed_exchange is None:
+            copy.expires = self.expiries.setdefault(int(queue.message_ttl), int(copy.expires))
         self.copies.append((queue, copy))
         if message.persistent and queue.log is not None:
             self.by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
