@@ -16,7 +16,10 @@ from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
 from warren.broker.connection.flow_control import AWAITING_REPLY, BULK_WORK
+from warren.broker.model.message import Message
+from warren.broker.model.queue.queue import DELIVERIES
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES, CHUNK
+from warren.wire.content import join_content, make_header
 from warren.wire.reply_codes import AmqpError, Reply
 
 QUEUES = BULK_COPIES + CHUNK
@@ -102,6 +105,25 @@ def test_messages_of_others_keep_their_place(timed: Channel, other: Channel, bul
     timed.settled_until(1)
     assert other.drain(FIRST) == [b"all", b"later"]
     assert other.drain(LAST) == [b"sooner", b"all"]
+
+
+def test_it_ends_although_others_publish_faster_than_a_slice_enqueues(timed: Channel, bulk: Bulk) -> None:
+    declare(timed)
+    queue = bulk.vhost.queues[FIRST.encode()]
+    turns = iter(range(2000))
+
+    def publish_more() -> None:
+        if queue.staged is not None and next(turns, None) is not None:
+            for _ in range(2 * DELIVERIES):
+                content = join_content(1, make_header(1, b"", 0), b"x")
+                queue.publish(Message(b"", FIRST.encode(), content, 1, 1))
+            bulk.node.loop.call_soon(publish_more)
+
+    with bulk.paused():
+        publish(timed, bulk)
+        bulk.broker.call(publish_more)
+    assert timed.settled(1) == [True]
+    assert next(turns, None) is not None
 
 
 def test_nothing_is_delivered_before_the_message_is_in_all_queues(

@@ -98,6 +98,8 @@ class Queue:
     deleted: bool = False
     staged_bytes: i64 = 0
     """Bytes of the bodies of the staged messages (see `staged`)."""
+    staged_left: i64 = 0
+    """Number of staged messages that the last call of `put_staged` has left; 0 before the first call."""
     is_stream: bool = False
     memory_tracked: bool = False
     """True while the memory budget watches this queue, because messages wait in it."""
@@ -305,6 +307,9 @@ class Queue:
         if staged is None:
             return True
         left: i64 = DELIVERIES
+        if self.staged_left:
+            # As many as have arrived since, at least: else fast publishers would keep the queue held for ever.
+            left += len(staged) - self.staged_left
         while staged:
             message = staged.popleft()
             self.staged_bytes -= message.body_size
@@ -320,8 +325,10 @@ class Queue:
             if not left:
                 left = DELIVERIES
                 if staged and time.monotonic() >= end:
+                    self.staged_left = len(staged)
                     return False
         self.staged = None
+        self.staged_left = 0
         self.unstaged = None
         self.staged_bytes = 0
         self.release()
