@@ -454,3 +454,20 @@ def is_written(bulk: Bulk) -> bool:
     log = bulk.vhost.log
     assert log is not None
     return log.unwritten_bytes == 0
+
+
+def test_a_duplicate_does_not_come_between_the_slices_of_a_publish(
+    timed: Channel, other: Channel, bulk: Bulk
+) -> None:
+    declare(timed)
+    other.confirm()
+    timed.declare("only", durable=True, x_message_deduplication=True)
+    timed.bind("only", "x")
+    key = {"x-deduplication-header": "k"}
+    with bulk.paused():
+        timed.publish("", b"1", exchange="x", delivery_mode=2, headers=key)
+        begun(bulk)
+        other.publish("only", b"2", delivery_mode=2, headers=key)
+        assert other.settled(1) == [True]
+    assert timed.settled(1) == [True]
+    assert len(other.drain("only")) == 1

@@ -82,7 +82,8 @@ class BulkPublish:
             for queue in targets[self.position : self.position + CHUNK]:
                 self.stage_copy(queue, message)
             self.position += CHUNK
-            if self.position < len(targets) and time.monotonic() >= end:
+            # The key of a message is remembered at the end: a duplicate must not come in between.
+            if self.position < len(targets) and not self.window_queues and time.monotonic() >= end:
                 return False
         self.position = 0
         for stored in self.by_expiry.values():
@@ -159,6 +160,9 @@ class BulkPublish:
 
     def undo(self) -> None:
         """Release the queues, because staging has failed: nothing of the publish takes effect."""
+        for queue, message in self.copies:
+            if queue.stored_window is not None:
+                queue.stored_window.remove(message)
         own = {id(message) for _, message in self.copies}
         for queue in self.staged:
             queue.unstage(own)
