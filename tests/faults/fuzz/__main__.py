@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.fuzz.run import run_cases
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import PATIENT, BrokerProcess
 
 GROWTH_KIB = 16 * 1024
 """Largest growth of the broker's memory after the warm-up, in KiB, over any number of cases."""
@@ -21,7 +21,8 @@ def main() -> int:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="warren-fuzz-") as folder,
-        BrokerProcess(Path(folder), "--log-level", "error") as broker,
+        # Without delays of refused logins, of which there are many.
+        BrokerProcess(Path(folder), *PATIENT, "--log-level", "error") as broker,
     ):
         report = run_cases(
             broker.url,
