@@ -38,8 +38,13 @@ class Node:
         self.itself = self
 
 
-async def test_objects_in_cycles_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "INTERVAL", 0.0)
+@pytest.mark.parametrize(("setting", "value"), [("INTERVAL", 0.0), ("SURVIVORS", 0)])
+async def test_objects_in_cycles_are_freed(
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: float
+) -> None:
+    """After the interval, or when many objects have survived."""
+    monkeypatch.setattr(garbage_collection, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(garbage_collection, setting, value)
     # Only the search that is under test frees the object. It is due whatever memory this process has.
     gc.disable()
     try:
