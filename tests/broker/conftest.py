@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.broker_behaviour import Behaviour, behaviour
+from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.raw_client import RawClient
 from tests.support.restarts import RestartableSession
@@ -117,3 +118,17 @@ def server(amqp_url: str) -> Behaviour:
     with RawClient(amqp_url) as peer:
         peer.greet()
         return behaviour(peer.server)
+
+
+@pytest.fixture
+def other(inprocess: InProcessBroker) -> Iterator[Channel]:
+    """Return a channel of another connection to the in-process broker."""
+    connection = Connection(inprocess.url)
+    yield connection.channel()
+    connection.abort()
+
+
+@pytest.fixture
+def bulk(inprocess: InProcessBroker) -> Bulk:
+    """Return control of the in-process broker's bulk work."""
+    return bulk_of(inprocess)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,6 @@ ACTIONS = BULK_COPIES + 10
 FIRST, LAST = "q0", f"q{QUEUES - 1}"
 TURNS = 2 * QUEUES // CHUNK - 2
 """Iterations of the event loop that the publish takes at least, if each does as little as it can."""
-
-
-@pytest.fixture
-def bulk(inprocess: InProcessBroker) -> Bulk:
-    return bulk_of(inprocess)
-
-
-@pytest.fixture
-def other(inprocess: InProcessBroker) -> Iterator[Channel]:
-    """Channel of another connection."""
-    connection = Connection(inprocess.url)
-    yield connection.channel()
-    connection.abort()
 
 
 def declare(channel: Channel, arguments: FieldTable | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,6 @@ COUNT = 300
 """Messages of one test."""
 TURNS = 4
 """Iterations of the event loop that bulk work with them takes at least, if each does as little as it can."""
-
-
-@pytest.fixture
-def bulk(inprocess: InProcessBroker) -> Bulk:
-    return bulk_of(inprocess)
-
-
-@pytest.fixture
-def other(inprocess: InProcessBroker) -> Iterator[Channel]:
-    """Channel of another connection."""
-    connection = Connection(inprocess.url)
-    yield connection.channel()
-    connection.abort()
 
 
 def declare(channel: Channel, **arguments: Any) -> None:

@@ -42,7 +42,7 @@ class Node:
 async def test_objects_in_cycles_are_freed(
     monkeypatch: pytest.MonkeyPatch, setting: str, value: float
 ) -> None:
-    """After the interval, or when many objects have survived."""
+    """All objects are searched after the interval, and earlier if many have survived."""
     monkeypatch.setattr(garbage_collection, "CHECK_INTERVAL", 0.0)
     monkeypatch.setattr(garbage_collection, setting, value)
     # Only the search that is under test frees the object. It is due whatever memory this process has.

@@ -17,7 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warren.cli.import_target import load_object
-from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json, run_group
+from warren.cli.typer_commands import (
+    Json,
+    Url,
+    broker_url,
+    command_group,
+    print_fields,
+    print_json,
+    run_group,
+)
 from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.dead_letters.parked_message import ParkedMessage, printable
 from warren.patterns.dead_letters.parking_lot import ParkingLot, count_messages
@@ -142,14 +150,7 @@ def show(
     if as_json:
         print_json(details)
         return ExitStatus.SUCCESS
-    for name, value in details.items():
-        if isinstance(value, dict):
-            print(f"{name}:")
-            for inner, text in value.items():
-                print(f"  {inner}: {text}")
-        elif name != "body":
-            print(f"{name}: {'' if value is None else value}")
-    print(f"\n{_body_text(letters[0])}")
+    print_fields(details, _body_text(letters[0]))
     return ExitStatus.SUCCESS
 
 

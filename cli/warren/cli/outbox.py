@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from warren.cli.typer_commands import Json, command_group, print_json, run_group
+from warren.cli.typer_commands import Json, command_group, print_fields, print_json, run_group
 from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.outbox.inspection import OutboxInspection, WaitingMessage, open_outbox
 from warren.patterns.stores.store import StoreUnavailable
@@ -91,14 +91,7 @@ def show(number: Number, database: Database, table: TableName = DEFAULT_TABLE, a
     if as_json:
         print_json(details)
         return ExitStatus.SUCCESS
-    for name, value in details.items():
-        if isinstance(value, dict):
-            print(f"{name}:")
-            for inner, text in value.items():
-                print(f"  {inner}: {text}")
-        elif name != "body":
-            print(f"{name}: {'' if value is None else value}")
-    print(f"\n{details['body']}")
+    print_fields(details, str(details["body"]))
     return ExitStatus.SUCCESS
 
 

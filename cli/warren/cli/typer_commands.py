@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -84,6 +84,22 @@ def validated_url(url: str) -> str:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return url
+
+
+def print_fields(fields: Mapping[str, Any], body: str) -> None:
+    """Print a message for people on standard output: a line for each field, those of a table indented, then its body.
+
+    :param fields: the fields by name; `body` is left out, and None is an empty text.
+    :param body: the body as text.
+    """
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            print(f"{name}:")
+            for inner, text in value.items():
+                print(f"  {inner}: {text}")
+        elif name != "body":
+            print(f"{name}: {'' if value is None else value}")
+    print(f"\n{body}")
 
 
 def print_json(value: Any) -> None:
