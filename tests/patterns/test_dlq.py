@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +97,7 @@ async def test_dead_letters_are_replayed_and_discarded(
 ) -> None:
     assert await dlq("replay", f"{name}.dead", "--dry-run") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"3 of 3 letters in {name}.dead would be replayed\n"
-    assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == ExitStatus.SUCCESS
+    assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000/s") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"1 of 3 letters in {name}.dead replayed\n"
     assert (await take_one(amqp_url, name)).message_id == "m1"
     with pytest.raises(UsageError, match="confirm with --yes"):
@@ -151,8 +154,12 @@ async def test_no_command_takes_a_queue_without_a_leader_for_empty(
             (("queues", target), ExitStatus.FAILED, f"{name}.dead\t3\n{name}.never.dead\tnot declared"),
             (("ls", f"{name}.dead"), ExitStatus.SUCCESS, f"3 of 3 letters in {name}.dead"),
             (("replay", f"{name}.dead"), ExitStatus.SUCCESS, f"3 of 3 letters in {name}.dead replayed"),
-            (("ls", name), ExitStatus.SUCCESS, f"3 of 3 letters in {name}"),
-            (("discard", name, "--yes"), ExitStatus.SUCCESS, f"3 of 3 letters in {name} discarded"),
+            (("ls", name, "--exact"), ExitStatus.SUCCESS, f"3 of 3 letters in {name}"),
+            (
+                ("discard", name, "--yes", "--exact"),
+                ExitStatus.SUCCESS,
+                f"3 of 3 letters in {name} discarded",
+            ),
             (("queues", target), ExitStatus.SUCCESS, f"{name}.dead\t0\n{name}.never.dead\tnot declared"),
         ):
             proxy.to_client.rewrite = counts = EmptyCounts(10)
@@ -197,6 +204,152 @@ async def test_invalid_arguments_raise_usage_errors(
         await dlq("replay", name, "--rate", "0", "--url", amqp_url)
     with pytest.raises(UsageError, match="QUEUE"):
         await dlq("ls")
+
+
+async def test_a_queue_stands_for_its_dead_letter_queue(
+    parked: App, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with parked:
+        await parked.publish(b"waiting", key=name)
+    line = f"{name}: reading its dead letters in {name}.dead (--exact reads {name} itself)\n"
+    for words in (("ls", name), ("groups", name), ("show", name, "m1"), ("replay", name, "--dry-run")):
+        assert await dlq(*words) == ExitStatus.SUCCESS
+        out, err = capsys.readouterr()
+        assert err == line
+        assert "waiting" not in out
+    assert await dlq("discard", name, "--yes") == ExitStatus.SUCCESS
+    assert capsys.readouterr().out == f"3 of 3 letters in {name}.dead discarded\n"
+    assert await dlq("ls", name, "--exact") == ExitStatus.SUCCESS
+    out, err = capsys.readouterr()
+    assert (out.splitlines()[-1], err) == (f"1 of 1 letters in {name}", "")
+
+
+@pytest.fixture
+async def causes(parked: App, name: str) -> None:
+    """Add five letters with one error but for its values, and one with another, to the three of `parked`."""
+    async with parked:
+        for number in range(5):
+            error = f"ValueError: order {number} of 2026-11-{number + 10}T08:00:00Z has no price"
+            headers = {**DEAD, "warren-dead-error": error, "warren-dead-queue": name, "warren-exchange": "",
+                       "warren-key": name, "warren-dead-time": 1_700_000_000_000 + number * 1000}  # fmt: skip
+            await parked.publish({"n": number}, key=f"{name}.dead", message_id=f"v{number}", headers=headers)
+        headers["warren-dead-error"] = "ValueError: the order has no customer"
+        await parked.publish({"n": 9}, key=f"{name}.dead", message_id="v9", headers=headers)
+
+
+@pytest.mark.usefixtures("causes")
+async def test_dead_letters_are_grouped_replayed_and_discarded_by_cause(
+    name: str, amqp_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await dlq("groups", f"{name}.dead", "--json") == ExitStatus.SUCCESS
+    groups = json.loads(capsys.readouterr().out)
+    assert [(each["count"], each["error"], each["example"]) for each in groups] == [
+        (5, "ValueError: order <number> of <time> has no price", "v4"),
+        (3, "OSError: [red]no disk[/red]", "m2"),
+        (1, "ValueError: the order has no customer", "v9"),
+    ]
+    assert (groups[0]["queue"], groups[0]["reason"], groups[0]["first"], groups[0]["last"]) == (
+        name,
+        "failed",
+        "2023-11-14T22:13:20+00:00",
+        "2023-11-14T22:13:24+00:00",
+    )
+    assert await dlq("groups", f"{name}.dead", "--exception", "ValueError") == ExitStatus.SUCCESS
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:3] == [groups[0]["group"], "5", name]
+    assert lines[-1] == f"2 causes of 6 letters; 9 letters in {name}.dead"
+    assert await dlq("ls", f"{name}.dead", "--group", groups[2]["group"], "--json") == ExitStatus.SUCCESS
+    assert [each["message_id"] for each in json.loads(capsys.readouterr().out)] == ["v9"]
+    assert await dlq("replay", f"{name}.dead", "--group", groups[2]["group"]) == ExitStatus.SUCCESS
+    assert (await take_one(amqp_url, name)).message_id == "v9"
+    assert await dlq("discard", f"{name}.dead", "--yes", "--group", groups[0]["group"]) == ExitStatus.SUCCESS
+    capsys.readouterr()
+    assert await dlq("ls", f"{name}.dead") == ExitStatus.SUCCESS
+    assert capsys.readouterr().out.splitlines()[-1] == f"3 of 3 letters in {name}.dead"
+
+
+async def test_a_letter_is_edited_by_options_and_replayed(
+    parked: App, name: str, amqp_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("edit", f"{name}.dead", "m1", "--set", "n=7", "--set", "note=late", "--header", "tenant=north")
+    assert await dlq(*words, "--dry-run") == ExitStatus.SUCCESS
+    assert capsys.readouterr().out.endswith('{\n  "n": 7,\n  "note": "late"\n}\n')
+    assert await dlq(*words) == ExitStatus.SUCCESS
+    assert capsys.readouterr().out == "m1 edited and replayed\n"
+    message = await take_one(amqp_url, name)
+    assert (message.message_id, message.body) == ("m1", b'{"n":7,"note":"late"}')
+    assert message.content_type == "application/json"
+    assert (message.headers["tenant"], message.headers["warren-edited"]) == ("north", 1)
+    assert not {"warren-dead-reason", "warren-dead-error"} & set(message.headers)
+    (tmp_path / "body.json").write_text('{"lines": [{"price": 1}]}')
+    options = ("--body", str(tmp_path / "body.json"), "--set", "lines.0.price=2")
+    assert await dlq("edit", f"{name}.dead", "m2", *options) == ExitStatus.SUCCESS
+    assert (await take_one(amqp_url, name)).body == b'{"lines":[{"price":2}]}'
+    assert await dlq("edit", f"{name}.dead", "m2", *options) == ExitStatus.FAILED
+    assert "no message m2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--body", "-"), "cannot be edited|is not JSON"),
+        (("--set", "lines.0=1"), "the body has no 'lines' there"),
+        (("--set", "price"), "write NAME=VALUE"),
+        (("--header", "warren-key=x"), "the header 'warren-key' cannot be edited"),
+        (("--body", "/nonexistent/file"), "cannot read /nonexistent/file"),
+    ],
+)
+async def test_an_edit_that_is_not_possible_leaves_the_letter(
+    parked: App,
+    name: str,
+    words: tuple[str, ...],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{no json")))
+    with pytest.raises(UsageError, match=error):
+        await dlq("edit", f"{name}.dead", "m1", *words)
+    assert await dlq("ls", f"{name}.dead") == ExitStatus.SUCCESS
+    assert capsys.readouterr().out.splitlines()[-1] == f"3 of 3 letters in {name}.dead"
+
+
+@pytest.mark.processes
+async def test_a_letter_is_edited_in_an_editor(
+    parked: App,
+    name: str,
+    amqp_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("VISUAL", "sed -i s/no/not/")
+    assert await dlq("edit", f"{name}.dead", "m1") == ExitStatus.FAILED
+    assert "m1 was not changed, and not replayed" in capsys.readouterr().err
+    monkeypatch.setenv("VISUAL", 'sed -i \'s/"n": 1/"n": 1, x/\'')
+    with pytest.raises(UsageError, match=r"the edited text is not JSON.*it is in") as refused:
+        await dlq("edit", f"{name}.dead", "m1")
+    _check_kept_file(tmp_path, str(refused.value))
+    monkeypatch.setenv("VISUAL", "false")
+    with pytest.raises(UsageError, match="the editor 'false' failed with status 1"):
+        await dlq("edit", f"{name}.dead", "m1")
+    monkeypatch.setenv("VISUAL", "/nonexistent/editor")
+    with pytest.raises(UsageError, match="cannot start the editor"):
+        await dlq("edit", f"{name}.dead", "m1")
+    monkeypatch.setenv("VISUAL", 'sed -i \'s/"n": 1/"n": 11/\'')
+    assert await dlq("edit", f"{name}.dead", "m1") == ExitStatus.SUCCESS
+    assert not os.listdir(tmp_path)
+    assert (await take_one(amqp_url, name)).body == b'{"n":11}'
+
+
+def _check_kept_file(folder: Path, error: str) -> None:
+    """Check that the folder has the one file that the error names, which no other user may read; delete it."""
+    (kept,) = folder.glob("warren-letter-*.json")
+    assert str(kept) in error
+    assert kept.stat().st_mode & 0o077 == 0
+    kept.unlink()
 
 
 async def test_an_unreachable_broker_exits_with_the_io_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`warren dlq ls|show|replay|discard QUEUE`: list, show, replay and discard dead letters."""
+"""`warren dlq ls|groups|show|edit|replay|discard QUEUE`: list, group, show, edit, replay and discard dead letters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warren.cli.import_target import load_object
+from warren.cli.letter_editor import edit_by_options, edit_in_editor
 from warren.cli.typer_commands import (
     Json,
     Url,
@@ -27,6 +29,9 @@ from warren.cli.typer_commands import (
     run_group,
 )
 from warren.core.errors import ExitStatus, UsageError
+from warren.patterns.dead_letters.dead_letter_queue import dead_letter_queue
+from warren.patterns.dead_letters.edit import LetterEdit, replay_edited
+from warren.patterns.dead_letters.groups import DeadLetterGroup, group
 from warren.patterns.dead_letters.parked_message import ParkedMessage, printable
 from warren.patterns.dead_letters.parking_lot import ParkingLot, count_messages
 from warren.patterns.dead_letters.replay import SelectionResult, discard, find, replay
@@ -36,10 +41,18 @@ from warren.sdk import Queue as DeclaredQueue
 from warren.sdk.extend import duration
 
 dlq: typer.Typer = command_group(
-    "List and show dead letters, replay them to where they were published, or discard them."
+    "List, group and show dead letters, edit them, replay them to where they were published, or discard them."
 )
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="dead letter queue, such as billing.dead")]
+Queue = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE", help="dead letter queue, such as billing.dead; billing means billing.dead"
+    ),
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="the queue of this very name, even if there is a QUEUE.dead")
+]
 DiedIn = Annotated[
     str | None,
     typer.Option("--queue", metavar="NAME", help="queue in which the message died (* is any text)"),
@@ -60,18 +73,36 @@ OlderThan = Annotated[
 ]
 NewerThan = Annotated[str | None, typer.Option(metavar="TIME", help="greatest time since the death")]
 MessageId = Annotated[str | None, typer.Option("--id", metavar="ID", help="message id")]
-Rate = Annotated[float | None, typer.Option(metavar="N", help="at most N messages a second")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="GROUP", help="letters with one cause, by its id from `warren dlq groups`"
+    ),
+]
+Rate = Annotated[
+    str | None, typer.Option(metavar="N/UNIT", help="at most N messages a second, or as 50/s, 300/m, 1000/h")
+]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="at most N messages")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would be done, and change nothing")]
 
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="message id")]
+ToQueue = Annotated[
+    bool,
+    typer.Option(
+        "--to-queue", help="to the queue in which it died, instead of its exchange and all bound queues"
+    ),
+]
+
 LISTED = 100
 """Largest number of dead letters that `warren dlq ls` prints without `--limit`."""
+RATE_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+"""Seconds of the units of `--rate`."""
 ERROR_CHARACTERS = 60
 """Number of characters to which `warren dlq ls` cuts the text of an error."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the subcommands `ls`, `show`, `replay` and `discard`, and return its exit status.
+    """Run one of the subcommands, such as `ls` or `replay`, and return its exit status.
 
     :raises UsageError: for wrong arguments, a queue that does not exist, or if no broker is named
     """
@@ -116,15 +147,19 @@ def list_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     message_id: MessageId = None,
+    in_group: Group = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="print at most N letters")
     ] = LISTED,
+    exact: Exact = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """List dead letters, the oldest first. They stay in the queue."""
-    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
-    letters, size = asyncio.run(_find(broker_url(url), queue, selection, limit))
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id, in_group)
+    address = broker_url(url)
+    queue = _dead_letter_queue(address, queue, exact)
+    letters, size = asyncio.run(_find(address, queue, selection, limit))
     if as_json:
         print_json([letter.as_dict() for letter in letters])
     else:
@@ -137,21 +172,140 @@ def list_letters(
 @dlq.command()
 def show(
     queue: Queue,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="message id")],
+    message_id: LetterId,
+    exact: Exact = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Show one dead letter with its headers and body. The exit status is 1 if there is none with this id."""
-    letters, _ = asyncio.run(_find(broker_url(url), queue, DeadLetterSelection(message_id=message_id), 1))
-    if not letters:
-        print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
+    address = broker_url(url)
+    queue = _dead_letter_queue(address, queue, exact)
+    letter = _letter(address, queue, message_id)
+    if letter is None:
         return ExitStatus.FAILED
-    details = letters[0].details()
+    details = letter.details()
     if as_json:
         print_json(details)
         return ExitStatus.SUCCESS
-    print_fields(details, _body_text(letters[0]))
+    print_fields(details, _body_text(letter.delivery.body))
     return ExitStatus.SUCCESS
+
+
+@dlq.command("groups")
+def list_groups(
+    queue: Queue,
+    died_in: DiedIn = None,
+    reason: Reason = None,
+    exception: Error = None,
+    key: Key = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    exact: Exact = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> int:
+    """List the causes of dead letters, the most frequent first: letters that died in the same queue, of the same type, for
+    the same reason, with the same error but for numbers and ids. `--group` of ls, replay and discard takes a cause's id."""
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, None)
+    address = broker_url(url)
+    queue = _dead_letter_queue(address, queue, exact)
+
+    async def collect() -> tuple[list[DeadLetterGroup], int]:
+        async with ParkingLot(address, queue) as lot:
+            return await group(lot, selection), lot.size
+
+    groups, size = asyncio.run(collect())
+    if as_json:
+        print_json([each.as_dict() for each in groups])
+        return ExitStatus.SUCCESS
+    _show_groups(groups)
+    causes = "cause" if len(groups) == 1 else "causes"
+    print(
+        f"{len(groups)} {causes} of {sum(each.count for each in groups)} letters; {size} letters in {queue}"
+    )
+    return ExitStatus.SUCCESS
+
+
+@dlq.command("edit")
+def edit_letter(
+    queue: Queue,
+    message_id: LetterId,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="field of a JSON body, such as lines.0.price=7; may be repeated",
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="header; null removes it; may be repeated"),
+    ] = None,
+    body: Annotated[
+        Path | None,
+        typer.Option("--body", metavar="FILE", help="file with the new body; - is standard input"),
+    ] = None,
+    to_queue: ToQueue = False,
+    dry_run: DryRun = False,
+    exact: Exact = False,
+    url: Url = None,
+) -> int:
+    """Change one dead letter and replay it: in $VISUAL or $EDITOR, or by --set, --header and --body. The original is
+    removed after the publisher confirm of the edited one, and stays if anything fails; the exit status is 1 then."""
+    address = broker_url(url)
+    queue = _dead_letter_queue(address, queue, exact)
+    letter = _letter(address, queue, message_id)
+    if letter is None:
+        return ExitStatus.FAILED
+    edit: LetterEdit | None
+    if assignments or header or body is not None:
+        edit = edit_by_options(letter, assignments or (), header or (), body)
+    else:
+        edit = edit_in_editor(letter)
+    if edit is None:
+        print(f"warren dlq: {message_id} was not changed, and not replayed", file=sys.stderr)
+        return ExitStatus.FAILED
+    edited = edit.apply(letter.delivery)
+    if dry_run:
+        print_fields(
+            {"properties": dict(edit.properties), "headers": dict(edit.headers)}, _body_text(edited.body)
+        )
+        return ExitStatus.SUCCESS
+    if not asyncio.run(_replay_edited(address, queue, letter, edit, to_queue)):
+        print(
+            f"warren dlq: {message_id} is no longer in {queue}, or is another message now; nothing was published",
+            file=sys.stderr,
+        )
+        return ExitStatus.FAILED
+    print(f"{message_id} edited and replayed")
+    return ExitStatus.SUCCESS
+
+
+async def _replay_edited(
+    url: str, queue: str, letter: ParkedMessage, edit: LetterEdit, to_queue: bool
+) -> bool:
+    """Replay the edited letter; return False if the queue does not contain the letter as it was read before the edit."""
+    async with ParkingLot(url, queue) as lot, App(url, name="warren dlq", declare="never") as app:
+        async for found in lot:
+            if _is_same(found, letter):
+                await replay_edited(lot, app, found, edit, to_queue=to_queue)
+                return True
+    return False
+
+
+def _is_same(one: ParkedMessage, other: ParkedMessage) -> bool:
+    """Return whether two reads are of one letter. A quorum queue counts each reading in a header of its own."""
+    parts = (
+        (
+            each.as_dict(),
+            each.delivery.body,
+            each.delivery.properties,
+            {name: value for name, value in each.delivery.headers.items() if not name.startswith("x-")},
+        )
+        for each in (one, other)
+    )
+    return next(parts) == next(parts)
 
 
 @dlq.command("replay")
@@ -164,30 +318,35 @@ def replay_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     message_id: MessageId = None,
+    in_group: Group = None,
     limit: Limit = None,
     rate: Rate = None,
     dry_run: DryRun = False,
-    to_queue: Annotated[
-        bool,
-        typer.Option(
-            "--to-queue", help="to the queue in which it died, instead of its exchange and all bound queues"
-        ),
-    ] = False,
+    to_queue: ToQueue = False,
+    exact: Exact = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Publish dead letters again where they were published first, with the header `warren-replayed`. Each is removed after
     the publisher confirm: an interrupted replay loses nothing, and continues when it is started again. The exit status is 1
     if letters could not be replayed."""
-    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id, in_group)
     address = broker_url(url)
-    _check_rate(rate)
+    per_second = _per_second(rate)
+    queue = _dead_letter_queue(address, queue, exact)
 
     async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot, App(address, name="warren dlq", declare="never") as app:
             return await replay(
-                lot, app, selection, rate=rate, limit=limit, dry_run=dry_run, to_queue=to_queue, progress=progress(lot)
-            )  # fmt: skip
+                lot,
+                app,
+                selection,
+                rate=per_second,
+                limit=limit,
+                dry_run=dry_run,
+                to_queue=to_queue,
+                progress=progress(lot),
+            )
 
     return _report("replayed", _settle(work), queue, dry_run, as_json)
 
@@ -202,17 +361,20 @@ def discard_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     message_id: MessageId = None,
+    in_group: Group = None,
     limit: Limit = None,
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
+    exact: Exact = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Remove dead letters permanently."""
-    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id, in_group)
     address = broker_url(url)
-    _check_rate(rate)
+    per_second = _per_second(rate)
+    queue = _dead_letter_queue(address, queue, exact)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
             raise UsageError(
@@ -226,7 +388,7 @@ def discard_letters(
     async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot:
             return await discard(
-                lot, selection, rate=rate, limit=limit, dry_run=dry_run, progress=progress(lot)
+                lot, selection, rate=per_second, limit=limit, dry_run=dry_run, progress=progress(lot)
             )
 
     return _report("discarded", _settle(work), queue, dry_run, as_json)
@@ -240,6 +402,7 @@ def _selection(
     older_than: str | None,
     newer_than: str | None,
     message_id: str | None,
+    in_group: str | None = None,
 ) -> DeadLetterSelection:
     return DeadLetterSelection(
         queue=died_in,
@@ -249,6 +412,7 @@ def _selection(
         older_than=_duration(older_than),
         newer_than=_duration(newer_than),
         message_id=message_id,
+        group=in_group,
     )
 
 
@@ -256,9 +420,37 @@ def _duration(text: str | None) -> timedelta | None:
     return None if text is None else duration(text)
 
 
-def _check_rate(rate: float | None) -> None:
-    if rate is not None and rate <= 0:
-        raise UsageError(f"--rate is {rate:g}; it must be greater than 0 messages a second")
+def _per_second(rate: str | None) -> float | None:
+    """Return the messages a second that `--rate` allows: a number, or a number for a unit, such as 50/s or 300/m."""
+    if rate is None:
+        return None
+    number, slash, unit = rate.partition("/")
+    try:
+        value = float(number) / RATE_SECONDS[unit.strip() if slash else "s"]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"--rate {rate}: write messages a second, or for a unit: 50, 50/s, 300/m or 1000/h")
+    return value
+
+
+def _dead_letter_queue(url: str, queue: str, exact: bool) -> str:
+    """Return the dead letter queue that QUEUE stands for, and print a line on standard error if it is another one."""
+    if exact:
+        return queue
+    found = asyncio.run(dead_letter_queue(url, queue))
+    if found != queue:
+        print(f"{queue}: reading its dead letters in {found} (--exact reads {queue} itself)", file=sys.stderr)
+    return found
+
+
+def _letter(url: str, queue: str, message_id: str) -> ParkedMessage | None:
+    """Return the first dead letter with this id; print an error and return None if there is none."""
+    letters, _ = asyncio.run(_find(url, queue, DeadLetterSelection(message_id=message_id), 1))
+    if letters:
+        return letters[0]
+    print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
+    return None
 
 
 async def _find(
@@ -339,11 +531,28 @@ def _show_table(letters: Sequence[ParkedMessage]) -> None:
     console.print(table)
 
 
-def _body_text(letter: ParkedMessage) -> str:
+def _show_groups(groups: Sequence[DeadLetterGroup]) -> None:
+    if not groups:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("group", "count", "died in", "type", "reason", "error", "first", "last", "example"):
+        table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
+    for each in groups:
+        times = ("" if time is None else f"{time:%Y-%m-%d %H:%M:%S}" for time in (each.first, each.last))
+        cause = each.cause
+        cells = (
+            each.id, str(each.count), cause.queue, cause.type, cause.reason, cause.error, *times, each.example,
+        )  # fmt: skip
+        table.add_row(*(escape(printable(cell)) for cell in cells))
+    console = Console() if sys.stdout.isatty() else Console(width=400)
+    console.print(table)
+
+
+def _body_text(body: bytes) -> str:
     try:
-        text = letter.delivery.body.decode()
+        text = body.decode()
     except UnicodeDecodeError:
-        return repr(letter.delivery.body)
+        return repr(body)
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:

@@ -13,12 +13,18 @@ from warren.patterns.claim_check import (
     S3BlobStore,
 )
 from warren.patterns.dead_letters import (
+    Cause,
+    DeadLetterGroup,
     DeadLetterSelection,
+    LetterEdit,
     ParkedMessage,
     ParkingLot,
     SelectionResult,
+    dead_letter_queue,
     discard,
+    group,
     replay,
+    replay_edited,
 )
 from warren.patterns.deadline import (
     Deadline,
@@ -127,6 +133,7 @@ __all__ = [
     "BlobStoreUnavailable",
     "Cancellation",
     "CatchAll",
+    "Cause",
     "ClaimCheck",
     "ClaimCheckStatistics",
     "CompensateSaga",
@@ -134,6 +141,7 @@ __all__ = [
     "CompleteSaga",
     "CronSchedule",
     "DateSchedule",
+    "DeadLetterGroup",
     "DeadLetterSelection",
     "Deadline",
     "DeadlineOutcome",
@@ -148,6 +156,7 @@ __all__ = [
     "FolderBlobStore",
     "Immediate",
     "IntervalSchedule",
+    "LetterEdit",
     "ListingStore",
     "LocalRateLimiter",
     "MissedPolicy",
@@ -198,7 +207,10 @@ __all__ = [
     "WorkQueueStatistics",
     "backoff",
     "current_session",
+    "dead_letter_queue",
     "discard",
+    "group",
     "replay",
+    "replay_edited",
     "wait_queue",
 ]

@@ -8,17 +8,29 @@ interrupted. A message that was replayed but not yet removed when the replay sto
 The command `warren dlq` does the same from a shell.
 """
 
+from warren.patterns.dead_letters.cause import Cause
+from warren.patterns.dead_letters.dead_letter_queue import dead_letter_queue
+from warren.patterns.dead_letters.edit import EDITED, LetterEdit, replay_edited
+from warren.patterns.dead_letters.groups import DeadLetterGroup, group
 from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot
-from warren.patterns.dead_letters.replay import REPLAYED, SelectionResult, discard, replay
+from warren.patterns.dead_letters.replay import REPLAYED, SelectionResult, discard, find, replay
 from warren.patterns.dead_letters.selection import DeadLetterSelection
 
 __all__ = [
+    "EDITED",
     "REPLAYED",
+    "Cause",
+    "DeadLetterGroup",
     "DeadLetterSelection",
+    "LetterEdit",
     "ParkedMessage",
     "ParkingLot",
     "SelectionResult",
+    "dead_letter_queue",
     "discard",
+    "find",
+    "group",
     "replay",
+    "replay_edited",
 ]

@@ -153,7 +153,7 @@ class ParkingLot:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ANSWER_SECONDS
         while True:
-            ready, consumers = await _declare_passively(self._usable(), self.queue)
+            ready, consumers = await declare_passively(self._usable(), self.queue)
             if consumers or (or_arrival and self._received):
                 return ready, consumers
             if loop.time() >= deadline:
@@ -171,7 +171,7 @@ class ParkingLot:
         """
         self._session = session
         channel = await self._open_channel(session)
-        ready, consumers = (0, 0) if reported_empty else await _declare_passively(channel, self.queue)
+        ready, consumers = (0, 0) if reported_empty else await declare_passively(channel, self.queue)
         if ready or consumers:
             self.size = ready
         elif (counted := await _count_by_get(channel, self.queue)) is not None:
@@ -234,7 +234,7 @@ class ParkingLot:
         return channel
 
 
-async def _declare_passively(channel: DataChannel, queue: str) -> tuple[int, int]:
+async def declare_passively(channel: DataChannel, queue: str) -> tuple[int, int]:
     """Declare an existing queue passively, and return its number of ready messages and its number of consumers."""
     with translate_errors(f"cannot read queue {queue!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -265,7 +265,7 @@ async def _count_by_get(channel: DataChannel, queue: str) -> tuple[int, Frames |
     while True:
         # A leader that answers again first answers the clients that gave up meanwhile, and hands messages out to them.
         # A quorum queue of RabbitMQ counts these as consumers until it finds them gone and requeues their messages.
-        ready, consumers = await _declare_passively(channel, queue)
+        ready, consumers = await declare_passively(channel, queue)
         remaining = max(remaining, ready)
         if consumers <= own or loop.time() >= deadline:
             return own + remaining, got
@@ -289,7 +289,7 @@ async def _wait_until_requeued(session: Session, queue: str, expected: int) -> N
     deadline = loop.time() + ANSWER_SECONDS
     try:
         channel = await session.channel()
-        while (ready := (await _declare_passively(channel, queue))[0]) < expected:
+        while (ready := (await declare_passively(channel, queue))[0]) < expected:
             if loop.time() >= deadline:
                 raise TransportUnavailable(
                     f"{ready} of {expected} messages are ready after {ANSWER_SECONDS:g} s"
@@ -322,7 +322,7 @@ async def _ready(session: Session, url: str, queue: str) -> int | None:
     # A separate channel: the broker closes the channel if the queue does not exist.
     channel = await session.channel()
     try:
-        ready, consumers = await _declare_passively(channel, queue)
+        ready, consumers = await declare_passively(channel, queue)
         with translate_errors(f"cannot read queue {queue!r}"):
             await channel.close(timeout=ANSWER_SECONDS)
         if ready or consumers:
@@ -339,4 +339,4 @@ async def _ready(session: Session, url: str, queue: str) -> int | None:
     return lot.size
 
 
-__all__ = ["ParkingLot", "count_messages"]
+__all__ = ["ParkingLot", "count_messages", "declare_passively"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot
 from warren.patterns.dead_letters.selection import DeadLetterSelection
-from warren.sdk import App, WarrenError
+from warren.sdk import App, Delivery, WarrenError
 from warren.sdk.extend import (
     ATTEMPT,
     DEAD_ERROR,
@@ -55,7 +55,23 @@ async def find(
     :param selection: conditions that a message must fulfil; None selects every message.
     :param limit: largest number of messages to return.
     """
-    return [message async for message in _selected(lot, selection, SelectionResult(), limit, None)]
+    return [message async for message in find_each(lot, selection, limit=limit)]
+
+
+def find_each(
+    lot: ParkingLot,
+    selection: DeadLetterSelection | None = None,
+    *,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> AsyncIterator[ParkedMessage]:
+    """Iterate over the selected messages, the oldest first, without holding them in memory or removing them.
+
+    :param selection: conditions that a message must fulfil; None selects every message.
+    :param limit: largest number of messages to return.
+    :param progress: called with the number of messages read so far.
+    """
+    return _selected(lot, selection, SelectionResult(), limit, progress)
 
 
 async def replay(
@@ -89,7 +105,7 @@ async def replay(
 
     async def replay_one(message: ParkedMessage) -> None:
         try:
-            await _publish(app, message, to_queue)
+            await publish_again(app, message, to_queue)
             lot.remove(message)
             result.done += 1
         except WarrenError as error:
@@ -158,11 +174,25 @@ async def _selected(
                 return
 
 
-async def _publish(app: App, message: ParkedMessage, to_queue: bool) -> None:
-    delivery = message.delivery
-    replayed = delivery.headers.get(REPLAYED)
+async def publish_again(
+    app: App,
+    message: ParkedMessage,
+    to_queue: bool,
+    *,
+    delivery: Delivery | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> None:
+    """Publish a dead letter to its original exchange and routing key; return when the broker has confirmed it.
+
+    :param to_queue: publish directly to the queue in which the message was dead-lettered.
+    :param delivery: message to publish instead; None for the one that was read.
+    :param headers: further headers to set; a value of None removes the header.
+    """
+    delivery = delivery or message.delivery
+    replayed = message.delivery.headers.get(REPLAYED)
     first = message.first_death
-    headers: dict[str, Any] = {
+    changed: dict[str, Any] = {
+        **(headers or {}),
         REPLAYED: replayed + 1 if isinstance(replayed, int) else 1,
         DEATHS: message.deaths or None,
         DEAD_FIRST_TIME: None if first is None else int(first.timestamp() * 1000),
@@ -171,7 +201,7 @@ async def _publish(app: App, message: ParkedMessage, to_queue: bool) -> None:
         **dict.fromkeys((DEAD_REASON, DEAD_ERROR, DEAD_QUEUE, DEAD_TIME, ATTEMPT)),
     }
     exchange, key = ("", message.queue) if to_queue and message.queue else (message.exchange, message.key)
-    await app.forward(delivery, exchange=exchange, key=key, headers=headers)
+    await app.forward(delivery, exchange=exchange, key=key, headers=changed)
 
 
 async def _pace(rate: float | None) -> None:
@@ -179,4 +209,4 @@ async def _pace(rate: float | None) -> None:
         await asyncio.sleep(1 / rate)
 
 
-__all__ = ["REPLAYED", "SelectionResult", "discard", "find", "replay"]
+__all__ = ["REPLAYED", "SelectionResult", "discard", "find", "find_each", "publish_again", "replay"]

@@ -1,4 +1,4 @@
-"""Selection of dead letters by queue, reason, exception, routing key, age or id."""
+"""Selection of dead letters by queue, reason, exception, routing key, age, id or cause."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
+from warren.patterns.dead_letters.cause import Cause
 from warren.patterns.dead_letters.parked_message import ParkedMessage
 
 
@@ -21,6 +22,7 @@ class DeadLetterSelection:
     :ivar older_than: smallest time since the dead-lettering.
     :ivar newer_than: largest time since the dead-lettering.
     :ivar message_id: id of the only message to select.
+    :ivar group: id of the group of letters with the same cause (`DeadLetterGroup.id`).
     """
 
     queue: str | None = None
@@ -30,6 +32,7 @@ class DeadLetterSelection:
     older_than: timedelta | None = None
     newer_than: timedelta | None = None
     message_id: str | None = None
+    group: str | None = None
 
     def __call__(self, message: ParkedMessage, now: datetime) -> bool:
         """Return whether the message matches all conditions; its age is computed for the time `now`."""
@@ -42,6 +45,8 @@ class DeadLetterSelection:
             (self.key, message.key),
         )
         if not all(pattern is None or fnmatchcase(text, pattern) for pattern, text in patterns):
+            return False
+        if self.group is not None and Cause.of(message).id != self.group:
             return False
         if self.older_than is None and self.newer_than is None:
             return True

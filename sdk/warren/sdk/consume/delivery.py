@@ -111,6 +111,14 @@ class Delivery:
         changed._original = self.original
         return changed
 
+    def detached(self, *, body: bytes | None = None, properties: Mapping[str, Any] | None = None) -> Delivery:
+        """Return a copy with another body or other properties that is a message of its own: `app.forward` publishes these,
+        not those of the delivery that was received. The headers keep their AMQP types.
+        """
+        changed = self.original.replace(body=body, properties=properties)
+        changed._original = None
+        return changed
+
     @property
     def original(self) -> Delivery:
         """The delivery before any middleware changed it. The SDK forwards, delays and dead-letters this one."""
