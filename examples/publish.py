@@ -35,6 +35,12 @@ async def main() -> None:
         report = await app.publish_many(Ship(order_id=str(number), parcels=number) for number in range(100))
         print("confirmed:", report.confirmed)
         await shipped.wait()
+        # --8<-- [start:properties]
+        ship_one = Ship(order_id="100")
+        await app.publish(
+            ship_one, correlation_id="c1", app_id="shop", headers={"tenant": "a"}, expiration="1m"
+        )
+        # --8<-- [end:properties]
         try:
             await app.publish({"for": "nobody"}, exchange="legacy", key="unknown")
         except Unroutable as error:

@@ -123,6 +123,22 @@ def test_a_body_may_be_a_word_a_file_or_lines(
     assert [taken(channel, queue)[1] for _ in range(2)] == [b"one", b"two"]
 
 
+def test_each_property_has_a_flag(
+    warren: Command, amqp_url: str, channel: BlockingChannel, name: str
+) -> None:
+    queue = f"{name}.plain"
+    channel.queue_declare(queue, durable=True)
+    words = "--type t --content-type text/csv --content-encoding gzip --priority 3 --message-id m --correlation-id c"
+    more = "--reply-to r --timestamp 2026-02-01T12:00:00Z --user-id guest --app-id a --expiration 5s"
+    done = warren("publish", queue, "x", *words.split(), *more.split(), "--url", amqp_url)
+    assert done.status == 0, done.err
+    found, _ = taken(channel, queue)
+    assert (found.type, found.content_type, found.content_encoding) == ("t", "text/csv", "gzip")
+    assert (found.priority, found.message_id, found.correlation_id) == (3, "m", "c")
+    assert (found.reply_to, found.timestamp, found.user_id) == ("r", 1769947200, "guest")
+    assert (found.app_id, found.expiration) == ("a", "5000")
+
+
 def test_an_unroutable_message_is_a_failure(warren: Command, amqp_url: str, name: str) -> None:
     done = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url)
     assert (done.status, done.out) == (1, "confirmed: 0\n")
@@ -160,6 +176,9 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
         (["publish", "queue", "@none", "--url", "URL"], 2, "cannot read none"),
         (["publish", "queue", "x", "--header", "novalue", "--url", "URL"], 2, "write NAME=VALUE"),
         (["publish", "queue", "x", "--expiration", "soon", "--url", "URL"], 2, "no duration"),
+        (["publish", "queue", "x", "--priority", "256", "--url", "URL"], 2, "it is from 0 to 255"),
+        (["publish", "queue", "x", "--timestamp", "soon", "--url", "URL"], 2, "is no time"),
+        (["publish", "queue", "x", "--lines", "--message-id", "m", "--url", "URL"], 2, "one message"),
         (["publish", "queue", "x", "--url", "amqp://127.0.0.1:1", "--timeout", "0.1"], 74, "cannot connect"),
         (["call", "SHOP:Placed", "{}", "--url", "URL"], 2, "is not a request class; "),
         (["call", "queue", "[1]", "--url", "URL"], 2, "must be a JSON object"),

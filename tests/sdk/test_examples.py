@@ -19,6 +19,7 @@ PROMISED = {
         "in one trace: True",
         "spans: ['ack charges', 'process charges', 'publish charges']",
     ],
+    "evolution": ["order_placed: 43 in CHF", "placed: 42 in EUR", "placed: 44 in EUR"],
     "capture": [
         "charge-42 acked confirmed delivered published",
         "charge-43 acked confirmed confirmed dead_lettered delivered published published",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from warren.sdk import Message, Outgoing, PublishReport
+    from warren.sdk import Message, Outgoing, PropertyOptions, PublishReport
     from warren.sdk.extend import CallNext
 
 publishing = command_group("Publish messages, and wait until the broker has confirmed them.")
@@ -46,9 +47,21 @@ def publish(
     content_type: Annotated[
         str | None, typer.Option(help="(default: application/json if it is JSON, else text or bytes)")
     ] = None,
+    content_encoding: Annotated[
+        str | None, typer.Option(help="encoding of the body, such as gzip for a compressed file")
+    ] = None,
     expiration: Annotated[
         str | None, typer.Option(metavar="DURATION", help="time to live in a queue, such as 5s")
     ] = None,
+    priority: Annotated[int | None, typer.Option(help="0 to 255, for a queue with priorities")] = None,
+    message_id: Annotated[str | None, typer.Option(help="id of the message (default: a new UUID)")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="id by which a reply is matched")] = None,
+    reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="queue for replies")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Unix seconds, or a time such as 2026-02-01T12:00:00Z")
+    ] = None,
+    user_id: Annotated[str | None, typer.Option(help="name of the connection's user")] = None,
+    app_id: Annotated[str | None, typer.Option(help="name of the publishing application")] = None,
     transient: Annotated[bool, typer.Option("--transient", help="delivery mode 1 instead of 2")] = False,
     declare: Annotated[
         bool,
@@ -73,19 +86,29 @@ def publish(
         messages: list[Any] = [parse_message(kind, each) for each in bodies]
     else:
         messages = bodies
-    properties: dict[str, Any] = {"type": message_type} if message_type else {}
-    if expiration:
-        properties["expiration"] = _milliseconds(expiration)
-    if transient:
-        properties["delivery_mode"] = 1
+    if message_id is not None and lines:
+        raise UsageError("--message-id is the id of one message; leave it out with --lines")
+    properties: PropertyOptions = {
+        "type": message_type,
+        "content_type": content_type,
+        "content_encoding": content_encoding,
+        "expiration": expiration,
+        "priority": priority,
+        "correlation_id": correlation_id,
+        "reply_to": reply_to,
+        "timestamp": None if timestamp is None else _time(timestamp),
+        "user_id": user_id,
+        "app_id": app_id,
+    }
+    _check(properties, message_id)
 
     async def shape(outgoing: Outgoing, call_next: CallNext) -> None:
-        if kind is None or content_type:
-            outgoing.set("content_type", content_type or guess_content_type(outgoing.body))
-        for name, value in properties.items():
-            outgoing.set(name, value)
-        for name, value in headers.items():
-            outgoing.set_header(name, value)
+        if kind is None and content_type is None:
+            outgoing.set("content_type", guess_content_type(outgoing.body))
+        if message_id is not None:
+            outgoing.set("message_id", message_id)
+        if transient:
+            outgoing.set("delivery_mode", 1)
         await call_next(outgoing)
 
     async def send() -> PublishReport:
@@ -96,10 +119,14 @@ def publish(
         )
         app.middleware(publish=shape)
         async with app:
-            if kind is not None:
-                return await app.publish_many(iter(messages), timeout=timeout, on_error="report")
             return await app.publish_many(
-                iter(messages), timeout=timeout, on_error="report", exchange=exchange or "", key=target
+                iter(messages),
+                timeout=timeout,
+                on_error="report",
+                exchange=None if kind is not None else exchange or "",
+                key=None if kind is not None else target,
+                headers=headers,
+                **properties,
             )
 
     return _print_report(asyncio.run(send()), as_json)
@@ -141,7 +168,17 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _milliseconds(text: str) -> str:
-    from warren.sdk.extend import duration, milliseconds
+def _time(text: str) -> datetime | int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time; write Unix seconds, or 2026-02-01T12:00:00Z") from None
 
-    return str(milliseconds(duration(text)))
+
+def _check(properties: PropertyOptions, message_id: str | None) -> None:
+    """Refuse bad properties before the connection to the broker."""
+    from warren.sdk.extend import encode
+
+    encode(b"", now=0.0, key="", message_id=message_id, **properties)

@@ -48,6 +48,7 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.messages.codec import MessageOptions
+from warren.sdk.messages.message_properties import PropertyOptions
 from warren.sdk.messages.types import Command, Event, Message, Request, Scatter
 from warren.sdk.protocols import (
     Clock,
@@ -118,6 +119,7 @@ __all__ = [
     "Once",
     "Outcomes",
     "Outgoing",
+    "PropertyOptions",
     "PublishError",
     "PublishMiddleware",
     "PublishReport",

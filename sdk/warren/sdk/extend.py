@@ -29,7 +29,7 @@ from warren.sdk.errors import HandlerOutcome, Outcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
 from warren.sdk.messages.message_ids import uuid7
-from warren.sdk.messages.types import RequestMessage
+from warren.sdk.messages.types import RequestMessage, by_wire_name, wire_names
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.protocols import (
     Clock,
@@ -92,6 +92,7 @@ __all__ = [
     "SystemClock",
     "Timer",
     "asyncapi_document",
+    "by_wire_name",
     "check_async",
     "check_decorated",
     "current_delivery",
@@ -107,4 +108,5 @@ __all__ = [
     "serve",
     "translate_errors",
     "uuid7",
+    "wire_names",
 ]

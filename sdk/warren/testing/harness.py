@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from warren.sdk import App, Clock, Delivery, Message, MessageOptions, Outgoing, Request, State
-from warren.sdk.extend import CALL_SECONDS, PUBLISH_SECONDS, Reliability, decode, override_for_test
+from warren.sdk.extend import (
+    CALL_SECONDS,
+    PUBLISH_SECONDS,
+    Reliability,
+    decode,
+    override_for_test,
+    wire_names,
+)
 from warren.testing.clocks import HandlerClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
 from warren.testing.environments import LiveEnvironment, TestEnvironment, VirtualEnvironment
@@ -216,7 +223,7 @@ class Warren:
         Messages that the test published are not included.
         """
         # If two classes have the same name on the wire, the requested class takes precedence.
-        kinds = {each.wire_type: each for each in reversed(list(_family(kind)))}
+        kinds = {name: each for each in reversed(list(_family(kind))) for name in wire_names(each)}
         return [
             decode(kinds[str(sent.properties["type"])], _as_delivery(sent))
             for sent in self._published

@@ -22,7 +22,7 @@ import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Unpack
 
 from opentelemetry import metrics
 
@@ -31,7 +31,7 @@ from warren.patterns.outbox.outbox_tables import OutboxTables
 from warren.patterns.outbox.refusals import Refusals
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
 from warren.patterns.sql_tables import require_sqlalchemy
-from warren.sdk import App, Clock, ConfigError, Message, SystemClock
+from warren.sdk import App, Clock, ConfigError, Message, PropertyOptions, SystemClock
 from warren.sdk.extend import encode
 
 if TYPE_CHECKING:
@@ -125,19 +125,27 @@ class Outbox:
         key: str | None = None,
         message_id: str | None = None,
         headers: Mapping[str, str | int | float | bool] | None = None,
+        **properties: Unpack[PropertyOptions],
     ) -> None:
         """Write `message` to the outbox in the session's transaction; it is published if and only if this transaction
         commits.
 
         :param ordered_by: ordering key of the message; by default the result of the Outbox's function `ordered_by`.
         :param exchange: with `key`, `message_id` and `headers` as for `app.publish`.
-        :raises ConfigError: the message has no address, or JSON cannot represent a header.
+        :param properties: AMQP properties, as for `app.publish`; an `expiration` begins when the message is in a queue.
+        :raises ConfigError: the message has no address, a property is out of its range, or JSON cannot represent a header.
         """
         if ordered_by is None and self._ordered_by is not None:
             ordered_by = self._ordered_by(message)
         now = self._clock.now()
         outgoing = encode(
-            message, now=now, exchange=exchange, key=key, message_id=message_id, headers=headers
+            message,
+            now=now,
+            exchange=exchange,
+            key=key,
+            message_id=message_id,
+            headers=headers,
+            **properties,
         )
         await self._tables.add(session, outgoing, ordered_by, int(now * 1000))
         self.statistics.added += 1

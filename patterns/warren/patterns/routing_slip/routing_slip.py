@@ -35,7 +35,7 @@ from warren.sdk import (
     RetryPolicy,
     SystemClock,
 )
-from warren.sdk.extend import HandlerOutcome, check_async, check_decorated
+from warren.sdk.extend import HandlerOutcome, by_wire_name, check_async, check_decorated
 
 MAX_REASON: Final = 1000
 """Largest length of a failure's reason in the slip, in characters, so that room is left for the results that the
@@ -131,13 +131,14 @@ class RoutingSlips:
         concurrency: int = 10,
     ) -> None:
         self.statistics: RoutingSlipStatistics = RoutingSlipStatistics()
-        self._steps = {kind.wire_type: kind for kind in steps}
-        self._ends = {kind.wire_type: kind for kind in ends}
-        if len(self._steps) < len(steps) or len(self._ends) < len(ends):
+        if len({*steps}) < len(steps) or len({*ends}) < len(ends):
             raise ConfigError("RoutingSlips: two steps or ends have the same type on the wire")
+        self._steps = by_wire_name("RoutingSlips", steps)
+        self._ends = by_wire_name("RoutingSlips", ends)
         for kind in (*steps, *ends):
             kind.required_topology()
-        self._compensations = {kind.wire_type: _compensation_message(kind) for kind in steps}
+        compensations = {kind: _compensation_message(kind) for kind in steps}
+        self._compensations = {name: compensations[kind] for name, kind in self._steps.items()}
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once
         self._concurrency = concurrency
@@ -278,7 +279,10 @@ class RoutingSlips:
         """Publish the message of the next planned step. If none is left, publish the message that reports the end of
         the slip."""
         if not slip.todo:
-            results = {step.type: _json(step.result) for step in slip.done}
+            # A step that was executed before its class was renamed is reported by its present name.
+            results = {
+                self._class_of(self._steps, step.type).wire_type: _json(step.result) for step in slip.done
+            }
             await self._end(slip, completed=True, results=results)
             return
         next_step, *rest = slip.todo
@@ -334,7 +338,10 @@ def _return_type(function: Callable[..., Any]) -> Any:
 
 def _compensation_message(kind: type[Command]) -> type[_CompensateStep]:
     class CompensateStep(
-        _CompensateStep, queue=Queue(f"{kind.wire_key}.undo"), type=f"{kind.wire_type}.undo"
+        _CompensateStep,
+        queue=Queue(f"{kind.wire_key}.undo"),
+        type=f"{kind.wire_type}.undo",
+        aliases=[f"{alias}.undo" for alias in kind.wire_aliases],
     ):
         """Message that requests the compensation of a step."""
 

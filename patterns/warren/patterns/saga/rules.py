@@ -148,7 +148,7 @@ class SagaRules:
     :ivar longest_ms: how long a saga that has not ended is kept after its last transition.
     :ivar timeouts: timeout of each state in milliseconds, by the state's name.
     :ivar sends: classes of the messages that transitions send, by their wire type (property `type`).
-    :ivar receives: wire types (property `type`) of the messages that the saga receives.
+    :ivar receives: class and key of the messages that the saga receives, by their wire types (property `type`).
     :ivar dump: returns the saga's data as JSON.
     """
 
@@ -157,7 +157,7 @@ class SagaRules:
     longest_ms: int
     timeouts: Mapping[str, int]
     sends: Mapping[str, type[Message]]
-    receives: Collection[str]
+    receives: Mapping[str, tuple[type[Message], object]]
     dump: Callable[[Any], str]
 
     def arrive(
@@ -188,7 +188,7 @@ class SagaRules:
             return self._write(self._apply(new, start(), kind, message_id, now_ms), now_ms)
         if held.has_handled(message_id):
             return RuleResult(record, SagaResult(MessageOutcome.REPEATED, held))
-        if held.state == COMPENSATING and held.awaited == kind:
+        if held.state == COMPENSATING and self._is_awaited(held, kind):
             return self._write(self._continue_compensation(held, kind, message_id, now_ms), now_ms)
         transition = apply(held)
         if transition is None:
@@ -320,6 +320,13 @@ class SagaRules:
             transitions=moved.transitions + 1,
             pending=tuple(pending),
             history=(*moved.history, line)[-MAX_HISTORY:],
+        )
+
+    def _is_awaited(self, held: SagaInstance, kind: str) -> bool:
+        """Return whether the compensation waits for a message of this type, under its present or a former name."""
+        received = self.receives.get(kind)
+        return held.awaited == kind or (
+            held.awaited is not None and received is not None and held.awaited in received[0].wire_aliases
         )
 
     def _id(self, started_by: str, number: int) -> str:

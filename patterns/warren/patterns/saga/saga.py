@@ -64,7 +64,7 @@ from warren.sdk import (
     SystemClock,
     TransportUnavailable,
 )
-from warren.sdk.extend import check_decorated
+from warren.sdk.extend import by_wire_name, check_decorated
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -165,7 +165,7 @@ class Saga(Generic[Data]):
             keep_ms=keep // MILLISECOND,
             longest_ms=longest // MILLISECOND,
             timeouts=self._timeouts_ms,
-            sends={kind.wire_type: kind for kind in sends},
+            sends=by_wire_name(f"saga {name}", sends),
             receives=self._received,
             dump=lambda known: known.model_dump_json(),
         )

@@ -36,7 +36,7 @@ from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedules import DateSchedule, Schedule, description, next_time_ms, spec_of
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
-from warren.sdk.extend import poll_at
+from warren.sdk.extend import by_wire_name, poll_at
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -126,7 +126,7 @@ class Timers:
         self.name: str = name
         self.statistics: TimersStatistics = TimersStatistics()
         self._store = store
-        self._sends = {kind.wire_type: kind for kind in sends}
+        self._sends = by_wire_name(f"Timers {name}", sends)
         self._schedules = tuple(schedules)
         self._lease = lease.total_seconds()
         self._late_ms = late // timedelta(milliseconds=1)

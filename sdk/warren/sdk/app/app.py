@@ -290,10 +290,11 @@ class App:
         :param reliability: `at_least_once` publishes a persistent message and waits for its confirm; the message is
             mandatory, unless it is an event without an audience;
             `at_most_once` publishes a transient message that is not mandatory, and does not wait for a confirm.
-        :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
+        :param options: address, `message_id`, `headers`, and AMQP properties such as `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see these classes.
         :raises PublishError: the broker refused it, for example because its exchange does not exist.
-        :raises ConfigError: AMQP cannot encode a property or header, or `reliability` is another word.
+        :raises ConfigError: a property is out of its range or would make the message undecodable, AMQP cannot encode a
+            header, or `reliability` is another word.
         """
         await self._operations.publish(message, timeout, reliability, options)
 

@@ -14,6 +14,7 @@ from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.settlement import Send, Settlement, Settler
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.codec import decode
+from warren.sdk.messages.types import wire_names
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.rpc.replies import wants_reply
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, processing_scope
@@ -53,18 +54,27 @@ class Endpoint:
         self._queue = queue
         self._attempts = Attempts(middlewares, clock, retry, self.report.statistics)
         self._specs: dict[str, HandlerSpec] = {}
-        """Handlers by the `type` property of their messages; "" for a handler of foreign content."""
+        """Handlers by the `type` property of their messages and by their aliases; "" for a handler of foreign content."""
+        self._handlers: tuple[HandlerSpec, ...] = ()
 
     def add(self, handler: HandlerSpec) -> None:
-        """Add a handler for its message type.
+        """Add a handler for its message type and the aliases of it.
 
-        :raises ConfigError: if the queue has a handler for that type already. A
+        :raises ConfigError: if the queue has a handler for one of these names already. A
             handler of foreign content, which has no type, must be the only one.
         """
-        name = getattr(handler.kind, "wire_type", "")
-        if name in self._specs or (self._specs and ("" in self._specs or not name)):
-            raise ConfigError(f"queue {self._queue().name!r} has a handler for that already")
-        self._specs[name] = handler
+        names = wire_names(handler.kind)
+        for other in self._handlers:
+            taken = sorted(set(names) & set(wire_names(other.kind)))
+            if taken and other.kind is not handler.kind and taken != [""]:
+                raise ConfigError(
+                    f"queue {self._queue().name!r} has handlers of {other.kind.__name__} and {handler.kind.__name__},"
+                    f" which both have the type or alias {taken[0]!r}: a message of this type has one reader"
+                )
+            if taken or "" in names or "" in self._specs:
+                raise ConfigError(f"queue {self._queue().name!r} has a handler for that already")
+        self._specs.update(dict.fromkeys(names, handler))
+        self._handlers += (handler,)
 
     @property
     def statistics(self) -> HandlerStatistics:
@@ -72,12 +82,12 @@ class Endpoint:
 
     @property
     def handlers(self) -> tuple[HandlerSpec, ...]:
-        return tuple(self._specs.values())
+        return self._handlers
 
     @property
     def onces(self) -> list[Once]:
         """The idempotency object (`once=`) of each handler that has one."""
-        return [handler.once for handler in self._specs.values() if handler.once is not None]
+        return [handler.once for handler in self._handlers if handler.once is not None]
 
     async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Pass one delivery to its handler, with retries; publish the reply or dead letter copy if there is one; return
@@ -148,4 +158,4 @@ class Endpoint:
         specs = self._specs
         if kind:
             return specs.get(str(kind)) or specs.get("")
-        return next(iter(specs.values())) if len(specs) == 1 else None
+        return self._handlers[0] if len(self._handlers) == 1 else None

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import cache, lru_cache
 from struct import Struct
-from typing import Any, TypedDict
+from typing import Any, Unpack
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from warren.sdk.consume.delivery import FIRST_PUBLISHED, Delivery
-from warren.sdk.durations import milliseconds
 from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.messages.message_ids import uuid7
+from warren.sdk.messages.message_properties import (
+    PropertyOptions,
+    check_charset,
+    check_encoded,
+    check_properties,
+    short_string,
+)
 from warren.sdk.messages.types import Message
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
@@ -23,7 +28,6 @@ from warren.sdk.telemetry.trace_context import inject
 from warren.wire.properties import Property
 from warren.wire.properties import encode as encode_properties
 
-SHORT_STRING_BYTES = 255
 UUID_CHARACTERS = 36
 PROPERTY_TEMPLATES = 1000
 """Largest number of distinct pairs of content type and message type for which encoded properties are cached."""
@@ -32,20 +36,17 @@ _HEADER = Struct(">HHQ")
 _BASIC = 60
 
 
-class MessageOptions(TypedDict, total=False):
-    """Options of a publish beside the content.
-
-    `exchange`, `key`: address of the message, if its class has none or another is wanted. `message_id`: by default a new
-    UUID version 7. `headers`: added to the header table. `expiration`: longest time in a queue. `priority`: 0 to 255, for a
-    queue with `max_priority`, which treats a higher priority as its maximum.
-    """
+class MessageOptions(PropertyOptions, total=False):
+    """Options of a publish beside the content: its address, its id, headers, and the AMQP properties (`PropertyOptions`)."""
 
     exchange: str | None
+    """Exchange to publish to, if the class of the message has none or another is wanted."""
     key: str | None
+    """Routing key, if the class of the message has none or another is wanted."""
     message_id: str | None
+    """Id of the message; by default a new UUID version 7."""
     headers: Mapping[str, Any] | None
-    expiration: timedelta | None
-    priority: int | None
+    """Headers, which are added to the header table."""
 
 
 def encode(
@@ -56,31 +57,34 @@ def encode(
     key: str | None = None,
     message_id: str | None = None,
     headers: Mapping[str, Any] | None = None,
-    expiration: timedelta | None = None,
-    priority: int | None = None,
+    **options: Unpack[PropertyOptions],
 ) -> Outgoing:
     """Return the encoded message with its address: that of its class, unless `exchange` and `key` name another one.
 
     It is mandatory, unless it goes to the exchange of its class, which is an event that needs no listener.
 
     A `Message` is encoded as its class says (JSON or MessagePack), with its type; bytes stay as they are, `str` becomes
-    UTF-8, all other values become JSON.
+    UTF-8, all other values become JSON. `content_type` of the options chooses another one of these encodings.
 
     :param now: Unix time in seconds, for the message id, or for the header `warren-first-published` if the id is given.
     :param exchange: exchange to publish to; None for that of the message's class.
     :param key: routing key; None for that of the message's class. Other content needs one of the two.
     :param message_id: by default a new UUID version 7.
     :param headers: added to the header table.
-    :param expiration: longest time in a queue.
-    :param priority: 0 to 255.
-    :raises ConfigError: if there is no address, a name is longer than 255 bytes, or the priority is out of its range.
+    :param options: AMQP properties: see `PropertyOptions`.
+    :raises ConfigError: if there is no address, a name is longer than 255 bytes, a property is out of its range, or the type
+        or content type would make the message undecodable.
     """
+    chosen = check_properties(options) if options else None
     message_type = None
     content_type = JSON
     mandatory = True
     if isinstance(message, Message):
         message_type = message.wire_type
         content_type = message.wire_content_type
+        if chosen:
+            content_type = check_encoded(chosen, type(message).__name__) or content_type
+            _check_type(type(message), chosen)
         if content_type == JSON:
             body = message.__pydantic_serializer__.to_json(message, by_alias=True)
         else:
@@ -101,8 +105,12 @@ def encode(
             body, content_type = message, "application/octet-stream"
         elif isinstance(message, str):
             body, content_type = message.encode(), "text/plain; charset=utf-8"
+            if chosen:
+                _check_text(chosen)
         else:
-            body = _json(message)
+            if chosen:
+                content_type = check_encoded(chosen, f"a {type(message).__name__}") or JSON
+            body = _json(message) if content_type == JSON else pack(to_jsonable_python(message))
     milli = int(now * 1000)
     table: dict[str, Any] = {}
     inject(table)
@@ -110,19 +118,21 @@ def encode(
         # A generated id contains the time already.
         table[FIRST_PUBLISHED] = milli
     if headers:
+        if not isinstance(headers, Mapping):
+            raise ConfigError(
+                f"headers is a {type(headers).__name__}: it must be a mapping of names to values"
+            )
         table.update(headers)
     properties: dict[str, str | int] = {"content_type": content_type, "delivery_mode": PERSISTENT}
-    if expiration is not None:
-        properties["expiration"] = str(max(0, milliseconds(expiration) or 0))
-    if priority is not None:
-        if not 0 <= priority <= 255:
-            raise ConfigError(f"the priority is {priority}: it is from 0 to 255")
-        properties["priority"] = priority
+    if message_id:
+        short_string("message id", message_id)
     identity = properties["message_id"] = message_id or uuid7(milli)
     if message_type is not None:
         properties["type"] = message_type
     header = None
-    if not table and expiration is None and priority is None:
+    if chosen:
+        properties.update(chosen)
+    elif not table:
         before, after = _property_template(content_type, message_type)
         header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
     return Outgoing(
@@ -191,19 +201,27 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def short_string(what: str, text: str) -> str:
-    """Return the text if it fits an AMQP short string (AMQP 0-9-1 section 4.2.5.3).
+def _check_type(kind: type[Message], chosen: Mapping[str, str | int]) -> None:
+    """Check that readers of a message class accept the `type` that was chosen for one message."""
+    name = chosen.get("type")
+    if name is None or name == kind.wire_type or name in kind.wire_aliases:
+        return
+    raise ConfigError(
+        f"a {kind.__name__} cannot have the type {name!r}: its type is {kind.wire_type!r}, and its aliases are"
+        f" {', '.join(map(repr, kind.wire_aliases)) or 'none'}"
+    )
 
-    :param what: name of the field, for errors.
-    :raises ConfigError: if the text is longer than 255 bytes, or cannot be encoded as UTF-8.
-    """
-    try:
-        size = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(f"the {what} is no text that UTF-8 can carry: {text[:40]!r}") from None
-    if size > SHORT_STRING_BYTES:
-        raise ConfigError(f"the {what} is longer than {SHORT_STRING_BYTES} bytes: {text[:40]}...")
-    return text
+
+def _check_text(chosen: Mapping[str, str | int]) -> None:
+    """Check the content type and encoding that were chosen for a `str`, which is sent as UTF-8."""
+    if "content_type" in chosen:
+        content_type = str(chosen["content_type"])
+        if is_msgpack(media_type(content_type)):
+            raise ConfigError(
+                f"the content type of a str is {content_type!r}, but it is sent as text: publish bytes"
+            )
+        check_charset(content_type, "a str")
+    check_encoded({name: value for name, value in chosen.items() if name == "content_encoding"}, "a str")
 
 
 def _json(value: object) -> bytes:

@@ -20,6 +20,9 @@ from warren.sdk.topology.queue import Queue
 
 Reply = TypeVar("Reply", covariant=True)
 
+LONGEST_TYPE = 255
+"""Bytes of the property `type`, which is a short string of AMQP."""
+
 
 def snake_case(name: str) -> str:
     """Convert a class name: `OrderPlaced` -> `order_placed`, `HTTPFailed` -> `http_failed`."""
@@ -30,13 +33,17 @@ class Message(BaseModel):
     """Base of all messages. Unknown fields are ignored; datetimes need a time zone and are sent in UTC.
 
     Class keywords: `type=` is the message's name on the wire, by default the class name in snake case; `content_type=` is
-    `application/json` (default) or `application/msgpack` (needs `warrenmq[msgpack]`).
+    `application/json` (default) or `application/msgpack` (needs `warrenmq[msgpack]`); `aliases=` lists former names, whose
+    messages this class reads, too: former types, and former names of the class, which stand for the type they had by
+    default. Subclasses do not inherit the aliases.
     """
 
     # Content may be confidential: it must not reach logs and replies through the text of an error.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     wire_type: ClassVar[str] = "message"
+    wire_aliases: ClassVar[tuple[str, ...]] = ()
+    """Further values of the property `type` with which messages of this class arrive: former names."""
     wire_content_type: ClassVar[str] = JSON
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
@@ -44,7 +51,12 @@ class Message(BaseModel):
     """True if the broker returns a message of this class when no queue takes it, so that its publish fails."""
 
     def __init_subclass__(
-        cls, *, type: str | None = None, content_type: str | None = None, **keywords: Any
+        cls,
+        *,
+        type: str | None = None,
+        aliases: Iterable[str] = (),
+        content_type: str | None = None,
+        **keywords: Any,
     ) -> None:
         try:
             super().__init_subclass__(**keywords)
@@ -54,6 +66,7 @@ class Message(BaseModel):
             more = ", and pydantic's configuration"
             raise ConfigError(describe_unknown_class_keyword(cls, keywords, more)) from error
         cls.wire_type = type or snake_case(cls.__name__)
+        cls.wire_aliases = _alias_types(cls.__name__, cls.wire_type, aliases)
         if content_type is not None:
             if content_type not in (JSON, MSGPACK):
                 raise ConfigError(
@@ -73,6 +86,55 @@ class Message(BaseModel):
         needs. Publishers and handlers both declare them.
         """
         return []
+
+
+def _alias_types(owner: str, own: str, aliases: Iterable[str]) -> tuple[str, ...]:
+    """Return the types that the aliases of a class stand for, without its own type.
+
+    The name of a class (`OrderPlaced`) stands for itself and for its type by default (`order_placed`).
+    """
+    if isinstance(aliases, str):
+        raise ConfigError(f"{owner}: aliases is a list of names, not the text {aliases!r}")
+    found: dict[str, None] = {}
+    for alias in aliases:
+        if not isinstance(alias, str) or not alias or len(alias.encode("utf-8", "replace")) > LONGEST_TYPE:
+            raise ConfigError(
+                f"{owner}: {alias!r} is no alias: it must be a text of 1 to {LONGEST_TYPE} bytes"
+            )
+        found[alias] = None
+        if alias.isidentifier() and alias[0].isupper():
+            found[snake_case(alias)] = None
+    found.pop(own, None)
+    return tuple(found)
+
+
+Kind = TypeVar("Kind", bound=Message)
+
+
+def wire_names(kind: object) -> tuple[str, ...]:
+    """Return the values of the property `type` with which messages of a class arrive, the present one first; for a type
+    that is no message class, one empty text.
+    """
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return (kind.wire_type, *kind.wire_aliases)
+    return ("",)
+
+
+def by_wire_name(owner: str, kinds: Iterable[type[Kind]]) -> dict[str, type[Kind]]:
+    """Return message classes by their types and aliases.
+
+    :param owner: name of what uses the classes, for the error text.
+    :raises ConfigError: if two classes have the same name.
+    """
+    found: dict[str, type[Kind]] = {}
+    for kind in kinds:
+        for name in wire_names(kind):
+            other = found.setdefault(name, kind)
+            if other is not kind:
+                raise ConfigError(
+                    f"{owner}: {other.__name__} and {kind.__name__} both have the type or alias {name!r}"
+                )
+    return found
 
 
 class Event(Message):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing
 from functools import partial
-from typing import Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, Unpack
 
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
 from warren.sdk.consume.delivery import REPUBLISHED
 from warren.sdk.errors import BatchError, ConfigError, PublishError, WarrenError
+from warren.sdk.messages.codec import MessageOptions
+from warren.sdk.messages.message_properties import PropertyOptions
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.report import Failure, PublishReport
 
@@ -26,27 +28,26 @@ OnError = Literal["raise", "report"]
 Messages = Iterable[object] | AsyncIterable[object]
 
 
-class BatchOptions(TypedDict, total=False):
-    """Options of bulk publishing.
-
-    `timeout`: seconds for each attempt to publish a message, counted from the beginning of that attempt; default
-    30. `exchange`, `key`: as in `publish`. `attempts`: how often a message is published at most if it is nacked or
-    not confirmed in time; default 1. Further attempts have the same message id and the header
-    `warren-republished`, after random waits of up to 3 s.
-    """
+class BatchOptions(PropertyOptions, total=False):
+    """Options of bulk publishing. Address, headers and the AMQP properties (`PropertyOptions`) are those of each message."""
 
     timeout: float
+    """Seconds for each attempt to publish a message, counted from the beginning of that attempt; default 30."""
     exchange: str | None
+    """Exchange to publish to, as in `publish`."""
     key: str | None
+    """Routing key, as in `publish`."""
+    headers: Mapping[str, Any] | None
+    """Headers, which are added to the header table."""
     attempts: int
+    """Largest number of times that a message is published if it is nacked or not confirmed in time; default 1. Further
+    attempts have the same message id and the header `warren-republished`, after random waits of up to 3 s."""
 
 
 class BulkSender(Protocol):
     """Interface by which bulk publishing encodes and writes messages; `PublishOperations` implements it."""
 
-    async def prepare(
-        self, message: object, *, timeout: float, exchange: str | None, key: str | None
-    ) -> Outgoing: ...
+    async def prepare(self, message: object, timeout: float, options: MessageOptions) -> Outgoing: ...
 
     async def write(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
@@ -117,13 +118,14 @@ class BulkPublish:
         sender: BulkSender,
         *,
         timeout: float = PUBLISH_SECONDS,
-        exchange: str | None = None,
-        key: str | None = None,
         attempts: int = 1,
         ordered: bool = False,
+        **options: Unpack[MessageOptions],
     ) -> None:
         if attempts < 1:
             raise ConfigError("attempts must be at least 1")
+        if options.get("message_id") is not None:
+            raise ConfigError("message_id is the id of one message: publish many messages without it")
         self.total: int = 0
         self._entries: list[BulkEntry] = []
         """Messages that may be unconfirmed. Confirmed ones are removed from time
@@ -131,8 +133,7 @@ class BulkPublish:
         self._prune_at = PRUNE
         self._sender = sender
         self._timeout = timeout
-        self._exchange = exchange
-        self._key = key
+        self._options = options
         self._attempts = attempts
         self._ordered = ordered
         self._stopped: WarrenError | None = None
@@ -161,9 +162,7 @@ class BulkPublish:
             self._entries = [entry for entry in self._entries if not entry.confirmed]
             self._prune_at = 2 * len(self._entries) + PRUNE
         try:
-            entry.outgoing = await self._sender.prepare(
-                message, timeout=self._timeout, exchange=self._exchange, key=self._key
-            )
+            entry.outgoing = await self._sender.prepare(message, self._timeout, self._options)
             if self._ordered:
                 await self._write_behind(entry, entry.outgoing)
             else:

@@ -60,14 +60,18 @@ class PublishOperations:
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
         """Publish a message and await its confirm within `timeout` seconds; parameters as for `App.publish`."""
+        transient = False
         if reliability != "at_least_once":
             check_choice("reliability", reliability, Reliability, RELIABILITY_HINT)
+            if transient := not options.get("persistent"):
+                options = {**options, "persistent": None}
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
         if isinstance(message, Message) and type(message) not in self._declared:
             timeout = await self._declare_required(runtime, type(message), timeout)
         if reliability == "at_most_once":
-            outgoing.set("delivery_mode", TRANSIENT)
+            if transient:
+                outgoing.set("delivery_mode", TRANSIENT)
             await runtime.sender.publish_unconfirmed(outgoing, timeout)
         else:
             await runtime.sender.publish(outgoing, timeout)
@@ -97,18 +101,15 @@ class PublishOperations:
         """Return the pool of transaction channels of the current run of the App."""
         return self._running().transactions
 
-    async def prepare(
-        self, message: object, *, timeout: float, exchange: str | None, key: str | None
-    ) -> Outgoing:
+    async def prepare(self, message: object, timeout: float, options: MessageOptions) -> Outgoing:
         """Declare the topology that the message requires, and return the encoded message; for bulk publishing.
 
         :param timeout: seconds for the declaration.
-        :param exchange: exchange to publish to; None for that of the message's class.
-        :param key: routing key; None for that of the message's class.
+        :param options: address, headers and properties of each message.
         """
         if isinstance(message, Message) and type(message) not in self._declared:
             await self._declare_required(self._running(), type(message), timeout)
-        return encode(message, now=self._clock.now(), exchange=exchange, key=key)
+        return encode(message, now=self._clock.now(), **options)
 
     async def write(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None

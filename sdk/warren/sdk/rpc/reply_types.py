@@ -30,8 +30,8 @@ class ReplyCodec:
     """Codec for the replies of one request class.
 
     :param adapter: pydantic adapter of the reply type.
-    :param members: member classes of a union, each by its name in the `type` property of replies; empty if the reply
-        type is not a union.
+    :param members: member classes of a union, each by its name in the `type` property of replies, and by its aliases; empty
+        if the reply type is not a union.
     :param faults: fault classes by their code.
     """
 
@@ -107,10 +107,10 @@ def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
         for member in get_args(reply):
             if not isinstance(member, type):
                 continue
-            name = name_of(member)
-            if name in members:
-                raise ConfigError(f"{kind.__name__}: two replies are called {name!r} on the wire")
-            members[name] = member
+            for name in (name_of(member), *getattr(member, "wire_aliases", ())):
+                if name in members:
+                    raise ConfigError(f"{kind.__name__}: two replies are called {name!r} on the wire")
+                members[name] = member
     return ReplyCodec(adapter_of(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
 
 
