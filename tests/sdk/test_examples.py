@@ -12,7 +12,6 @@ pytestmark = pytest.mark.processes
 
 # Sorted: what two handlers print has no order between them.
 PROMISED = {
-    "hello": ["billed 42"],
     "rpc": ["a lamp is 9.90", "no reply; it may have been handled: True", "unknown_sku: there is no desk"],
     "observe": [
         "confirmed: 1, unconfirmed: 0",
