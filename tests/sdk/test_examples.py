@@ -43,6 +43,7 @@ PROMISED = {
     "batches": ["dead: -300.0 DeadLetter: no such temperature", "one insert: 100 rows"],
     "blocking": ["answered: 42", "noted: remember the milk"],
     "middleware": ["1300 characters in 42 bytes"],
+    "router": ["billed 42", "queues: ['billing.orders.dead', 'billing.orders']"],
     "plain_handler": ["lamps: 3", "lamps: 7"],
     "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],
     "subscriptions": ["charged 42", "its handler failed; the message waits in its queue"],

@@ -26,6 +26,7 @@ from warren.sdk import (
     PublishReport,
     Queue,
     Request,
+    Router,
     Scatter,
 )
 
@@ -263,3 +264,34 @@ Queue("q", type="quorum", max_priority=5)  # type: ignore[call-overload]
 Queue("q", type="quorum", exclusive=True)  # type: ignore[call-overload]
 Queue("q", max_age=DAY, message_ttl=DAY)  # type: ignore[call-overload]
 Queue("q", overflow="drop-tail")  # type: ignore[call-overload]
+
+
+router = Router(prefix="billing.")
+
+
+@router.handle(GetQuote)
+async def routed_quote(request: GetQuote) -> Quote:
+    return Quote(cents=1)
+
+
+@router.handle(OrderPlaced, queue="billing", concurrency=8)
+async def routed_bill(order: OrderPlaced, delivery: Delivery) -> None: ...
+
+
+@router.handle.batch(OrderPlaced, queue="rows")
+async def routed_rows(orders: list[OrderPlaced]) -> None: ...
+
+
+@router.handle(GetQuote)  # type: ignore[arg-type]
+async def routed_nothing(request: GetQuote) -> str:
+    return ""
+
+
+@router.handle(Charge)  # type: ignore[arg-type]
+async def routed_wrong(message: OrderPlaced) -> None: ...
+
+
+router.include(Router())
+app.include(router)
+app.include("router")  # type: ignore[arg-type]
+router.publishes(Charge)

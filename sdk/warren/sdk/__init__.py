@@ -8,6 +8,7 @@ from warren.core.log_output import JsonLines
 from warren.sdk.app.app import App
 from warren.sdk.app.blocking import Sync, SyncFetchedMessage
 from warren.sdk.app.health_probe import HealthProbe
+from warren.sdk.app.router import Router
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture, CaptureStatistics
@@ -133,6 +134,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "RetryPolicy",
+    "Router",
     "Scatter",
     "State",
     "Statistics",

@@ -15,6 +15,7 @@ from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.app.loop_watchdog import STALL_SECONDS
 from warren.sdk.app.middleware import Middlewares
+from warren.sdk.app.router import Router, RouterPlace
 from warren.sdk.app.serve import serve
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
@@ -157,6 +158,7 @@ class App:
         )
         self._registry = TopologyRegistry(declare, mismatch)
         self._middlewares = Middlewares()
+        self._routers: dict[Router, RouterPlace] = {}
         self._operations = PublishOperations(self._lifecycle.running, self.clock, declare)
         self._handlers = HandlerRegistry(
             self._registry,
@@ -167,9 +169,12 @@ class App:
             retry=retry or Retry(),
             delay=DefaultDelay(self, delay),
             context={App: self},
+            prepare_once=lambda once: once.register(self),
             threads=HandlerThreads(threads),
         )
-        self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(self, self._handlers, self._lifecycle)
+        self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(
+            self._handlers, lambda: self._lifecycle.not_running("add a handler")
+        )
         self.sync: Sync = Sync(self, self._lifecycle)
         backend: object = delay
         if isinstance(backend, Component):
@@ -224,12 +229,16 @@ class App:
         """
         return self._registry.items()
 
-    def include(self, component: Component) -> None:
-        """Add a component, for example a pattern of `warren.patterns`; it starts and stops with the App.
+    def include(self, component: Component | Router) -> None:
+        """Add the handlers of a router; or a component, for example a pattern of `warren.patterns`, which starts and
+        stops with the App.
 
-        :raises ConfigError: if the App is running.
+        :raises ConfigError: if the App is running, or has the router already.
         """
         self._lifecycle.not_running("include a component")
+        if isinstance(component, Router):
+            component._join(self)
+            return
         self._lifecycle.components.append(component)
         component.register(self)
 

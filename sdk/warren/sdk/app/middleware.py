@@ -17,14 +17,25 @@ Submit = Callable[[Outgoing], Awaitable[asyncio.Future[None]]]
 
 
 class Middlewares:
-    """The middlewares of one App, in order from the user's code to the wire.
+    """The middlewares of one App, or of one router in it, in order from the user's code to the wire.
 
     A publish passes them first to last, a delivery last to first.
+
+    :param handle: the list of middlewares around handlers, which may grow later; by default an empty one.
+    :param outer: middlewares around these: those of the App or router that includes the router.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, handle: list[HandleMiddleware] | None = None, outer: Middlewares | None = None
+    ) -> None:
         self.publish: list[PublishMiddleware] = []
-        self.handle: list[HandleMiddleware] = []
+        self.handle: list[HandleMiddleware] = [] if handle is None else handle
+        self._outer = outer
+
+    @property
+    def wrap_handlers(self) -> bool:
+        """True if a delivery passes at least one middleware."""
+        return bool(self.handle) or (self._outer is not None and self._outer.wrap_handlers)
 
     def add(self, publish: PublishMiddleware | None, handle: HandleMiddleware | None) -> None:
         """Add a middleware for publishes, one for the handling of messages, or both.
@@ -84,8 +95,11 @@ class Middlewares:
 
         :param handle: decodes a delivery and calls its handler.
         """
-        for middleware in self.handle:
-            handle = _around_handle(middleware, handle)
+        layer: Middlewares | None = self
+        while layer is not None:
+            for middleware in layer.handle:
+                handle = _around_handle(middleware, handle)
+            layer = layer._outer
         await handle(delivery)
 
 

@@ -35,7 +35,9 @@ class Attempts:
         :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
         :raises Exception: the error of the last attempt.
         """
-        attempt = self._attempt_in_middlewares if self._middlewares.handle else self._attempt
+        own = handler.middlewares
+        is_wrapped = self._middlewares.handle or (own is not None and own.wrap_handlers)
+        attempt = self._attempt_in_middlewares if is_wrapped else self._attempt
         try:
             return await attempt(handler, delivery)
         except Exception as error:
@@ -74,7 +76,7 @@ class Attempts:
             with as_current_delivery(changed):
                 results.append(await self._attempt(handler, changed))
 
-        await self._middlewares.receive(delivery, innermost)
+        await (handler.middlewares or self._middlewares).receive(delivery, innermost)
         if not results:
             raise Ack
         return results[-1]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, Outcomes
-from warren.sdk.consume.handlers.registration import HandlerOptions, HandlerRegistry, Register
+from warren.sdk.consume.handlers.registration import HandlerOptions, Register, Registrar
 from warren.sdk.durations import Duration
 from warren.sdk.messages.types import Request, RequestMessage, Scatter
 from warren.sdk.topology.queue import Queue
-
-if TYPE_CHECKING:
-    from warren.sdk.app.app import App
 
 Content = TypeVar("Content")
 Answer = TypeVar("Answer")
@@ -78,7 +74,8 @@ class BatchHandlerDecorator(Generic[Content]):
 
 
 class HandlerDecoratorFactory:
-    """`app.handle`: decorate a function that handles messages, as in `@app.handle(OrderPlaced, queue="billing")`.
+    """`app.handle` and `router.handle`: decorate a function that handles messages, as in
+    `@app.handle(OrderPlaced, queue="billing")`.
 
     An async function runs on the event loop, which it must not block. A plain function (`def`) runs in a thread, with a
     copy of the context; `App(threads=...)` limits how many do. It cannot be interrupted: after the grace period of a stop
@@ -92,10 +89,9 @@ class HandlerDecoratorFactory:
     `Annotated[X, Header()]`, `Delivery` or `App`.
     """
 
-    def __init__(self, app: App, handlers: HandlerRegistry, life: Lifecycle) -> None:
-        self._app = app
+    def __init__(self, handlers: Registrar, check: Callable[[], None]) -> None:
         self._handlers = handlers
-        self._lifecycle = life
+        self._check = check
 
     # A Request is Content too; the first overload that matches wins, so the narrower ones come first.
     @overload
@@ -141,7 +137,7 @@ class HandlerDecoratorFactory:
         :param options: `HandlerOptions`.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
-        self._prepare(options)
+        self._check()
         register = self._handlers.registrar(message, queue, keys, options)
         if isinstance(message, type) and issubclass(message, RequestMessage):
             return RequestHandlerDecorator[Any](register)
@@ -173,13 +169,7 @@ class HandlerDecoratorFactory:
             is no `ordered_by`, because a batch is in the order of the queue.
         :raises ConfigError: if the message is a Request or has no queue, or the function's signature does not fit.
         """
-        self._prepare(options)
+        self._check()
         return BatchHandlerDecorator[Any](
             self._handlers.batch_registrar(message, queue, keys, size, within, options)
         )
-
-    def _prepare(self, options: HandlerOptions) -> None:
-        self._lifecycle.not_running("add a handler")
-        once = options.get("once")
-        if once is not None:
-            once.register(self._app)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.protocols import Once, RetryPolicy
 from warren.sdk.rpc.reply_types import ReplyCodec
@@ -26,6 +27,7 @@ class HandlerSpec:
         function that takes the message only.
     :ivar retry: the handler's own retry policy, or None for the App's.
     :ivar reply: codec of the reply, if `kind` is a request.
+    :ivar middlewares: those of the handler's router, inside those of the App; None for the App's only.
     """
 
     kind: Any
@@ -34,6 +36,7 @@ class HandlerSpec:
     retry: RetryPolicy | None
     once: Once | None
     reply: ReplyCodec | None
+    middlewares: Middlewares | None = None
 
     @property
     def user_function(self) -> Callable[..., Any]:

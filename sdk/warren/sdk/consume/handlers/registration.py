@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.batches import BatchCollector
@@ -52,6 +52,28 @@ class HandlerOptions(TypedDict, total=False):
     """Idempotency: a duplicate of a message gets the stored result, and the handler does not run again."""
 
 
+class Registrar(Protocol):
+    """Destination of decorated functions: the `HandlerRegistry` of an App, or a router, which keeps them for its Apps.
+
+    Each method checks the arguments of a decorator and returns the function that registers a handler with them.
+    """
+
+    def registrar(
+        self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions, /
+    ) -> Register: ...
+
+    def batch_registrar(
+        self,
+        message: Any,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
+        size: int,
+        within: Duration,
+        options: HandlerOptions,
+        /,
+    ) -> Register: ...
+
+
 class HandlerRegistry:
     """The handlers of an App: for each queue name an `Endpoint`, which passes messages to the handlers of the queue.
 
@@ -61,6 +83,7 @@ class HandlerRegistry:
     :param retry: policy for handlers that have none of their own.
     :param delay: returns the backend for delayed redeliveries.
     :param context: objects, by type, that are passed to parameters of handlers and dependencies with that type.
+    :param prepare_once: prepares the `once=` object of a handler for the App.
     :ivar threads: pool in which handlers that are plain functions run.
     """
 
@@ -75,6 +98,7 @@ class HandlerRegistry:
         retry: RetryPolicy,
         delay: Callable[[], DelayBackend],
         context: Mapping[type, object],
+        prepare_once: Callable[[Once], None],
         threads: HandlerThreads,
     ) -> None:
         check_retry_policy(retry)
@@ -88,32 +112,35 @@ class HandlerRegistry:
         self._retry = retry
         self._delay = delay
         self._context = context
+        self._prepare_once = prepare_once
         self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._injectors: list[DependencyInjector] = []
 
     def registrar(
-        self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
+        self,
+        message: Any,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
+        options: HandlerOptions,
+        /,
+        middlewares: Middlewares | None = None,
+        local_names: Mapping[str, Any] | None = None,
     ) -> Register:
         """Check the arguments of `app.handle`; return a function that registers a handler with them.
 
         :param message: message class, or a type for content of other publishers.
         :param queue: queue to consume; None for a message class with a queue of its own.
         :param keys: binding keys of an Event, instead of its own key.
+        :param middlewares: those of the handler's router, or None for the App's only.
+        :param local_names: local names at the place where the function is defined; by default those of the caller.
         :raises ConfigError: if an option is unknown or out of its range. The returned function raises it if the message
             has no queue or key, or the signature of the handler does not fit.
         """
-        check_message("app.handle", message)
-        check_options("app.handle", options, ("queue", "keys", *HandlerOptions.__annotations__))
-        check_retry_policy(options.get("retry"))
-        consumer_options = ConsumerOptions.of(
-            options.get("concurrency", CONCURRENCY),
-            options.get("prefetch"),
-            options.get("ordered_by"),
-            options.get("breaker"),
-        )
+        consumer_options = consumer_options_of("app.handle", message, options)
+        self._prepare(options)
 
         def register(function: Callable[..., Any]) -> None:
-            injector = self._injector(function, message)
+            injector = self._injector(function, message, local_names=local_names)
             handler = HandlerSpec(
                 message,
                 function,
@@ -121,6 +148,7 @@ class HandlerRegistry:
                 options.get("retry"),
                 options.get("once"),
                 reply_codec(message) if _is_request(message) else None,
+                middlewares,
             )
             self._add(handler, consumer_options, queue, keys)
 
@@ -134,6 +162,9 @@ class HandlerRegistry:
         size: int,
         within: Duration,
         options: HandlerOptions,
+        /,
+        middlewares: Middlewares | None = None,
+        local_names: Mapping[str, Any] | None = None,
     ) -> Register:
         """Check the arguments of `app.handle.batch`; return a function that registers a batch handler with them.
 
@@ -142,33 +173,17 @@ class HandlerRegistry:
         :param keys: binding keys of an Event, instead of its own key.
         :param size: largest number of messages in a batch.
         :param within: longest time that the first message of a batch waits for others.
+        :param middlewares: those of the handler's router, or None for the App's only.
+        :param local_names: local names at the place where the function is defined; by default those of the caller.
         :raises ConfigError: if the message is a Request, or an option is out of its range. The returned function raises
             it if the message has no queue or key, or the signature of the handler does not fit.
         """
-        check_message("app.handle.batch", message)
-        if _is_request(message):
-            raise ConfigError(
-                f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
-            )
-        if options.get("ordered_by") is not None:
-            raise ConfigError("a batch handler takes no ordered_by: a batch is in the order of the queue")
-        known = ("queue", "keys", "size", "within", *HandlerOptions.__annotations__)
-        check_options("app.handle.batch", options, (name for name in known if name != "ordered_by"))
-        check_retry_policy(options.get("retry"))
-        if size < 1:
-            raise ConfigError("size must be at least 1")
-        concurrency = options.get("concurrency", 1)
-        if concurrency < 1:
-            raise ConfigError("concurrency must be at least 1")
-        # One batch more than are handled: the next batch is collected meanwhile.
-        workers = size * (concurrency + 1)
-        consumer_options = ConsumerOptions.of(
-            workers, options.get("prefetch") or workers, None, options.get("breaker")
-        )
+        consumer_options, concurrency = batch_consumer_options_of("app.handle.batch", message, size, options)
+        self._prepare(options)
 
         def register(function: Callable[..., Any]) -> None:
-            injector = self._injector(function, list[message], list[Delivery])
-            source, _ = _queue_and_topology(message, queue, keys)
+            injector = self._injector(function, list[message], list[Delivery], local_names)
+            source, _ = queue_and_topology(message, queue, keys)
             statistics = self._endpoint(source, consumer_options).statistics
 
             def count_waiting(change: int) -> None:
@@ -184,7 +199,13 @@ class HandlerRegistry:
                 count_waiting=count_waiting,
             )
             handler = HandlerSpec(
-                message, batches.handle, batches, options.get("retry"), options.get("once"), None
+                message,
+                batches.handle,
+                batches,
+                options.get("retry"),
+                options.get("once"),
+                None,
+                middlewares,
             )
             self._add(handler, consumer_options, queue, keys)
 
@@ -229,10 +250,20 @@ class HandlerRegistry:
         end.callback(replace, before)
         return end
 
+    def _prepare(self, options: HandlerOptions) -> None:
+        once = options.get("once")
+        if once is not None:
+            self._prepare_once(once)
+
     def _injector(
-        self, function: Callable[..., Any], kind: Any, delivery: Any = Delivery
+        self,
+        function: Callable[..., Any],
+        kind: Any,
+        delivery: Any = Delivery,
+        local_names: Mapping[str, Any] | None = None,
     ) -> DependencyInjector:
-        local_names = caller_names()
+        if local_names is None:
+            local_names = caller_names()
         check_signature(function, kind, local_names)
         injector = DependencyInjector(
             function,
@@ -261,7 +292,7 @@ class HandlerRegistry:
         queue: str | Queue | None,
         keys: Iterable[str] | None,
     ) -> None:
-        source, items = _queue_and_topology(handler.kind, queue, keys)
+        source, items = queue_and_topology(handler.kind, queue, keys)
         self._registry.add(items)
         if delays := (handler.retry or self._retry).delays:
             self._registry.add(self._delay().reach(source, delays))
@@ -287,11 +318,61 @@ class HandlerRegistry:
         return endpoint
 
 
+def consumer_options_of(decorator: str, message: Any, options: HandlerOptions) -> ConsumerOptions:
+    """Check the message and the options of `app.handle` or `router.handle`; return those of the queue's consumer.
+
+    :param decorator: name of the decorator, for error texts.
+    :raises ConfigError: if the message is no type that pydantic reads, or an option is unknown or out of its range.
+    """
+    check_message(decorator, message)
+    check_options(decorator, options, ("queue", "keys", *HandlerOptions.__annotations__))
+    check_retry_policy(options.get("retry"))
+    return ConsumerOptions.of(
+        options.get("concurrency", CONCURRENCY),
+        options.get("prefetch"),
+        options.get("ordered_by"),
+        options.get("breaker"),
+    )
+
+
+def batch_consumer_options_of(
+    decorator: str, message: Any, size: int, options: HandlerOptions
+) -> tuple[ConsumerOptions, int]:
+    """Check the message and the options of `app.handle.batch` or `router.handle.batch`; return those of the queue's
+    consumer, and the number of batches that are handled at the same time.
+
+    :param decorator: name of the decorator, for error texts.
+    :param size: largest number of messages in a batch.
+    :raises ConfigError: if the message is a Request, or an option is unknown or out of its range.
+    """
+    check_message(decorator, message)
+    if _is_request(message):
+        raise ConfigError(
+            f"{message.__name__} is a Request: a batch handler cannot reply, use"
+            f" {decorator.removesuffix('.batch')} instead"
+        )
+    if options.get("ordered_by") is not None:
+        raise ConfigError("a batch handler takes no ordered_by: a batch is in the order of the queue")
+    known = ("queue", "keys", "size", "within", *HandlerOptions.__annotations__)
+    check_options(decorator, options, (name for name in known if name != "ordered_by"))
+    check_retry_policy(options.get("retry"))
+    if size < 1:
+        raise ConfigError("size must be at least 1")
+    concurrency = options.get("concurrency", 1)
+    if concurrency < 1:
+        raise ConfigError("concurrency must be at least 1")
+    # One batch more than are handled: the next batch is collected meanwhile.
+    workers = size * (concurrency + 1)
+    return ConsumerOptions.of(
+        workers, options.get("prefetch") or workers, None, options.get("breaker")
+    ), concurrency
+
+
 def _is_request(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, RequestMessage)
 
 
-def _queue_and_topology(
+def queue_and_topology(
     message: Any, queue: str | Queue | None, keys: Iterable[str] | None
 ) -> tuple[str, list[Declarable]]:
     """Return the name of the queue that a handler consumes, and the exchanges, queues and bindings to declare for it.
