@@ -318,6 +318,30 @@ async def count_messages(url: str, queues: Iterable[str]) -> dict[str, int | Non
         await session.close()
 
 
+async def count_queues(url: str, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of ready messages and of consumers of each queue that exists, as the broker reports them.
+
+    :param url: AMQP URL of the broker.
+    :raises TransportUnavailable: there is no connection, or it was lost.
+    """
+    session = await Session.open(url, "warren dead letters", lambda reason: None)
+    found = {}
+    try:
+        for queue in queues:
+            # A separate channel: the broker closes the channel if the queue does not exist.
+            channel = await session.channel()
+            try:
+                found[queue] = await declare_passively(channel, queue)
+                with translate_errors(f"cannot read queue {queue!r}"):
+                    await channel.close(timeout=ANSWER_SECONDS)
+            except TopologyMismatch as error:
+                if error.reply_code not in (403, 404, 405):
+                    raise
+    finally:
+        await session.close()
+    return found
+
+
 async def _ready(session: Session, url: str, queue: str) -> int | None:
     # A separate channel: the broker closes the channel if the queue does not exist.
     channel = await session.channel()
@@ -339,4 +363,4 @@ async def _ready(session: Session, url: str, queue: str) -> int | None:
     return lot.size
 
 
-__all__ = ["ParkingLot", "count_messages", "declare_passively"]
+__all__ = ["ParkingLot", "count_messages", "count_queues", "declare_passively"]

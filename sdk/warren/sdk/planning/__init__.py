@@ -2,12 +2,12 @@
 
 from warren.sdk.planning.broker_listing import (
     Listing,
-    ListingError,
     Policy,
     from_control_socket,
     from_management,
 )
 from warren.sdk.planning.definitions import definitions
+from warren.sdk.planning.management_api import ListingError, ManagementApi
 from warren.sdk.planning.plan import Plan, Planner, Status, Step
 from warren.sdk.planning.risks import Kind, Risk, risks
 from warren.sdk.topology.declarable import label
@@ -16,6 +16,7 @@ __all__ = [
     "Kind",
     "Listing",
     "ListingError",
+    "ManagementApi",
     "Plan",
     "Planner",
     "Policy",

@@ -7,28 +7,17 @@ AMQP has no method that lists them. https://www.rabbitmq.com/docs/http-api-refer
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
+from typing import Any, Final
+from urllib.parse import quote
 
 from warren.core.control_client import ControlError, send_request
-from warren.sdk.errors import WarrenError
+from warren.sdk.planning.management_api import ListingError, ManagementApi
 from warren.sdk.topology.binding import Binding
 
-LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Largest response that is read; enough for about 100,000 queues."""
 SECONDS: Final = 30.0
-
-
-class ListingError(WarrenError):
-    """Error in reading the listing of a virtual host; its text is one line with the reason."""
-
-    exit_status: ClassVar[int] = 74
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +52,10 @@ def from_management(url: str, virtual_host: str, user: str, password: str) -> Li
     :param url: `http://host:15672`; a user and password in it take precedence over the parameters.
     :raises ListingError: if the API does not reply, or its reply is not a listing.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ListingError(f"not an HTTP URL: {parts.scheme or url}; write http://host:15672")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    base = f"{parts.scheme}://{host}:{parts.port or 15672}{parts.path.rstrip('/')}/api"
-    if parts.username:
-        user, password = unquote(parts.username), unquote(parts.password or "")
-    token = b64encode(f"{user}:{password}".encode()).decode()
+    api = ManagementApi(url, user, password)
     where = quote(virtual_host, safe="")
     kinds = ("exchanges", "queues", "bindings", "policies")
-    found = {kind: _get(f"{base}/{kind}/{where}", token) for kind in kinds}
+    found = {kind: api.get_list(f"{kind}/{where}") for kind in kinds}
     defined = {each["name"]: Policy(each["name"], each["definition"]) for each in found["policies"]}
     policies = {
         (kind, each["name"]): defined[each["policy"]]
@@ -146,32 +128,3 @@ def _rows(path: Path, verb: str, virtual_host: str, items: list[str]) -> list[li
     except ControlError as error:
         raise ListingError(str(error)) from None
     return rows
-
-
-def _get(url: str, token: str) -> list[dict[str, Any]]:
-    shown = url.partition("/api/")[0]
-    try:
-        with urlopen(Request(url, headers={"Authorization": f"Basic {token}"}), timeout=SECONDS) as response:
-            body = response.read(LIMIT_BYTES + 1)
-    except HTTPError as error:
-        with error:
-            if error.code in (401, 403):
-                raise ListingError(
-                    f"the management API at {shown} refuses the user: it needs the tag `management`"
-                ) from None
-            raise ListingError(
-                f"the management API at {shown} answers {error.code} {error.reason} to {url.rpartition('/api')[2]}"
-            ) from None
-    except (URLError, OSError) as error:
-        raise ListingError(
-            f"the management API at {shown} does not answer: {getattr(error, 'reason', error)}"
-        ) from None
-    if len(body) > LIMIT_BYTES:
-        raise ListingError(f"the management API at {shown} answers with more than {LIMIT_BYTES} bytes")
-    try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if not isinstance(found, list):
-        raise ListingError(f"{shown} is no management API: it answers with something else than a JSON list")
-    return found
