@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
 from warren.core.errors import ExitStatus
+from warren.core.worker_number import WORKER_VARIABLE
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
 """Environment variable that holds the number of the file descriptor to which a worker writes its state."""
@@ -147,7 +148,10 @@ class Supervisor:
     def __init__(
         self, command: Sequence[str], count: int, environment: Mapping[str, str], *, restart_on_usage: bool
     ) -> None:
-        self.workers = [Worker(number, command, environment) for number in range(1, count + 1)]
+        self.workers = [
+            Worker(number, command, {**environment, WORKER_VARIABLE: f"{number}/{count}"})
+            for number in range(1, count + 1)
+        ]
         self.on_ready: Callable[[], None] = lambda: None
         self._restart_on_usage = restart_on_usage
         self._stopping = asyncio.Event()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
 from warren.sdk.app.loop_watchdog import LoopWatchdog
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
+from warren.sdk.app.operating_log import log_consumer, log_start, log_stop
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics, copy_of, statistics_of
@@ -114,6 +115,8 @@ class Runtime:
         """Held while the topology of a message class that is published for the first time is declared."""
         self._watchdog: LoopWatchdog | None = None
         self._phase = State.CONNECTING
+        self._ready_since: float | None = None
+        """Time of the event loop at which the start ended; None before that."""
 
     @property
     def name(self) -> str:
@@ -144,7 +147,8 @@ class Runtime:
         :raises WarrenError: the reason why that failed, or did not succeed within `connect_timeout`.
         """
         settings = self._settings
-        deadline = self.loop.time() + settings.connect_timeout
+        began = self.loop.time()
+        deadline = began + settings.connect_timeout
         self._update_state()
         if isinstance(settings.broker, EmbeddedBroker):
             settings.broker.check_durability(self._components)
@@ -184,6 +188,8 @@ class Runtime:
             self._start_consumer(self._consume_connection, name, endpoint)
         await self._await_consumers(deadline)
         self._phase = State.READY
+        self._ready_since = self.loop.time()
+        self._log_start(self._ready_since - began)
         self._start_watchdog()
         if self.instruments is not None:
             observe_run(self.instruments.meters, self)
@@ -199,7 +205,7 @@ class Runtime:
             stop_observing(self.instruments.meters, self)
         self._update_state()
         draining = asyncio.ensure_future(self._drain(grace))
-        ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace)))
+        ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace), self._requeued()))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
@@ -211,6 +217,17 @@ class Runtime:
                 self._capture_writer.abort()
             await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
             raise
+
+    def _log_start(self, seconds: float) -> None:
+        assert self.hosts is not None
+        session = None if self._publish_connection is None else self._publish_connection.session
+        server = ("a broker", "") if session is None else session.server
+        log_start(self.name, self.hosts.current, server, len(self._endpoints), seconds)
+        for queue, endpoint in self._endpoints.items():
+            log_consumer(queue, endpoint)
+
+    def _requeued(self) -> int:
+        return sum(one.statistics.requeued for one in self.subscriptions.values())
 
     def _start_watchdog(self) -> None:
         """Start the watchdog of the event loop, unless it is turned off or the time is that of a test."""
@@ -268,12 +285,13 @@ class Runtime:
         """Stop all consumers and give running handlers `grace` seconds to finish."""
         await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
 
-    async def _end(self, draining: asyncio.Future[None], flush_seconds: float) -> None:
+    async def _end(self, draining: asyncio.Future[None], flush_seconds: float, requeued_before: int) -> None:
         """Wait until `draining`, the task that stops the consumers, is done; then close everything else.
 
         The order is that of the start, reversed: components, publisher, connections, capture, embedded broker.
 
         :param flush_seconds: longest wait for the confirms of published messages, and for the last capture events.
+        :param requeued_before: number of messages that were requeued before the stop.
         """
         await asyncio.wait((draining,))
         if draining.cancelled():
@@ -301,6 +319,9 @@ class Runtime:
             await self._broker.__aexit__(None, None, None)
         self._phase = State.CLOSED
         self._update_state()
+        if self._ready_since is not None:
+            seconds = self.loop.time() - self._ready_since
+            log_stop(self.name, self.statistics(), self._requeued() - requeued_before, seconds)
         draining.cancelled() or draining.result()
 
     def check_loop(self) -> None:

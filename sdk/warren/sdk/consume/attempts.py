@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from tenacity import RetryCallState
+
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.delivery import Delivery, as_current_delivery
-from warren.sdk.consume.handler_report import HandlerStatistics
+from warren.sdk.consume.handler_report import HandlerReport
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
-from warren.sdk.consume.retry import is_retryable
+from warren.sdk.consume.retry import AttemptNumber, is_retryable
 from warren.sdk.errors import Ack, HandlerOutcome, Undecodable
 from warren.sdk.messages.codec import decode, encode_result
 from warren.sdk.protocols import Clock, RetryPolicy
+
+
+class HandlingFailed(Exception):
+    """Failure of all attempts in this process.
+
+    :ivar error: the error of the last attempt.
+    :ivar attempts: number of attempts.
+    """
+
+    def __init__(self, error: Exception, attempts: int) -> None:
+        super().__init__(error, attempts)
+        self.error: Exception = error
+        self.attempts: int = attempts
 
 
 class Attempts:
@@ -20,12 +38,13 @@ class Attempts:
     """
 
     def __init__(
-        self, middlewares: Middlewares, clock: Clock, retry: RetryPolicy, statistics: HandlerStatistics
+        self, middlewares: Middlewares, clock: Clock, retry: RetryPolicy, report: HandlerReport
     ) -> None:
         self._middlewares = middlewares
         self._clock = clock
         self._retry = retry
-        self._statistics = statistics
+        self._report = report
+        self._statistics = report.statistics
 
     async def run(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
         """Run the handler, repeat it as its retry policy allows in this process, and return its result as JSON.
@@ -33,7 +52,8 @@ class Attempts:
         The result is empty bytes if it is needed neither for a reply nor for `once=`, which stores it.
 
         :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
-        :raises Exception: the error of the last attempt.
+        :raises HandlingFailed: with the error of the last attempt.
+        :raises RemoteError: the handler's answer to a request.
         """
         own = handler.middlewares
         is_wrapped = self._middlewares.handle or (own is not None and own.wrap_handlers)
@@ -44,24 +64,42 @@ class Attempts:
             if not is_retryable(error):
                 raise
             failure: Exception | None = error
+        made = 1
 
         async def next_attempt() -> bytes:
             # The first attempt runs without tenacity, so that success does not pay for it. Its error is replayed here for
             # tenacity to count.
-            nonlocal failure
+            nonlocal failure, made
             if failure is not None:
                 first, failure = failure, None
                 self._statistics.failed_attempts += 1
                 raise first
             self._statistics.retried += 1
+            made += 1
             try:
                 return await attempt(handler, delivery)
             except Exception as error:
                 self._statistics.failed_attempts += is_retryable(error)
                 raise
 
-        retrying = (handler.retry or self._retry).attempts(self._clock)
-        result: bytes = await retrying(next_attempt)
+        policy = handler.retry or self._retry
+        retrying = policy.attempts(self._clock)
+        before_sleep: Callable[[RetryCallState], Any] | None = retrying.before_sleep
+
+        async def log_attempt(state: RetryCallState) -> None:
+            if state.outcome is not None and (error := state.outcome.exception()) is not None:
+                number = AttemptNumber.of(policy, delivery, made)
+                next_step = f"again in {state.upcoming_sleep:.3g} s"
+                self._report.attempt_failed(handler, delivery, error, number, next_step)
+            if before_sleep is not None and (waiting := before_sleep(state)) is not None:
+                await waiting
+
+        try:
+            result: bytes = await retrying.copy(before_sleep=log_attempt)(next_attempt)
+        except Exception as error:
+            if not is_retryable(error):
+                raise
+            raise HandlingFailed(error, made) from error
         return result
 
     async def _attempt_in_middlewares(self, handler: HandlerSpec, delivery: Delivery) -> bytes:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+import logging
+from collections.abc import Awaitable, Callable, Hashable
 
 from warren.sdk.app.middleware import Middlewares
-from warren.sdk.consume.attempts import Attempts
+from warren.sdk.consume.attempts import Attempts, HandlingFailed
 from warren.sdk.consume.consumer_options import ConsumerOptions
 from warren.sdk.consume.delivery import Delivery, as_current_delivery
 from warren.sdk.consume.handler_report import HandlerReport, HandlerStatistics
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.consume.handling_log import log_handling
 from warren.sdk.consume.settlement import Send, Settlement, Settler
 from warren.sdk.errors import ConfigError
+from warren.sdk.logger import log
 from warren.sdk.messages.codec import decode
 from warren.sdk.messages.types import wire_names
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
@@ -52,7 +55,7 @@ class Endpoint:
         )
         self.telemetry: ConsumeTelemetry | None = None
         self._queue = queue
-        self._attempts = Attempts(middlewares, clock, retry, self.report.statistics)
+        self._attempts = Attempts(middlewares, clock, retry, self.report)
         self._specs: dict[str, HandlerSpec] = {}
         """Handlers by the `type` property of their messages and by their aliases; "" for a handler of foreign content."""
         self._handlers: tuple[HandlerSpec, ...] = ()
@@ -89,7 +92,15 @@ class Endpoint:
         """The idempotency object (`once=`) of each handler that has one."""
         return [handler.once for handler in self._handlers if handler.once is not None]
 
-    async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
+    def process(self, delivery: Delivery, delivery_tag: int) -> Awaitable[Settlement]:
+        """Pass one delivery to its handler, as `_process_in_span` does; at debug level, log it with its outcome."""
+        handling = self._process_in_span(delivery, delivery_tag)
+        if not log.isEnabledFor(logging.DEBUG):
+            return handling
+        handler = self._handler_for(delivery)
+        return log_handling(handling, delivery, "-" if handler is None else handler.name)
+
+    async def _process_in_span(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Pass one delivery to its handler, with retries; publish the reply or dead letter copy if there is one; return
         how to settle the delivery.
 
@@ -121,6 +132,8 @@ class Endpoint:
             return await settler.dead_letter(delivery, "unknown_type", error)
         try:
             result = await self._attempts.run(handler, delivery)
+        except HandlingFailed as failed:
+            return await settler.after_failure(handler, delivery, failed.error, failed.attempts)
         except Exception as error:
             return await settler.after_error(handler, delivery, error)
         settler.succeeded()

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from warren.core.capture_events import DEAD_LETTERED, event_prefix
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.consume.retry import AttemptNumber
+from warren.sdk.consume.user_traceback import user_exc_info
 from warren.sdk.logger import log
 from warren.sdk.telemetry.consume_spans import record_failure
+from warren.sdk.topology.queue import Queue
 
 
 @dataclass(slots=True)
@@ -51,34 +55,71 @@ class HandlerReport:
         self.capture: Recorder | None = None
         self._key_error_logged = False
 
-    def handler_failed(self, delivery: Delivery, error: Exception, *, expected: bool) -> None:
-        """Mark the processing span as failed with the error that a handler raised in its last attempt, and log the
-        error.
+    def attempt_failed(
+        self,
+        handler: HandlerSpec,
+        delivery: Delivery,
+        error: BaseException,
+        number: AttemptNumber,
+        next_step: str,
+        *,
+        with_traceback: bool = False,
+    ) -> None:
+        """Log a failed attempt that is not the last: its number, and what follows.
 
-        :param expected: true for an error that is not logged: a `RemoteError`, the answer to a request; or any error
-            while the circuit breaker is open.
+        :param next_step: text, such as `again in 5 s`.
         """
-        record_failure(error)
-        if not expected:
-            log.warning(
-                "event=handler.failed queue=%s type=%s message_id=%s",
-                delivery.queue, delivery.type, delivery.message_id, exc_info=error,
-            )  # fmt: skip
+        log.warning(
+            "event=handler.failed queue=%s handler=%s type=%s message_id=%s attempt=%s attempts=%s next=%s error_type=%s"
+            " error=%s",
+            delivery.queue, handler.name, delivery.type, delivery.message_id, number.attempt, number.attempts, next_step,
+            type(error).__name__, _one_line(error),
+            exc_info=user_exc_info(error, handler.user_function) if with_traceback else None,
+        )  # fmt: skip
+
+    def handler_failed(
+        self,
+        handler: HandlerSpec,
+        delivery: Delivery,
+        error: Exception,
+        number: AttemptNumber,
+        next_step: str,
+    ) -> None:
+        """Log the last failed attempt in this process, with a traceback that begins in the user's code.
+
+        :param next_step: text, such as `again in 5 s`.
+        """
+        self.attempt_failed(handler, delivery, error, number, next_step, with_traceback=True)
 
     def delivery_failed(self, delivery: Delivery) -> None:
         """Log the exception that is being handled: an error of the SDK or of a plug-in, not of a handler."""
         log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
 
-    def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:
-        """Mark the processing span as failed, and log that the message is about to be dead-lettered.
+    def dead_lettering(
+        self,
+        delivery: Delivery,
+        reason: str,
+        error: BaseException,
+        queue: Queue,
+        handler: HandlerSpec | None = None,
+        number: AttemptNumber | None = None,
+    ) -> None:
+        """Mark the processing span as failed, and log that the message is about to be dead-lettered, and to where.
 
         :param reason: word for the cause, such as `failed`.
         :param error: the error because of which the message is dead-lettered.
+        :param queue: the queue that the message was consumed from.
+        :param handler: the handler that failed, whose traceback is logged; None if none was called.
+        :param number: number of the attempt that failed, if a handler was called.
         """
         record_failure(error)
         log.error(
-            "event=message.dead_lettered queue=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
-            delivery.queue, reason, delivery.type, delivery.message_id, type(error).__name__, error,
+            "event=message.dead_lettered queue=%s reason=%s handler=%s type=%s message_id=%s attempt=%s attempts=%s"
+            " dead_letter_queue=%s error_type=%s error=%s",
+            delivery.queue, reason, "-" if handler is None else handler.name, delivery.type, delivery.message_id,
+            "-" if number is None else number.attempt, "-" if number is None else number.attempts,
+            _destination(queue), type(error).__name__, _one_line(error),
+            exc_info=None if handler is None else user_exc_info(error, handler.user_function),
         )  # fmt: skip
 
     def dead_lettered(self, delivery: Delivery, reason: str) -> None:
@@ -122,3 +163,17 @@ class HandlerReport:
         if not self._key_error_logged:
             self._key_error_logged = True
             log.warning("event=ordering_key.failed queue=%s error=%s", delivery.queue, error)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _destination(queue: Queue) -> str:
+    """Return the name of the queue's dead letter queue, or the exchange and key if the queue behind them is not known."""
+    if queue.dead_letter_queue is not None:
+        return queue.dead_letter_queue.name
+    if queue.dead_letter_exchange is None:
+        return "none"
+    key = queue.dead_letter_key or "*"
+    return f"{queue.dead_letter_exchange}/{key}" if queue.dead_letter_exchange else key

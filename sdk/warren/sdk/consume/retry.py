@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
@@ -70,6 +70,16 @@ class Retry:
         return changed
 
     @property
+    def attempts_in_process(self) -> int:
+        """Number of attempts in a row in this process, including the first."""
+        return self._attempts
+
+    @property
+    def deliveries(self) -> int:
+        """Number of deliveries of a message: the first, and one for each delay."""
+        return 1 + len(self._delays)
+
+    @property
     def delays(self) -> frozenset[timedelta]:
         """All delays that the policy can return, including those lengthened by jitter."""
         steps = range(JITTER_STEPS + 1) if self._jitter else (0,)
@@ -128,6 +138,25 @@ def _classes(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigError(f"{error!r} is not an exception class")
     return errors
+
+
+class AttemptNumber(NamedTuple):
+    """Number of a failed attempt, counted over all deliveries, and the largest number: `2 of 3`."""
+
+    attempt: int
+    attempts: int | str
+    """`?` for a policy of the user's own, which does not say."""
+
+    @classmethod
+    def of(cls, policy: RetryPolicy, delivery: Delivery, number: int) -> AttemptNumber:
+        """Return the number of an attempt.
+
+        :param number: number of the attempt in this process, from 1.
+        """
+        if not isinstance(policy, Retry):
+            return cls(number, "?")
+        before = (delivery.attempt - 1) * policy.attempts_in_process
+        return cls(before + number, policy.attempts_in_process * policy.deliveries)
 
 
 def check_retry_policy(retry: object) -> None:

@@ -13,6 +13,8 @@ from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.handler_report import HandlerReport
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.consume.handling_outcome import note_outcome
+from warren.sdk.consume.retry import AttemptNumber
 from warren.sdk.durations import duration
 from warren.sdk.errors import (
     Ack,
@@ -28,6 +30,7 @@ from warren.sdk.errors import (
 from warren.sdk.protocols import Clock, DelayBackend, RetryPolicy
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.replies import error_reply, reply, wants_reply
+from warren.sdk.telemetry.consume_spans import record_failure
 from warren.sdk.topology.queue import Queue
 
 Send = Callable[[Outgoing], Awaitable[None]]
@@ -124,19 +127,28 @@ class Settler:
             case RetryLater(after=after) if after is not None:
                 return await self._redeliver(delivery, duration(after))
             case _:
-                return await self._after_failure(handler, delivery, error)
+                return await self.after_failure(handler, delivery, error)
 
-    async def dead_letter(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
+    async def dead_letter(
+        self,
+        delivery: Delivery,
+        reason: str,
+        error: BaseException,
+        handler: HandlerSpec | None = None,
+        number: AttemptNumber | None = None,
+    ) -> Settlement:
         """Publish a dead letter copy with the reason, and return the settlement: acknowledge after the confirm.
 
         If the copy cannot be published, the settlement is a rejection: the broker then dead-letters the message without
         the reason, or drops it if the queue has no dead letter exchange.
 
         :param reason: word for the cause, such as `failed`.
+        :param handler: the handler that failed, or None if none was called.
+        :param number: number of the attempt that failed, if a handler was called.
         """
         report = self._report
-        report.dead_lettering(delivery, reason, error)
         queue = self._queue()
+        report.dead_lettering(delivery, reason, error, queue, handler, number)
         copy = dead_letter_copy(delivery, queue, reason, error, self._clock.now())
         if copy is None:
             report.dropped(delivery, "no dead letter exchange")
@@ -150,6 +162,7 @@ class Settler:
                 report.dead_letter_unconfirmed(delivery, problem)
             return Settlement.REJECT
         report.dead_lettered(delivery, reason)
+        note_outcome("dead_lettered")
         return Settlement.ACK
 
     async def _publish_dead_letter(self, copy: Outgoing) -> None:
@@ -174,30 +187,41 @@ class Settler:
         reason = "unknown_content_type" if isinstance(error.error, UnknownContentType) else "undecodable"
         return await self.dead_letter(delivery, reason, error.error)
 
-    async def _after_failure(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+    async def after_failure(
+        self, handler: HandlerSpec, delivery: Delivery, error: Exception, attempts: int = 1
+    ) -> Settlement:
         """Settle a message whose handler failed, and return the settlement.
 
         If the circuit breaker is open, the message returns to its queue. Otherwise, if the retry policy returns a
         delay, a copy of the message is published with that delay. If it returns None, a request gets an error reply,
-        and another message is dead-lettered.
+        and another message is dead-lettered. The failure is logged with its number and what follows.
+
+        :param attempts: number of attempts in this process.
         """
         is_answer = isinstance(error, RemoteError)
         circuit_open = self.circuit is not None and self.circuit.failed(error)
-        self._report.handler_failed(delivery, error, expected=is_answer or circuit_open)
+        record_failure(error)
         if circuit_open:
             return Settlement.RELEASE
-        if not is_answer:
-            after = (handler.retry or self._retry).delay(error, delivery)
-            if after is not None:
-                return await self._redeliver(delivery, after)
+        policy = handler.retry or self._retry
+        number = AttemptNumber.of(policy, delivery, attempts)
+        after = None if is_answer else policy.delay(error, delivery)
+        if after is not None:
+            next_step = f"again in {after.total_seconds():g} s"
+            self._report.handler_failed(handler, delivery, error, number, next_step)
+            return await self._redeliver(delivery, after)
         if handler.reply is not None and wants_reply(delivery):
+            if not is_answer:
+                self._report.handler_failed(handler, delivery, error, number, "error reply")
             self._report.statistics.error_replies += 1
+            note_outcome("error_reply")
             return await self._publish_reply(delivery, error_reply(delivery, error, self._clock.now()))
-        return await self.dead_letter(delivery, "failed", error)
+        return await self.dead_letter(delivery, "failed", error, handler, number)
 
     async def _redeliver(self, delivery: Delivery, after: timedelta) -> Settlement:
         await self._delay().redeliver(delivery, delivery.queue, after)
         self._report.statistics.delayed += 1
+        note_outcome("delayed")
         return Settlement.ACK
 
     async def _publish_reply(

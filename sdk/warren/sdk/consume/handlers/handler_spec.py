@@ -43,6 +43,13 @@ class HandlerSpec:
         """The function of the user; for a batch handler it is not `function`, which adds a message to a batch."""
         return getattr(self.invoker, "function", self.function)
 
+    @property
+    def name(self) -> str:
+        """Name of the user's function, for logs."""
+        return str(getattr(self.user_function, "__qualname__", "")).rpartition(".")[2] or repr(
+            self.user_function
+        )
+
     async def call(self, message: Any, delivery: Delivery) -> Any:
         """Call the function with the message and its dependencies; return its result."""
         if self.invoker is None:
