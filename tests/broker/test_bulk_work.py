@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -557,5 +558,31 @@ def test_slices_wait_for_the_log() -> None:
         await work.finished("lane")
         assert not left
         assert work.slices >= 3
+
+    asyncio.run(run())
+
+
+def test_other_threads_run_sooner_while_work_is_unfinished() -> None:
+    """The log's writer thread waits for the interpreter's lock, and confirms wait for the writer."""
+
+    async def run() -> None:
+        usual = sys.getswitchinterval()
+        work, other = BulkWork(RealClock()), BulkWork(RealClock())
+        others = [1, 2, 3, 4, 5]
+        seen = []
+
+        def step(_: float) -> bool:
+            seen.append(sys.getswitchinterval())
+            return len(seen) == 3
+
+        work.slice_seconds = other.slice_seconds = 0
+        assert work.run("short", lambda _: True)
+        assert sys.getswitchinterval() == usual, "work that ends at once changes nothing"
+        work.later("lane", step)
+        other.later("lane", lambda _: others.pop() == 1)
+        await work.finished("lane")
+        assert max(seen) < usual
+        await other.finished("lane")
+        assert sys.getswitchinterval() == usual
 
     asyncio.run(run())
