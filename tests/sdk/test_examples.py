@@ -43,6 +43,12 @@ PROMISED = {
     "batches": ["dead: -300.0 DeadLetter: no such temperature", "one insert: 100 rows"],
     "blocking": ["answered: 42", "noted: remember the milk"],
     "middleware": ["1300 characters in 42 bytes"],
+    "lifespan": [
+        "all handlers have ended",
+        "database: charge 42",
+        "pool closed",
+        "published before the first consumer runs",
+    ],
     "router": ["billed 42", "queues: ['billing.orders.dead', 'billing.orders']"],
     "plain_handler": ["lamps: 3", "lamps: 7"],
     "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],

@@ -13,6 +13,7 @@ from warren.sdk.app.broker_choice import choose_broker
 from warren.sdk.app.default_delay import DefaultDelay
 from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.lifecycle import Lifecycle
+from warren.sdk.app.lifespan import Hook, Hooks, Lifespan
 from warren.sdk.app.loop_watchdog import STALL_SECONDS
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.router import Router, RouterPlace
@@ -23,6 +24,7 @@ from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.dependencies import RunValue
 from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_threads import THREADS, HandlerThreads
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
@@ -69,6 +71,7 @@ CONNECT_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 
 Answer = TypeVar("Answer")
+HookFunction = TypeVar("HookFunction", bound=Hook)
 StateCallback = TypeVar("StateCallback", bound=Callable[[State], object])
 
 
@@ -107,6 +110,10 @@ class App:
         them.
     :param stall_threshold: seconds; a handler that blocks the event loop for longer is logged with its stack
         (`handler.blocked_loop`). None turns that off, and so does a clock other than the system's.
+    :param lifespan: function of the App that returns an async context manager, as `@asynccontextmanager` makes one. It is
+        entered at the start, when publishing works but nothing else runs, and left at the stop, after everything else but
+        before publishing ends. What it yields is passed to parameters of handlers and dependencies that have the type
+        with which the function is annotated: `AsyncIterator[Pool]`.
     :raises ConfigError: if a URL, or `AMQP_URL`, is empty or not such a URL, or another argument is not one of its
         values.
     """
@@ -132,8 +139,10 @@ class App:
         delay: DelayBackend | None = None,
         threads: int = THREADS,
         stall_threshold: float | None = STALL_SECONDS,
+        lifespan: Lifespan | None = None,
     ) -> None:
         self.clock: AppClock = AppClock(clock or SystemClock())
+        hooks = Hooks(self, lifespan)
         self._lifecycle = Lifecycle(
             Settings(
                 broker=choose_broker(
@@ -154,7 +163,8 @@ class App:
                 first_retry=first_retry,
                 longest_retry=longest_retry,
                 stall_threshold=stall_threshold,
-            )
+            ),
+            hooks,
         )
         self._registry = TopologyRegistry(declare, mismatch)
         self._middlewares = Middlewares()
@@ -168,7 +178,7 @@ class App:
             clock=self.clock,
             retry=retry or Retry(),
             delay=DefaultDelay(self, delay),
-            context={App: self},
+            context={App: self, RunValue: hooks.value},
             prepare_once=lambda once: once.register(self),
             threads=HandlerThreads(threads),
         )
@@ -489,19 +499,46 @@ class App:
         """
         return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
+    def on_start(self, function: HookFunction) -> HookFunction:
+        """Register a function without parameters, plain or async, for each start, and return it: `@app.on_start`.
+
+        The functions are called in the order in which they were added, when publishing works and patterns have started,
+        before the first message is consumed. If one raises, the App stops again, and `start` raises the exception. A
+        plain function runs on the event loop and must not block.
+
+        :raises ConfigError: if the function has parameters, or the App is running.
+        """
+        self._lifecycle.not_running("add an on_start function")
+        self._lifecycle.hooks.add_start(function)
+        return function
+
+    def on_stop(self, function: HookFunction) -> HookFunction:
+        """Register a function without parameters, plain or async, for each stop, and return it: `@app.on_stop`.
+
+        The functions are called in the reverse of the order in which they were added, when all handlers have ended, while
+        publishing still works; also if the start failed after the lifespan was entered. An exception is logged
+        (`on_stop.failed`), and the stop goes on.
+
+        :raises ConfigError: if the function has parameters, or the App is running.
+        """
+        self._lifecycle.not_running("add an on_stop function")
+        self._lifecycle.hooks.add_stop(function)
+        return function
+
     async def start(self) -> App:
-        """Connect, declare topology, start components and consumers.
+        """Connect, declare topology, enter the lifespan, start components, call the `on_start` functions, start consumers.
 
         Returns when the broker has accepted every consumer (`basic.consume-ok`).
 
         :raises WarrenError: the reason for the failure; everything that was started is stopped again.
+        :raises Exception: that of the lifespan or an `on_start` function, likewise.
         """
         await self._lifecycle.start(self._registry, self._handlers, self._middlewares)
         return self
 
     async def stop(self) -> None:
-        """Stop: cancel consumers, requeue unstarted messages, let running handlers finish, await confirms, close
-        connections.
+        """Stop: cancel consumers, requeue unstarted messages, let running handlers finish, call the `on_stop` functions,
+        stop components, leave the lifespan, await confirms, close connections.
         """
         await self._lifecycle.stop()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from warren.sdk.app.lifespan import Hooks
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.runtime import Runtime
 from warren.sdk.app.settings import Settings
@@ -20,8 +21,9 @@ from warren.sdk.transport.host_failover import Hosts
 class Lifecycle:
     """Start and stop of an App, with everything that outlives a single run: settings, components, callbacks."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hooks: Hooks) -> None:
         self.settings = settings
+        self.hooks = hooks
         self.components: list[Component] = []
         self.return_callbacks: list[Callable[[Unroutable], object]] = []
         self.listeners: StateListeners = StateListeners()
@@ -38,6 +40,7 @@ class Lifecycle:
             handlers=handlers,
             middlewares=middlewares,
             components=self.components,
+            hooks=self.hooks,
             on_return=self._call_back_return,
             on_state=self.listeners.notify,
         )

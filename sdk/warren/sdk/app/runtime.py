@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
+from warren.sdk.app.lifespan import Hooks
 from warren.sdk.app.loop_watchdog import LoopWatchdog
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
 from warren.sdk.app.operating_log import log_consumer, log_start, log_stop
@@ -64,6 +65,7 @@ class Runtime:
         handlers: HandlerRegistry,
         middlewares: Middlewares,
         components: Sequence[Component],
+        hooks: Hooks,
         on_return: Callable[[Unroutable], None],
         on_state: Callable[[State], None],
     ) -> None:
@@ -74,6 +76,7 @@ class Runtime:
         self._threads = handlers.threads
         self.middlewares: Middlewares = middlewares
         self._components = components
+        self._hooks = hooks
         self._on_state = on_state
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.hosts: Hosts | None = None if isinstance(settings.broker, EmbeddedBroker) else settings.broker
@@ -140,7 +143,7 @@ class Runtime:
         return Health(self.state, tuple(self._pending_parts()), reason)
 
     async def start(self) -> None:
-        """Connect, declare topology, start components and consumers.
+        """Connect, declare topology, enter the lifespan, start components, call the `on_start` functions, start consumers.
 
         Returns when the broker has accepted every consumer (`basic.consume-ok`).
 
@@ -182,8 +185,15 @@ class Runtime:
         )
         await self._publish_connection.start(max(0.0, deadline - self.loop.time()))
         await self._consume_connection.start(max(0.0, deadline - self.loop.time()))
+        entering = self.loop.time()
+        await self._hooks.enter()
+        # The time of the user's code does not count: what is left of the deadline is for the broker.
+        deadline += self.loop.time() - entering
         for component in self._components:
             await component.on_start()
+        starting = self.loop.time()
+        await self._hooks.started()
+        deadline += self.loop.time() - starting
         for name, endpoint in self._endpoints.items():
             self._start_consumer(self._consume_connection, name, endpoint)
         await self._await_consumers(deadline)
@@ -288,7 +298,8 @@ class Runtime:
     async def _end(self, draining: asyncio.Future[None], flush_seconds: float, requeued_before: int) -> None:
         """Wait until `draining`, the task that stops the consumers, is done; then close everything else.
 
-        The order is that of the start, reversed: components, publisher, connections, capture, embedded broker.
+        The order is that of the start, reversed: `on_stop` functions, components, lifespan, publisher, connections, capture,
+        embedded broker.
 
         :param flush_seconds: longest wait for the confirms of published messages, and for the last capture events.
         :param requeued_before: number of messages that were requeued before the stop.
@@ -299,6 +310,7 @@ class Runtime:
         self._threads.close()
         if self._watchdog is not None:
             self._watchdog.stop()
+        await self._hooks.stopping()
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         parts: list[Component | Once] = [*reversed(self._components), *onces]
         for part in parts:
@@ -306,6 +318,7 @@ class Runtime:
                 await part.on_stop()
             except Exception:
                 log.exception("event=component.stop_failed component=%s", type(part).__name__)
+        await self._hooks.exit()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(flush_seconds):
                 await self.publisher.flush()

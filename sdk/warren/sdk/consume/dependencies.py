@@ -56,6 +56,32 @@ class Header:
         self.name: str | None = name
 
 
+class RunValue:
+    """A value for parameters with its type that exists while the App runs: what the lifespan of the App yields.
+
+    :param kind: type of the value, as the lifespan is annotated; None if no parameter gets it.
+    """
+
+    __slots__ = ("_kind", "value")
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self.value: Any = None
+
+    def fits(self, hint: Any) -> bool:
+        """Return whether a parameter with this type hint gets the value: the hint is its type, or a base class of it."""
+        kind = self._kind
+        if kind is None or hint is None or hint is object or hint is Any:
+            return False
+        if hint == kind:
+            return True
+        try:
+            return isinstance(hint, type) and isinstance(kind, type) and issubclass(kind, hint)
+        except TypeError:
+            # A protocol or TypedDict that is not checked at run time.
+            return False
+
+
 class MessageScope:
     """Values from which the arguments of a handler are taken for one
     message: the message, its delivery, its dependencies.
@@ -305,6 +331,9 @@ class DependencyGraph:
             return lambda scope: scope.delivery
         if path and _accepts(hint, self._kind):
             return lambda scope: scope.message
+        for value in self._context.values():
+            if isinstance(value, RunValue) and value.fits(hint):
+                return _run_value(value)
         if isinstance(hint, type):
             for value in self._context.values():
                 if hint is not object and isinstance(value, hint):
@@ -376,6 +405,10 @@ def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Getter:
 
 def _value(index: int) -> Getter:
     return lambda scope: scope.values[index]
+
+
+def _run_value(run_value: RunValue) -> Getter:
+    return lambda scope: run_value.value
 
 
 def _constant(value: object) -> Getter:
