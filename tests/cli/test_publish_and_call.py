@@ -83,6 +83,7 @@ def test_a_message_class_is_validated_published_and_confirmed(
     missing = warren(*words)
     assert (missing.status, len(missing.err.splitlines())) == (1, 1)
     assert "missing on the broker" in missing.err
+    assert "`warren publish --declare`" in missing.err
     done = warren(*words, "--declare", "--header", "origin=test", "--expiration", "1m")
     assert (done.status, done.out) == (0, "confirmed: 1\n"), done.err
     properties, body = taken(channel, f"{name}.billing")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.polling import eventually
-from tests.support.processes import free_port
+from tests.support.processes import closed_port, free_port
 from tests.support.rabbitmq import RabbitMQ, rabbitmq_server
 from warren.broker import Broker, BrokerConfig
 from warren.broker.connection.tls import TlsConfig
@@ -63,6 +63,16 @@ async def rejection(url: str) -> ConnectionRejected:
         await App(url, connect_timeout=PATIENCE).start()
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_a_port_where_no_broker_listens_is_named_with_what_to_do(host: str) -> None:
+    with closed_port() as port, pytest.raises(TransportUnavailable) as caught:
+        await App(f"amqp://{host}:{port}", connect_timeout=0.1).start()
+    assert str(caught.value) == (
+        f"cannot connect to {host}:{port}: connection refused; no broker listens there"
+        " (`warren broker` starts one)"
+    )
 
 
 async def test_an_unknown_virtual_host_is_rejected_at_once(url: str, log: pytest.LogCaptureFixture) -> None:

@@ -172,7 +172,7 @@ class TopologyRegistry:
         if missing:
             raise TopologyMismatch(
                 f"missing on the broker: {', '.join(missing)}; `warren topology apply MODULE:APP` declares them,"
-                " and so does a start with declare='always'",
+                " and so does the start of an App with declare='always' (the default), or `warren publish --declare`",
                 reply_code=404,
             )
 

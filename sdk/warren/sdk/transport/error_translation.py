@@ -93,6 +93,10 @@ def to_sdk_error(what: str, error: BaseException) -> WarrenError:
             return TransportUnavailable(f"{what}: {error.args[-1]}", retryable=False)
         case TimeoutError():
             return TransportUnavailable(f"{what}: no answer in time")
+        case OSError() if "Connect call failed" in error_text(error):  # the text of asyncio, for each address
+            return TransportUnavailable(
+                f"{what}: connection refused; no broker listens there (`warren broker` starts one)"
+            )
         case UnicodeError() | ValueError():
             return ConfigError(f"{what}: {error_text(error)}")
         case _:
