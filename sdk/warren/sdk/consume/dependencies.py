@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.fastapi_markers import needed_request, read_depends
 from warren.sdk.consume.handler_threads import HandlerThread
 from warren.sdk.consume.handlers.signature import is_async, type_hints
 from warren.sdk.errors import ConfigError, Undecodable
@@ -130,9 +131,11 @@ class Provider(NamedTuple):
 
         :param arguments: for each parameter of the function, a `Getter` that returns its value for a message.
         """
-        if inspect.isasyncgenfunction(function):
+        # An object with `__call__`, as many dependencies of FastAPI are, may be a generator function as well.
+        called = getattr(function, "__call__", None)  # noqa: B004
+        if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(called):
             return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments, True)
-        if inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
             return cls(contextmanager(function), ProviderKind.GENERATOR, arguments, False)
         return cls(function, ProviderKind.FUNCTION, arguments, is_async(function))
 
@@ -305,7 +308,7 @@ class DependencyGraph:
         for parameter in list(_signature(function).parameters.values())[skip:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            getter = self._getter(parameter, hints.get(parameter.name), path)
+            getter = self._getter(parameter, hints.get(parameter.name), path, f"the {role} {name}")
             if getter is None and parameter.default is parameter.empty:
                 raise ConfigError(f"the {role} {name} has a parameter {parameter.name!r} that nothing fills")
             if getter is not None:
@@ -314,9 +317,22 @@ class DependencyGraph:
                 arguments[parameter.name] = getter
         return arguments
 
-    def _getter(self, parameter: inspect.Parameter, hint: Any, path: tuple[Function, ...]) -> Getter | None:
-        if get_origin(hint) is Annotated:
-            kind, *marks = get_args(hint)
+    def _getter(
+        self, parameter: inspect.Parameter, hint: Any, path: tuple[Function, ...], owner: str
+    ) -> Getter | None:
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        # FastAPI reads its markers from defaults too: `session: Session = Depends(get_session)`.
+        for mark in (*marks, parameter.default):
+            depends = read_depends(mark)
+            if depends is not None:
+                function = kind if depends.function is None else depends.function
+                return self._dependency(Depends(function, cache=depends.cache), path)
+        if (needed := needed_request(kind, (*marks, parameter.default))) is not None:
+            raise ConfigError(
+                f"{owner} takes {needed} of FastAPI (parameter {parameter.name!r}), but a message comes without an HTTP"
+                " request: move what handlers share to a function without it"
+            )
+        if marks:
             for mark in marks:
                 if isinstance(mark, Depends):
                     return self._dependency(mark, path)

@@ -67,6 +67,9 @@ def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> 
     source: Any = inspect.unwrap(function)
     if isinstance(source, type):
         source = inspect.getattr_static(source, "__init__")
+    elif not hasattr(source, "__code__") and not hasattr(source, "__func__"):
+        # An object that is called: a functools.partial, or an instance of a class with `__call__`.
+        source = getattr(source, "func", None) or getattr(type(source), "__call__", source)  # noqa: B004
     source = getattr(source, "__func__", source)
     names = {**getattr(source, "__globals__", {}), **local_names}
     hints: dict[str, Any] = {}
