@@ -73,7 +73,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error_text"),
     [
-        (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
+        (["--timeout", "soon"], "--timeout: 'soon' is no duration"),
         (["--speed", "100000"], "choose a speed that leaves at least 1 s"),
     ],
 )

@@ -113,19 +113,20 @@ def fault(**keywords: Any) -> object:
             "replies is 'queue' or 'direct', not 'fast'",
         ),
         (lambda: App("amqp://localhost", window=0), "window must be at least 1, not 0"),
-        (lambda: App("amqp://localhost", grace=-1), "grace must not be negative: -1"),
+        (lambda: App("amqp://localhost", grace=-1), "grace=-1 is no duration: it is negative"),
         (
             lambda: command(qeue="jobs"),
             "class Sent has no keyword 'qeue': did you mean queue=?",
         ),
         (
             lambda: command(exchange="jobs"),
-            "class Sent has no keyword 'exchange': it takes queue, type, content_type, and pydantic's configuration",
+            "class Sent has no keyword 'exchange': it takes queue, type, aliases, content_type, and"
+            " pydantic's configuration",
         ),
         (
             lambda: event(queue="jobs"),
-            "class Told has no keyword 'queue': it takes exchange, key, audience, mandatory, type, content_type, and"
-            " pydantic's configuration",
+            "class Told has no keyword 'queue': it takes exchange, key, audience, mandatory, type, aliases, content_type,"
+            " and pydantic's configuration",
         ),
         (lambda: fault(cod="broken"), "class Broken has no keyword 'cod': did you mean code=?"),
         (
@@ -189,7 +190,10 @@ async def test_only_a_request_or_scatter_can_be_gathered(make_app: MakeApp) -> N
             await app.gather(message)
 
 
-@pytest.mark.parametrize("after", [30, "30s", timedelta(seconds=30)])
+FORMS = "write a timedelta, a number of seconds, or a text such as 250ms, 5s, 30m or 1h30m"
+
+
+@pytest.mark.parametrize("after", [30, "30s", timedelta(seconds=30), "1h30m", "250ms"])
 def test_a_deadline_takes_every_form_of_a_duration(after: Any) -> None:
     Deadline("payment", after=after, signal=lambda key: Ping(), store=SqliteStore(":memory:"))
 
@@ -197,17 +201,21 @@ def test_a_deadline_takes_every_form_of_a_duration(after: Any) -> None:
 @pytest.mark.parametrize(
     ("after", "text"),
     [
-        ("half an hour", "'half an hour' is no duration: write 250ms, 5s, 1m, 2h or 1d"),
-        (None, "None is no duration: write a timedelta, a number of seconds, or a text such as 5s"),
-        (float("nan"), "nan is no duration: write a timedelta, a number of seconds, or a text such as 5s"),
-        (1e300, "1e+300 is no duration: write a timedelta, a number of seconds, or a text such as 5s"),
+        ("half an hour", f"'half an hour' is no duration: {FORMS}"),
+        (None, f"None is no duration: {FORMS}"),
+        ("30", "'30' has no unit: write 30s for seconds, or ms, m, h, d"),
+        (True, f"True is no duration: {FORMS}"),
+        ("1h-30m", f"'1h-30m' is no duration: {FORMS}"),
+        (float("inf"), "inf is no duration: it must be finite"),
+        (float("nan"), "nan is no duration: it must be finite"),
+        (1e300, "1e+300 is too long: the longest is 999999999d"),
         (-1, "-1 is no duration: it is negative"),
     ],
 )
 def test_what_is_no_duration_is_refused(after: Any, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Deadline("payment", after=after, signal=lambda key: Ping(), store=SqliteStore(":memory:"))
-    assert str(refused.value) == text
+    assert str(refused.value) == f"Deadline: after={text}"
 
 
 @pytest.mark.parametrize("reliability", ["exactly_once", "at_most_onse"])

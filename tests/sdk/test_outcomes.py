@@ -200,7 +200,7 @@ def test_a_policy_is_a_value() -> None:
     wrong: Any = OSError()
     mistakes: list[tuple[Callable[[], object], str]] = [
         (lambda: Retry(0), "attempts must be at least 1"),
-        (lambda: policy.then("soon"), "'soon' is no duration: write 250ms, 5s"),
+        (lambda: policy.then("soon"), "'soon' is no duration: write a timedelta"),
         (lambda: policy.then(-1), "it is negative"),
         (lambda: policy.then("1s", jitter=-1), "jitter must not be negative"),
         (lambda: policy.on(wrong), "is not an exception class"),
@@ -212,7 +212,17 @@ def test_a_policy_is_a_value() -> None:
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("250ms", 0.25), ("5s", 5), ("1.5m", 90), (" 2 h ", 7200), ("1d", 86400), (0.5, 0.5), (3, 3)],
+    [
+        ("250ms", 0.25),
+        ("5s", 5),
+        ("1.5m", 90),
+        (" 2 h ", 7200),
+        ("1d", 86400),
+        ("1h30m", 5400),
+        ("1m 250ms", 60.25),
+        (0.5, 0.5),
+        (3, 3),
+    ],
 )
 def test_durations_can_be_text(written: str | float, seconds: float) -> None:
     assert duration(written) == timedelta(seconds=seconds)

@@ -28,7 +28,7 @@ def test_pyright_sees_the_same() -> None:
 def check(checker: str, *options: str) -> None:
     # pyright resolves imports as the interpreter that is first on the path does.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    roots = os.pathsep.join(str(ROOT / root) for root in ("sdk", "wire", "broker"))
+    roots = os.pathsep.join(str(ROOT / root) for root in ("core", "sdk", "wire", "broker"))
     checked = subprocess.run(
         [sys.executable, "-m", checker, *options, "tests/sdk/typed.py"],
         cwd=ROOT,

@@ -356,7 +356,7 @@ def is_last(event: Event) -> bool:
         (["--limit", "0"], "'0' is not a limit"),
         (["--limit", "5XB"], "'5XB' is not a limit"),
         (["--step", "0s"], "the duration must be longer than zero"),
-        (["--trend", "soon"], "'soon' is not a duration"),
+        (["--trend", "soon"], "'soon' is no duration"),
     ],
 )
 def test_invalid_options_raise_one_line_errors(words: list[str], message: str) -> None:

@@ -153,6 +153,6 @@ def test_durations_are_parsed_and_formatted() -> None:
         "24 h",
         "32 d 16 h",
     ]
-    for text in ("", "30", "3x", "m", "-5m", "1.5h"):
-        with pytest.raises(ValueError, match="is not a duration"):
+    for text in ("", "30", "3x", "m", "-5m", "250ms"):
+        with pytest.raises(ValueError, match=r"is no duration|has no unit"):
             parse(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, parse_message, read_body
 from warren.cli.typer_commands import Url, broker_url, command_group
 from warren.cli.typer_commands import run_group as run_command
@@ -37,7 +38,12 @@ def call(
     ],
     body: Body = "-",
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="seconds for the reply, and for the connection")
+        float,
+        typer.Option(
+            parser=positive_seconds,
+            metavar="DURATION",
+            help="for the reply, and for the connection, such as 5 or 5s",
+        ),
     ] = 30.0,
     replies: Annotated[
         int | None,

@@ -167,10 +167,10 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--read-timeout",
-        type=float,
+        type=durations.seconds_argument,
         default=30.0,
-        metavar="SECONDS",
-        help="fail after this time without progress (default: 30)",
+        metavar="DURATION",
+        help="fail after this time without progress, such as 90 or 90s (default: 30s)",
     )
     parser.add_argument(
         "--continuous",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, guess_content_type, parse_message, read_body
 from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json
 from warren.cli.typer_commands import run_group as run_command
@@ -70,7 +71,12 @@ def publish(
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="seconds for each message, and for the connection")
+        float,
+        typer.Option(
+            parser=positive_seconds,
+            metavar="DURATION",
+            help="for each message, and for the connection, such as 5 or 5s",
+        ),
     ] = 30.0,
     url: Url = None,
     as_json: Json = False,

@@ -31,7 +31,7 @@ from warren.sdk import (
     RetryPolicy,
     current_delivery,
 )
-from warren.sdk.extend import DEAD_QUEUE, DEAD_REASON, Outcome, uuid7
+from warren.sdk.extend import DEAD_QUEUE, DEAD_REASON, Duration, MessageOutcome, seconds, uuid7
 
 RECEIPT_HEADER: Final = "warren-taken"
 
@@ -42,7 +42,7 @@ class NoConsumer(PublishError):
     """Error: no consumer could take the message at once. There is none, or all have reached their prefetch."""
 
     retryable: bool = True
-    outcome: Outcome = "refused"
+    outcome: MessageOutcome = "refused"
 
 
 class Immediate:
@@ -56,8 +56,8 @@ class Immediate:
         before it handles the message. Default 10.
     """
 
-    def __init__(self, queue: str, *, timeout: float = 10.0) -> None:
-        self._timeout = timeout
+    def __init__(self, queue: str, *, timeout: Duration = 10.0) -> None:
+        self._timeout = seconds(timeout, "Immediate: timeout")
         self._return_exchange = Exchange(f"{queue}.back", type="headers", alternate_exchange=f"{queue}.dead")
         self._dead = Queue(f"{queue}.dead", dead_letter_exchange=None)
         self._queue = Queue(queue, type="classic", dead_letter_exchange=self._return_exchange.name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from datetime import timedelta
 
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+from warren.core.durations import parse_duration, parse_seconds
+
 MAX_DURATION = timedelta(days=36_500)
 """Longest duration that is accepted. It is limited so that Python and Spark can add several durations to a time."""
 
@@ -14,16 +14,12 @@ MAX_DURATION = timedelta(days=36_500)
 def parse(text: str) -> timedelta:
     """Return the duration that a text such as `90s`, `30m`, `2h`, `1d` or `1h30m` names.
 
-    :raises ValueError: if the text is not a duration, or if it is longer than `MAX_DURATION`
+    :raises ValueError: if the text is not a duration of whole seconds, or if it is longer than `MAX_DURATION`
     """
-    if not re.fullmatch(r"(\d+[smhd])+", text):
-        raise ValueError(f"{text!r} is not a duration: write 90s, 30m, 2h or 1d")
-    # Python refuses to parse integers of thousands of digits.
-    parts = [(n.lstrip("0")[:20] or "0", unit) for n, unit in re.findall(r"(\d+)([smhd])", text)]
-    seconds = sum(int(n) * SECONDS[unit] for n, unit in parts)
-    if seconds > MAX_DURATION.total_seconds():
-        raise ValueError(f"{text[:40]!r} is too long: the longest is {MAX_DURATION.days}d")
-    return timedelta(seconds=seconds)
+    length = parse_duration(text, longest=MAX_DURATION)
+    if length % timedelta(seconds=1):
+        raise ValueError(f"{text[:40]!r} is no duration of whole seconds")
+    return length
 
 
 def format_duration(seconds: float) -> str:
@@ -56,3 +52,14 @@ def duration_argument(text: str, zero: bool = False) -> timedelta:
     if not found and not zero:
         raise argparse.ArgumentTypeError("the duration must be longer than zero")
     return found
+
+
+def seconds_argument(text: str) -> float:
+    """Parse the value of a command-line option that is a number of seconds, or a duration such as `90s`.
+
+    :raises argparse.ArgumentTypeError: if the text is neither
+    """
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

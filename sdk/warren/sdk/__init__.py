@@ -13,7 +13,7 @@ from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture, CaptureStatistics
 from warren.sdk.clock import SystemClock
-from warren.sdk.consume.batches import Outcomes
+from warren.sdk.consume.batches import BatchResult
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
 from warren.sdk.consume.delivery import Delivery, current_delivery
 from warren.sdk.consume.dependencies import Depends, Header
@@ -22,6 +22,7 @@ from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.subscription import Mode, Subscription
 from warren.sdk.consume.workers import ConsumerStatistics
+from warren.sdk.durations import Duration
 from warren.sdk.errors import (
     Ack,
     BatchError,
@@ -56,7 +57,7 @@ from warren.sdk.protocols import (
     Component,
     DelayBackend,
     HandleMiddleware,
-    Once,
+    Idempotency,
     PublishMiddleware,
     RetryPolicy,
     Timer,
@@ -80,6 +81,7 @@ __all__ = [
     "App",
     "BatchError",
     "BatchOptions",
+    "BatchResult",
     "Binding",
     "CallError",
     "CallStatistics",
@@ -98,6 +100,7 @@ __all__ = [
     "DelayBackend",
     "Delivery",
     "Depends",
+    "Duration",
     "Event",
     "Exchange",
     "Failure",
@@ -111,14 +114,13 @@ __all__ = [
     "Header",
     "Health",
     "HealthProbe",
+    "Idempotency",
     "JsonLines",
     "Message",
     "MessageOptions",
     "Mode",
     "Nacked",
     "NoServer",
-    "Once",
-    "Outcomes",
     "Outgoing",
     "PropertyOptions",
     "PublishError",

@@ -1,38 +1,42 @@
-"""Durations as users write them: a `timedelta`, seconds, or a text such as `5s`, `1m`, `250ms`."""
+"""Parameters that are durations: read them in the forms of `Duration`, and refuse others as `ConfigError`."""
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 
+from warren.core.durations import Duration, parse_duration
 from warren.sdk.errors import ConfigError
 
-Duration = timedelta | float | str
-"""A `timedelta`, a number of seconds, or a number with its unit: `ms`, `s`, `m`, `h`, `d`."""
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+__all__ = ["Duration", "duration", "milliseconds", "optional_duration", "seconds"]
 
 
-def duration(value: Duration) -> timedelta:
+def duration(value: Duration, name: str = "", *, positive: bool = False) -> timedelta:
     """Return the value as a `timedelta`.
 
+    :param name: name of the parameter, for the error.
+    :param positive: refuse 0 too.
     :raises ConfigError: if it is not a duration, or is negative.
     """
-    if isinstance(value, str):
-        found = _TEXT.fullmatch(value)
-        if found is None:
-            raise ConfigError(f"{value!r} is no duration: write 250ms, 5s, 1m, 2h or 1d")
-        return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
     try:
-        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(
-            f"{value!r} is no duration: write a timedelta, a number of seconds, or a text such as 5s"
-        ) from None
-    if length < timedelta(0):
-        raise ConfigError(f"{value!r} is no duration: it is negative")
+        length = parse_duration(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}={error}" if name else str(error)) from None
+    if positive and not length:
+        raise ConfigError(f"{name or 'a duration'} must be more than 0")
     return length
+
+
+def optional_duration(value: Duration | None, name: str = "", *, positive: bool = False) -> timedelta | None:
+    """Return the value as a `timedelta`, and None for None; parameters and errors are those of `duration`."""
+    return None if value is None else duration(value, name, positive=positive)
+
+
+def seconds(value: Duration, name: str = "timeout", *, positive: bool = False) -> float:
+    """Return the value in seconds; parameters and errors are those of `duration`."""
+    # Every publish passes its timeout, which is nearly always a float.
+    if type(value) is float and 0.0 < value < 1e9:
+        return value
+    return duration(value, name, positive=positive).total_seconds()
 
 
 def milliseconds(length: timedelta) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
+from warren.core.durations import Duration
 from warren.sdk.keywords import describe_unknown_class_keyword
 
 if TYPE_CHECKING:
     from warren.sdk.publish.report import PublishReport
     from warren.sdk.topology.mismatch import Difference
 
-Outcome = Literal["not_sent", "refused", "unknown"]
+MessageOutcome = Literal["not_sent", "refused", "unknown"]
 """Outcome of a message: `not_sent`, the broker did not receive it; `refused`, the broker received it and no queue has it;
 `unknown`, it may have arrived, and another attempt with the same message id may create a duplicate."""
 
@@ -28,9 +28,11 @@ class WarrenError(Exception):
     exit_status: ClassVar[int] = 1
 
     retryable: bool = False
-    outcome: Outcome = "not_sent"
+    outcome: MessageOutcome = "not_sent"
 
-    def __init__(self, text: str, *, retryable: bool | None = None, outcome: Outcome | None = None) -> None:
+    def __init__(
+        self, text: str, *, retryable: bool | None = None, outcome: MessageOutcome | None = None
+    ) -> None:
         super().__init__(text)
         if retryable is not None:
             self.retryable = retryable
@@ -117,7 +119,7 @@ class Unroutable(PublishError):
     :ivar properties: the AMQP properties of the message, by their AMQP names, including `headers`.
     """
 
-    outcome: Outcome = "refused"
+    outcome: MessageOutcome = "refused"
 
     def __init__(
         self,
@@ -145,14 +147,14 @@ class Nacked(PublishError):
     """The broker refused the message (`basic.nack`): a queue with `reject-publish` is full, or a disk failed."""
 
     retryable: bool = True
-    outcome: Outcome = "refused"
+    outcome: MessageOutcome = "refused"
 
 
 class PublishTimeout(PublishError):
     """No confirm came within the deadline; `outcome` is `not_sent` or `unknown`."""
 
     retryable: bool = True
-    outcome: Outcome = "unknown"
+    outcome: MessageOutcome = "unknown"
 
 
 class BatchError(PublishError):
@@ -161,7 +163,7 @@ class BatchError(PublishError):
     :ivar report: contains these messages and their errors; `app.publish_again(report)` publishes them again.
     """
 
-    outcome: Outcome = "unknown"
+    outcome: MessageOutcome = "unknown"
 
     def __init__(self, report: PublishReport) -> None:
         first = report.failures[0]
@@ -190,7 +192,7 @@ class TransactionUnknown(TransactionError):
     if the consumers are idempotent.
     """
 
-    outcome: Outcome = "unknown"
+    outcome: MessageOutcome = "unknown"
 
 
 class CallError(WarrenError):
@@ -204,7 +206,7 @@ class RemoteError(CallError):
     :ivar details: any value that can be written as JSON.
     """
 
-    outcome: Outcome = "refused"
+    outcome: MessageOutcome = "refused"
     details: Any
 
     def __init__(self, code: str, message: str, *, details: Any = None, retryable: bool = False) -> None:
@@ -275,14 +277,14 @@ class NoServer(CallError):
     """
 
     retryable: bool = True
-    outcome: Outcome = "refused"
+    outcome: MessageOutcome = "refused"
 
 
 class CallTimeout(CallError):
     """No reply came within the deadline; the request may have been handled."""
 
     retryable: bool = True
-    outcome: Outcome = "unknown"
+    outcome: MessageOutcome = "unknown"
 
 
 class HandlerOutcome(Exception):
@@ -321,9 +323,9 @@ class RetryLater(HandlerOutcome):
 
     counted_as = "delayed"
 
-    def __init__(self, after: timedelta | float | str | None = None) -> None:
+    def __init__(self, after: Duration | None = None) -> None:
         super().__init__("the handler asked for a later retry")
-        self.after: timedelta | float | str | None = after
+        self.after: Duration | None = after
 
 
 class Undecodable(HandlerOutcome):
@@ -366,9 +368,9 @@ __all__: Sequence[str] = [
     "DeadLetter",
     "Fault",
     "HandlerOutcome",
+    "MessageOutcome",
     "Nacked",
     "NoServer",
-    "Outcome",
     "PublishError",
     "PublishTimeout",
     "RemoteError",

@@ -24,8 +24,8 @@ from warren.sdk.consume.dead_letters import (
 from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
 from warren.sdk.consume.handlers.decorator_arguments import check_decorated
 from warren.sdk.consume.handlers.signature import check_async
-from warren.sdk.durations import Duration, duration, milliseconds
-from warren.sdk.errors import HandlerOutcome, Outcome
+from warren.sdk.durations import Duration, duration, milliseconds, optional_duration, seconds
+from warren.sdk.errors import HandlerOutcome, MessageOutcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
 from warren.sdk.messages.message_ids import uuid7
@@ -36,7 +36,7 @@ from warren.sdk.protocols import (
     Component,
     DelayBackend,
     HandleMiddleware,
-    Once,
+    Idempotency,
     PollingClock,
     PublishMiddleware,
     RetryPolicy,
@@ -76,9 +76,9 @@ __all__ = [
     "EmbeddedBroker",
     "HandleMiddleware",
     "HandlerOutcome",
+    "Idempotency",
     "MessageOptions",
-    "Once",
-    "Outcome",
+    "MessageOutcome",
     "Outgoing",
     "PollingClock",
     "ProbeServer",
@@ -102,9 +102,11 @@ __all__ = [
     "format_validation_error",
     "forwarded",
     "milliseconds",
+    "optional_duration",
     "origin",
     "override_for_test",
     "poll_at",
+    "seconds",
     "serve",
     "translate_errors",
     "uuid7",

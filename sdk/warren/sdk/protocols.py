@@ -107,7 +107,7 @@ class HandleMiddleware(Protocol):
     ) -> Awaitable[None]: ...
 
 
-class Once(Protocol):
+class Idempotency(Protocol):
     """Idempotency of a handler, `once=`: let it take effect at most once for each key, and store its result.
 
     For a duplicate, the stored result is returned without running the handler. While another consumer still handles a

@@ -9,15 +9,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
-from warren.sdk import App, Clock, Delivery, Message, MessageOptions, Outgoing, Request, State
+from warren.sdk import App, Clock, Delivery, Duration, Message, MessageOptions, Outgoing, Request, State
 from warren.sdk.extend import (
     CALL_SECONDS,
     PUBLISH_SECONDS,
     Reliability,
     decode,
     override_for_test,
+    seconds,
     wire_names,
 )
+from warren.sdk.extend import duration as parse_duration
 from warren.testing.clocks import HandlerClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
 from warren.testing.environments import LiveEnvironment, TestEnvironment, VirtualEnvironment
@@ -113,8 +115,8 @@ class Warren:
         return self._environment.patience
 
     @patience.setter
-    def patience(self, seconds: float) -> None:
-        self._environment.patience = seconds
+    def patience(self, length: Duration) -> None:
+        self._environment.patience = seconds(length, "patience")
 
     @property
     def now(self) -> datetime:
@@ -127,7 +129,7 @@ class Warren:
         self,
         message: object,
         *,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Duration = PUBLISH_SECONDS,
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
@@ -146,13 +148,13 @@ class Warren:
         await self.settle()
 
     async def call(
-        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+        self, request: Request[Answer], *, timeout: Duration = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
         """Publish a request as a client outside of the Apps, and return the answer of its handler.
 
         While a handler of the request sleeps, the test's time advances, so that the handler can finish.
 
-        :param timeout: seconds of real time to wait for the answer.
+        :param timeout: seconds, a `timedelta` or a text such as `5s`, in real time, to wait for the answer.
         :param message_id: id of the request; by default a new one.
         """
         client = self._client()
@@ -170,7 +172,7 @@ class Warren:
 
     async def advance(
         self,
-        duration: timedelta = timedelta(),
+        duration: Duration = 0.0,
         *,
         days: float = 0,
         hours: float = 0,
@@ -181,15 +183,16 @@ class Warren:
         """Let the test's time pass. Delays, TTLs, deadlines and sleeps that end meanwhile do so at their times and in
         order, each with all the work that follows from it.
 
-        :param duration: time to let pass, to which the other parameters (`days` to `milliseconds`) are added.
+        :param duration: time to let pass (a `timedelta`, seconds, or a text such as `1h30m`), to which the
+            other parameters (`days` to `milliseconds`) are added.
         :raises Unsettled: if something takes more than `patience` seconds of real time, such as a handler that waits
             for an external service.
         """
-        duration += timedelta(
+        length = parse_duration(duration, "duration") + timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
         await self._follow()
-        await self._environment.advance(duration.total_seconds())
+        await self._environment.advance(length.total_seconds())
 
     async def settle(self) -> None:
         """Wait until all messages that can be delivered now have been published, handled and acknowledged.

@@ -28,7 +28,7 @@ from tests.support.worker_host import WorkerChannel
 from tests.support.worker_processes import Worker, Workers, worker_host
 from warren.patterns import Once, RedisStore, TransactionalOnce, current_session
 from warren.sdk import App, Command
-from warren.sdk.protocols import Once as AnyOnce
+from warren.sdk.protocols import Idempotency as AnyOnce
 
 MESSAGES = 200_000
 PROCESSES = 8

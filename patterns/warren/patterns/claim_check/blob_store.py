@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Protocol
 
 from warren.sdk import WarrenError
-from warren.sdk.extend import Outcome
+from warren.sdk.extend import MessageOutcome
 
 
 class BlobStoreUnavailable(WarrenError):
     """Error of a blob store that did not answer or cannot be written. The operation can be retried."""
 
     retryable: bool = True
-    outcome: Outcome = "not_sent"
+    outcome: MessageOutcome = "not_sent"
 
 
 class BlobStore(Protocol):

@@ -28,6 +28,7 @@ from pydantic import BaseModel, Field
 
 from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
+from warren.sdk.extend import Duration, duration, optional_duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -81,14 +82,16 @@ class ClaimCheck:
         *,
         threshold_bytes: int = 256 * KIB,
         max_bytes: int = 256 * KIB * KIB,
-        keep: timedelta = timedelta(days=30),
-        clean_every: timedelta | None = timedelta(hours=1),
+        keep: Duration = timedelta(days=30),
+        clean_every: Duration | None = timedelta(hours=1),
     ) -> None:
         if not 0 <= threshold_bytes <= max_bytes:
             raise ConfigError(
                 f"ClaimCheck: threshold_bytes is {threshold_bytes}, it must be from 0 to max_bytes ({max_bytes})"
             )
-        if min(keep, clean_every or keep) <= timedelta(0):
+        keep = duration(keep, "ClaimCheck: keep")
+        clean_every = optional_duration(clean_every, "ClaimCheck: clean_every")
+        if min(keep, keep if clean_every is None else clean_every) <= timedelta(0):
             raise ConfigError(f"ClaimCheck: keep ({keep}) and clean_every ({clean_every}) must be positive")
         self.statistics: ClaimCheckStatistics = ClaimCheckStatistics()
         self._blobs = blobs

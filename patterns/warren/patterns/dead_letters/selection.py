@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from fnmatch import fnmatchcase
 
 from warren.patterns.dead_letters.cause import Cause
 from warren.patterns.dead_letters.parked_message import ParkedMessage
+from warren.sdk.extend import Duration, duration, optional_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,25 @@ class DeadLetterSelection:
     :ivar reason: reason of the dead-lettering, such as `failed`, `rejected` or `expired`.
     :ivar exception: name of the exception's type with which the handler failed.
     :ivar key: routing key with which it was published.
-    :ivar older_than: smallest time since the dead-lettering.
+    :ivar older_than: smallest time since the dead-lettering: a `timedelta`, seconds, or a text such as `2h`.
     :ivar newer_than: largest time since the dead-lettering.
     :ivar message_id: id of the only message to select.
     :ivar group: id of the group of letters with the same cause (`DeadLetterGroup.id`).
+    :raises ConfigError: a time is not a duration.
     """
 
     queue: str | None = None
     reason: str | None = None
     exception: str | None = None
     key: str | None = None
-    older_than: timedelta | None = None
-    newer_than: timedelta | None = None
+    older_than: Duration | None = None
+    newer_than: Duration | None = None
     message_id: str | None = None
     group: str | None = None
+
+    def __post_init__(self) -> None:
+        optional_duration(self.older_than, "older_than")
+        optional_duration(self.newer_than, "newer_than")
 
     def __call__(self, message: ParkedMessage, now: datetime) -> bool:
         """Return whether the message matches all conditions; its age is computed for the time `now`."""
@@ -53,8 +59,8 @@ class DeadLetterSelection:
         if message.last_death is None:
             return False
         age = now - message.last_death
-        return (self.older_than is None or age >= self.older_than) and (
-            self.newer_than is None or age <= self.newer_than
+        return (self.older_than is None or age >= duration(self.older_than)) and (
+            self.newer_than is None or age <= duration(self.newer_than)
         )
 
 

@@ -46,7 +46,7 @@ from warren.sdk import (
     WarrenError,
     current_delivery,
 )
-from warren.sdk.extend import Duration, duration, milliseconds
+from warren.sdk.extend import Duration, duration, milliseconds, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -125,7 +125,8 @@ class Deadline:
     ) -> None:
         if not name:
             raise ConfigError("a Deadline needs a name, because its queues and keys contain it")
-        after, keep, retry_after = duration(after), duration(keep), duration(retry_after)
+        after, keep = duration(after, "Deadline: after"), duration(keep, "Deadline: keep")
+        retry_after = duration(retry_after, "Deadline: retry_after")
         if min(after, keep, retry_after) < MILLISECOND:
             raise ConfigError(
                 f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) must be at least 1 ms"
@@ -136,11 +137,14 @@ class Deadline:
         self._keep_ms = milliseconds(keep)
         self._retry_ms = min(milliseconds(retry_after), self._after_ms)
         self._precision_ms = max(
-            1, milliseconds(duration(precision)) if precision is not None else min(1000, self._after_ms // 20)
+            1,
+            milliseconds(duration(precision, "Deadline: precision"))
+            if precision is not None
+            else min(1000, self._after_ms // 20),
         )
         self._signal = signal
         self._store = store
-        self._patience = duration(patience).total_seconds()
+        self._patience = seconds(patience, "Deadline: patience")
         self._concurrency = concurrency
         self._queue = Queue(f"{name}.due")
         self._due = _due_message(self._queue)

@@ -8,6 +8,7 @@ from typing import Final
 
 from warren.patterns.delay.strategy import EntryPoint
 from warren.sdk import Binding, ConfigError, Declarable, Exchange, Queue
+from warren.sdk.extend import Duration, duration
 
 NAME_BYTES: Final = 255
 LEVELS: Final = 28
@@ -32,7 +33,8 @@ class BinaryDelayQueues:
 
     ignores_returns: bool = False
 
-    def __init__(self, *, unit: timedelta = timedelta(seconds=1), levels: int = LEVELS) -> None:
+    def __init__(self, *, unit: Duration = timedelta(seconds=1), levels: int = LEVELS) -> None:
+        unit = duration(unit, "BinaryDelayQueues: unit")
         if unit < timedelta(milliseconds=1) or unit % timedelta(milliseconds=1):
             raise ConfigError(f"BinaryDelayQueues: unit is {unit}, it must be whole milliseconds")
         if not 1 <= levels <= LEVELS:

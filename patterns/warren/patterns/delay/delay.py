@@ -38,7 +38,7 @@ from warren.sdk import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.extend import ORIGIN_EXCHANGE, ORIGIN_KEY, origin, uuid7
+from warren.sdk.extend import ORIGIN_EXCHANGE, ORIGIN_KEY, Duration, duration, origin, uuid7
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -106,13 +106,13 @@ class Delay:
         *,
         strategy: DelayStrategy | None = None,
         store: ListingStore | None = None,
-        keep: timedelta = timedelta(days=7),
+        keep: Duration = timedelta(days=7),
     ) -> None:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
         self._strategy: DelayStrategy = strategy or BinaryDelayQueues()
         self._store = store
-        self._keep_ms = keep // timedelta(milliseconds=1)
+        self._keep_ms = duration(keep, "Delay: keep") // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
         self._app: App | None = None
         self._ensured: set[object] = set()
@@ -147,7 +147,7 @@ class Delay:
     async def after(
         self,
         message: Message | bytes | Mapping[str, Any],
-        delay: timedelta,
+        delay: Duration,
         *,
         exchange: str | None = None,
         key: str | None = None,
@@ -159,6 +159,7 @@ class Delay:
         The target may be deleted during the delay. The message then ends in a queue for lost messages, whose name
         begins with that of this `Delay` and ends with `.lost`.
 
+        :param delay: a `timedelta`, seconds, or a text such as `7m`.
         :param exchange: target exchange, with the routing key `key`; empty for the queue `key`. By default the message
             goes to the address of its message class; a message without one needs a `key`.
         :param cancel_key: name, chosen by the caller, under which the message can be cancelled before it is due.
@@ -170,6 +171,7 @@ class Delay:
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         app = self._included()
+        delay = duration(delay, "delay")
         self._check(delay)
         if delay <= NOW and cancel_key is None:
             await app.publish(message, exchange=exchange, key=key, message_id=message_id)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.sdk import App, ConfigError, Delivery, Queue, Unroutable
-from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds, origin
+from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, Duration, duration, milliseconds, origin
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -17,12 +17,13 @@ MANY: Final = 30
 for each value."""
 
 
-def wait_queue(target: str, after: timedelta) -> Queue:
+def wait_queue(target: str, after: Duration) -> Queue:
     """Return the queue `<target>.wait.<ms>`: messages published to it move to the queue `target` after `after`.
 
-    :param after: rounded up to whole milliseconds; the broker's greatest TTL is the limit (in RabbitMQ ten years).
+    :param after: a `timedelta`, seconds, or a text such as `5s`; rounded up to whole milliseconds. The broker's greatest TTL
+        is the limit (in RabbitMQ ten years).
     """
-    wait = milliseconds(after)
+    wait = milliseconds(duration(after, "after"))
     return Queue(
         f"{target}.wait.{wait}",
         message_ttl=timedelta(milliseconds=wait or 0),

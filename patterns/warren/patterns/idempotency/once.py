@@ -25,6 +25,7 @@ from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
 from warren.patterns.stores import RuleResult, Store, StoreUnavailable, apply_rule, apply_rule_with_retry
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
+from warren.sdk.extend import Duration, duration, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -76,12 +77,13 @@ class Once:
         store: Store,
         *,
         key: Callable[[Any], str] | None = None,
-        keep: timedelta = timedelta(days=1),
-        lease: timedelta = timedelta(seconds=30),
+        keep: Duration = timedelta(days=1),
+        lease: Duration = timedelta(seconds=30),
         on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
-        patience: timedelta = timedelta(minutes=1),
+        patience: Duration = timedelta(minutes=1),
         clock: Clock | None = None,
     ) -> None:
+        keep, lease = duration(keep, "Once: keep"), duration(lease, "Once: lease")
         if min(keep, lease) < timedelta(milliseconds=1):
             raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) must be at least 1 ms")
         self._store = store
@@ -89,7 +91,7 @@ class Once:
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._lease_ms = lease // timedelta(milliseconds=1)
         self._fail_open = on_store_failure == "fail_open"
-        self._patience = patience.total_seconds()
+        self._patience = seconds(patience, "Once: patience")
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
         self.statistics: OnceStatistics = OnceStatistics()

@@ -25,6 +25,7 @@ from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
+from warren.sdk.extend import Duration, duration, seconds
 
 if TYPE_CHECKING:
     from sqlalchemy import Executable, Table
@@ -105,12 +106,13 @@ class TransactionalOnce:
         sessions: async_sessionmaker[AsyncSession],
         *,
         key: Callable[[Any], str] | None = None,
-        keep: timedelta = timedelta(days=1),
+        keep: Duration = timedelta(days=1),
         table: str = "warren_once",
-        patience: timedelta = timedelta(minutes=1),
+        patience: Duration = timedelta(minutes=1),
         clock: Clock | None = None,
     ) -> None:
         require_sqlalchemy("TransactionalOnce")
+        keep = duration(keep, "TransactionalOnce: keep")
         if keep < MILLISECOND:
             raise ConfigError(f"TransactionalOnce: keep ({keep}) must be at least 1 ms")
         self.table: Table = _table(table)
@@ -118,7 +120,7 @@ class TransactionalOnce:
         self._sessions = sessions
         self._key = key
         self._keep_ms = keep // MILLISECOND
-        self._patience = patience.total_seconds()
+        self._patience = seconds(patience, "TransactionalOnce: patience")
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
         self._statements: _Statements | None = None

@@ -32,7 +32,7 @@ from warren.patterns.outbox.refusals import Refusals
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
 from warren.patterns.sql_tables import require_sqlalchemy
 from warren.sdk import App, Clock, ConfigError, Message, PropertyOptions, SystemClock
-from warren.sdk.extend import encode
+from warren.sdk.extend import Duration, duration, encode
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -82,11 +82,13 @@ class Outbox:
         *,
         ordered_by: Callable[[Any], str | None] | None = None,
         table: str = "warren_outbox",
-        lease: timedelta = timedelta(seconds=5),
-        poll: timedelta = timedelta(milliseconds=100),
-        retry_after: timedelta = timedelta(seconds=1),
+        lease: Duration = timedelta(seconds=5),
+        poll: Duration = timedelta(milliseconds=100),
+        retry_after: Duration = timedelta(seconds=1),
     ) -> None:
         require_sqlalchemy("Outbox")
+        lease, poll = duration(lease, "Outbox: lease"), duration(poll, "Outbox: poll")
+        retry_after = duration(retry_after, "Outbox: retry_after")
         if min(lease, poll, retry_after) < MILLISECOND:
             raise ConfigError(
                 f"Outbox: lease ({lease}), poll ({poll}) and retry_after ({retry_after}) must be at least 1 ms"

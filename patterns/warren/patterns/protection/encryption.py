@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from warren.patterns.optional_packages import require_package
@@ -29,6 +28,7 @@ from warren.patterns.protection.protection_header import (
     parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
+from warren.sdk.extend import Duration, optional_duration
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -63,12 +63,12 @@ class Encryption:
         *,
         current: str,
         required: bool = True,
-        max_age: timedelta | None = None,
+        max_age: Duration | None = None,
         headers: Sequence[str] = (),
     ) -> None:
         self.statistics: ProtectionStatistics = ProtectionStatistics()
         self._required = required
-        self._max_age = max_age
+        self._max_age = optional_duration(max_age, "Encryption: max_age")
         self._headers = tuple(headers)
         self._clock: Clock = SystemClock()
         self._ciphers: dict[str, AESGCM] = {}

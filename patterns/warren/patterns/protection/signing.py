@@ -19,7 +19,6 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from warren.core.errors import missing_extra_error
@@ -32,6 +31,7 @@ from warren.patterns.protection.protection_header import (
     parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
+from warren.sdk.extend import Duration, optional_duration
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -64,7 +64,7 @@ class Signing:
         sign: tuple[str, Sign] | None,
         *,
         required: bool = True,
-        max_age: timedelta | None = None,
+        max_age: Duration | None = None,
         headers: Sequence[str] = (),
     ) -> None:
         self.statistics: ProtectionStatistics = ProtectionStatistics()
@@ -72,7 +72,7 @@ class Signing:
         self._verify = dict(verify)
         self._sign = sign
         self._required = required
-        self._max_age = max_age
+        self._max_age = optional_duration(max_age, "Signing: max_age")
         self._headers = tuple(headers)
         self._clock: Clock = SystemClock()
 
@@ -83,7 +83,7 @@ class Signing:
         *,
         current: str,
         required: bool = True,
-        max_age: timedelta | None = None,
+        max_age: Duration | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
         """Return a Signing that uses HMAC-SHA-256 with secrets that publishers and consumers share; needs no optional
@@ -119,7 +119,7 @@ class Signing:
         private: bytes | None = None,
         current: str | None = None,
         required: bool = True,
-        max_age: timedelta | None = None,
+        max_age: Duration | None = None,
         headers: Sequence[str] = (),
     ) -> Signing:
         """Return a Signing that uses Ed25519: a private key signs and public keys check.

@@ -9,6 +9,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
 from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve_tokens
 from warren.sdk import Clock, SystemClock
+from warren.sdk.extend import Duration, duration
 
 MAX_KEYS: Final = 10_000
 """Number of buckets (one per key) above which the full ones are deleted. A deleted bucket loses nothing: it is created
@@ -24,12 +25,12 @@ class LocalRateLimiter:
     :raises ConfigError: a number is too small.
     """
 
-    def __init__(self, count: int, *, per: timedelta, burst: int | None = None) -> None:
-        self._rate = Rate(count, per, count if burst is None else burst)
+    def __init__(self, count: int, *, per: Duration, burst: int | None = None) -> None:
+        self._rate = Rate(count, duration(per, "LocalRateLimiter: per"), count if burst is None else burst)
         self._clock: Clock = SystemClock()
         self._full_at: dict[str, int] = {}
 
-    async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
+    async def reserve(self, key: str = "", *, cost: int = 1, within: Duration) -> timedelta:
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
         then.
 
@@ -40,7 +41,7 @@ class LocalRateLimiter:
         self._rate.check_cost(cost)
         now_us = int(monotonic_time(self._clock) * 1_000_000)
         taken, wait, full = reserve_tokens(
-            self._full_at.get(key, 0), now_us, self._rate, cost, within // MICROSECOND
+            self._full_at.get(key, 0), now_us, self._rate, cost, duration(within, "within") // MICROSECOND
         )
         if not taken:
             raise RateLimitExceeded(key, wait * MICROSECOND)
@@ -50,7 +51,7 @@ class LocalRateLimiter:
             self._full_at = {known: at for known, at in self._full_at.items() if at > now_us}
         return wait * MICROSECOND
 
-    async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
+    async def acquire(self, key: str = "", *, cost: int = 1, within: Duration = FOREVER) -> None:
         """Reserve `cost` tokens and wait until they are available.
 
         :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.

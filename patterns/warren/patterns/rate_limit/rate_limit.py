@@ -20,6 +20,7 @@ from warren.patterns.delay import wait_queue
 from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.stores import StoreUnavailable
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
+from warren.sdk.extend import Duration, duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -64,12 +65,13 @@ class RateLimit:
         *,
         queues: Sequence[str],
         key: Callable[[Delivery], str] | None = None,
-        wait: timedelta = timedelta(seconds=5),
-        again_after: timedelta = timedelta(seconds=5),
+        wait: Duration = timedelta(seconds=5),
+        again_after: Duration = timedelta(seconds=5),
         on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
     ) -> None:
         if not queues or isinstance(queues, str):
             raise ConfigError("RateLimit needs a list of queues: queues=['payments']")
+        wait, again_after = duration(wait, "RateLimit: wait"), duration(again_after, "RateLimit: again_after")
         if min(wait, again_after - timedelta(milliseconds=1)) < timedelta(0):
             raise ConfigError(
                 f"RateLimit: wait ({wait}) must not be negative, and again_after ({again_after}) must be at least 1 ms"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from warren.sdk import Clock, WarrenError
+from warren.sdk.extend import Duration
 
 
 class RateLimitExceeded(WarrenError):
@@ -24,7 +25,7 @@ class RateLimitExceeded(WarrenError):
 class RateLimiter(Protocol):
     """Token bucket for each key: `LocalRateLimiter` for one process, `RedisRateLimiter` for all processes together."""
 
-    async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
+    async def reserve(self, key: str = "", *, cost: int = 1, within: Duration) -> timedelta:
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
         then.
 
@@ -35,7 +36,7 @@ class RateLimiter(Protocol):
         """
         ...
 
-    async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = ...) -> None:
+    async def acquire(self, key: str = "", *, cost: int = 1, within: Duration = ...) -> None:
         """Reserve `cost` tokens and wait until they are available.
 
         :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.

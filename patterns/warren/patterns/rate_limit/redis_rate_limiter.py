@@ -10,6 +10,7 @@ from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
 from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate
 from warren.patterns.stores import RedisStore, record_key
 from warren.sdk import Clock, SystemClock
+from warren.sdk.extend import Duration, duration
 
 # The rule of `rules.reserve_tokens`, by the clock of Redis, so that the clocks of its users do not matter. Numbers in Lua
 # are exact up to 2^53: microseconds until the year 2255.
@@ -41,14 +42,14 @@ class RedisRateLimiter:
     """
 
     def __init__(
-        self, store: RedisStore, name: str, count: int, *, per: timedelta, burst: int | None = None
+        self, store: RedisStore, name: str, count: int, *, per: Duration, burst: int | None = None
     ) -> None:
         self._store = store
         self._name = name
-        self._rate = Rate(count, per, count if burst is None else burst)
+        self._rate = Rate(count, duration(per, "RedisRateLimiter: per"), count if burst is None else burst)
         self._clock: Clock = SystemClock()
 
-    async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
+    async def reserve(self, key: str = "", *, cost: int = 1, within: Duration) -> timedelta:
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
         then.
 
@@ -65,14 +66,14 @@ class RedisRateLimiter:
             rate.interval_us,
             cost,
             rate.burst,
-            min(within, FOREVER) // MICROSECOND,
+            min(duration(within, "within"), FOREVER) // MICROSECOND,
         )
         taken, wait = cast("tuple[int, int]", answer)
         if not taken:
             raise RateLimitExceeded(key or self._name, wait * MICROSECOND)
         return wait * MICROSECOND
 
-    async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
+    async def acquire(self, key: str = "", *, cost: int = 1, within: Duration = FOREVER) -> None:
         """Reserve `cost` tokens and wait until they are available.
 
         :param key: whose tokens to use, such as a customer's id; each key has a bucket of its own.

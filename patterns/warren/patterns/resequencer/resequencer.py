@@ -45,7 +45,7 @@ from warren.sdk import (
     SystemClock,
     current_delivery,
 )
-from warren.sdk.extend import check_async, check_decorated
+from warren.sdk.extend import Duration, check_async, check_decorated, duration, optional_duration, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -103,17 +103,22 @@ class Resequencer:
         key: Callable[[Any], str] | None = None,
         number: Callable[[Any], int] | None = None,
         first: int | None = 1,
-        gap_timeout: timedelta | None = timedelta(minutes=1),
+        gap_timeout: Duration | None = timedelta(minutes=1),
         window: int = 100,
-        again_after: timedelta = timedelta(seconds=1),
+        again_after: Duration = timedelta(seconds=1),
         concurrency: int = 10,
-        keep: timedelta = timedelta(days=7),
-        patience: timedelta = timedelta(minutes=1),
+        keep: Duration = timedelta(days=7),
+        patience: Duration = timedelta(minutes=1),
     ) -> None:
         if window < 1 or concurrency < 1:
             raise ConfigError(
                 f"Resequencer {queue}: window ({window}) and concurrency ({concurrency}) must be at least 1"
             )
+        again_after, keep = (
+            duration(again_after, "Resequencer: again_after"),
+            duration(keep, "Resequencer: keep"),
+        )
+        gap_timeout = optional_duration(gap_timeout, "Resequencer: gap_timeout")
         if min(again_after, keep) < timedelta(milliseconds=1) or (gap_timeout or keep) <= again_after:
             raise ConfigError(
                 f"Resequencer {queue}: again_after ({again_after}) must be at least 1 ms and shorter than gap_timeout"
@@ -129,7 +134,7 @@ class Resequencer:
         self._again_after = again_after
         self._concurrency = concurrency
         self._keep_ms = keep // timedelta(milliseconds=1)
-        self._patience = patience.total_seconds()
+        self._patience = seconds(patience, "Resequencer: patience")
         self._running = asyncio.Semaphore(concurrency)
         self._sequences: OrderedDict[str, KeySequence] = OrderedDict()
         self._handlers: list[tuple[Any, Callable[..., Awaitable[None]], Mapping[str, Any]]] = []

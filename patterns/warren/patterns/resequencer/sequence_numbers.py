@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.stores import RuleResult, Store, apply_rule, record_key
+from warren.sdk.extend import Duration, duration
 
 SEQUENCE: Final = "warren-sequence"
 """Header with the message's number; the first number of a key is 1."""
@@ -25,10 +26,10 @@ class SequenceNumbers:
     :param keep: how long a key is remembered after its last number. Default 365 days.
     """
 
-    def __init__(self, name: str, *, store: Store, keep: timedelta = timedelta(days=365)) -> None:
+    def __init__(self, name: str, *, store: Store, keep: Duration = timedelta(days=365)) -> None:
         self._name = name
         self._store = store
-        self._keep_ms = keep // timedelta(milliseconds=1)
+        self._keep_ms = duration(keep, "SequenceNumbers: keep") // timedelta(milliseconds=1)
 
     async def next(self, key: str) -> dict[str, str | int]:
         """Return the headers with the key and its next number, for the next message of `key`.

@@ -28,8 +28,8 @@ from warren.sdk import (
     ConfigError,
     DeadLetter,
     Delivery,
+    Idempotency,
     Message,
-    Once,
     Queue,
     Retry,
     RetryPolicy,
@@ -127,7 +127,7 @@ class RoutingSlips:
         steps: Sequence[type[Command]],
         ends: Sequence[type[RoutingSlipEnded]],
         retry: RetryPolicy | None = None,
-        once: Once | None = None,
+        once: Idempotency | None = None,
         concurrency: int = 10,
     ) -> None:
         self.statistics: RoutingSlipStatistics = RoutingSlipStatistics()

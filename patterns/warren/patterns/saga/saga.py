@@ -64,7 +64,7 @@ from warren.sdk import (
     SystemClock,
     TransportUnavailable,
 )
-from warren.sdk.extend import by_wire_name, check_decorated
+from warren.sdk.extend import Duration, by_wire_name, check_decorated, duration, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -131,15 +131,17 @@ class Saga(Generic[Data]):
         store: Store,
         key: Key,
         sends: Sequence[type[Message]] = (),
-        keep: timedelta = timedelta(days=7),
-        longest: timedelta = timedelta(days=365),
-        early_after: timedelta = timedelta(seconds=1),
+        keep: Duration = timedelta(days=7),
+        longest: Duration = timedelta(days=365),
+        early_after: Duration = timedelta(seconds=1),
         early_attempts: int = 10,
-        patience: timedelta = timedelta(seconds=10),
+        patience: Duration = timedelta(seconds=10),
         concurrency: int = 10,
     ) -> None:
         if not name:
             raise ConfigError("a Saga needs a name, because its queues and keys contain it")
+        keep, longest = duration(keep, "Saga: keep"), duration(longest, "Saga: longest")
+        early_after = duration(early_after, "Saga: early_after")
         if min(keep, longest, early_after) < MILLISECOND:
             raise ConfigError(
                 f"Saga {name}: keep ({keep}), longest ({longest}) and early_after ({early_after}) must be at least 1 ms"
@@ -151,7 +153,7 @@ class Saga(Generic[Data]):
         self._key = key
         self._early_after = early_after
         self._early_attempts = early_attempts
-        self._patience = patience.total_seconds()
+        self._patience = seconds(patience, "Saga: patience")
         self._concurrency = concurrency
         self._queue = Queue(f"{name}.saga")
         self._due = _due_message(Queue(f"{name}.saga.timeout"))
@@ -226,7 +228,7 @@ class Saga(Generic[Data]):
         return register
 
     def timeout(
-        self, state: str, after: timedelta
+        self, state: str, after: Duration
     ) -> Callable[[Callable[[Data], SagaTransition[Data]]], Callable[[Data], SagaTransition[Data]]]:
         """Decorate the function that returns the transition for a saga that has stayed in `state` for the time `after`
         without entering it anew.
@@ -237,18 +239,20 @@ class Saga(Generic[Data]):
         :raises ConfigError: the state has a timeout already, or `after` is shorter than a millisecond.
         """
 
+        length = duration(after, "after")
+
         def register(
             function: Callable[[Data], SagaTransition[Data]],
         ) -> Callable[[Data], SagaTransition[Data]]:
             if str(state) in self._timeouts:
                 raise ConfigError(f"saga {self.name} has a timeout of {state} already")
-            if after < MILLISECOND:
+            if length < MILLISECOND:
                 raise ConfigError(f"saga {self.name}: the timeout of {state} is shorter than a millisecond")
             is_first = not self._timeouts_ms
             if self._app is not None and self._app.state is not State.CLOSED:
                 raise ConfigError(f"saga {self.name}: the App runs already: add a timeout before it starts")
             self._timeouts[str(state)] = function
-            self._timeouts_ms[str(state)] = -(-after // MILLISECOND)
+            self._timeouts_ms[str(state)] = -(-length // MILLISECOND)
             if self._app is not None:
                 self._register_timeouts(self._app, is_first=is_first)
             return function

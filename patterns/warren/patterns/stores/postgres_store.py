@@ -15,6 +15,7 @@ from warren.patterns.optional_packages import require_package
 from warren.patterns.stores.request_batching import Request, RequestBatcher
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 from warren.patterns.stores.url_masking import mask_url
+from warren.sdk.extend import Duration, seconds
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -83,12 +84,12 @@ class PostgresStore:
     :raises UsageError: asyncpg is not installed, or the URL is not one of PostgreSQL.
     """
 
-    def __init__(self, url: str, *, table: str = "warren_records", timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, table: str = "warren_records", timeout: Duration = 5.0) -> None:
         require_package("asyncpg", "sql", "PostgresStore")
         _check_url(url)
         self._url = url
         self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "PostgresStore: timeout", positive=True)
         self._current: _LoopConnection | None = None
 
     async def compare_and_set(
@@ -154,7 +155,7 @@ class _LoopConnection:
         self.batcher = RequestBatcher(self._send, f"PostgreSQL at {name}")
         self._url = url
         self._table = table
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "PostgresStore: timeout", positive=True)
         self._connection: Connection | None = None
         self._swept = self.batcher.loop.time()
 

@@ -13,6 +13,7 @@ from warren.patterns.optional_packages import require_package
 from warren.patterns.stores.request_batching import Request, RequestBatcher
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 from warren.patterns.stores.url_masking import mask_url
+from warren.sdk.extend import Duration, seconds
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -57,12 +58,12 @@ class RedisStore:
     :raises UsageError: redis-py is not installed, or the URL is not one of Redis.
     """
 
-    def __init__(self, url: str, *, prefix: str = "warren:", timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, prefix: str = "warren:", timeout: Duration = 5.0) -> None:
         require_package("redis", "redis", "RedisStore")
         _check_url(url)
         self._url = url
         self._prefix = prefix
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "RedisStore: timeout", positive=True)
         self._connection: _LoopConnection | None = None
 
     async def compare_and_set(

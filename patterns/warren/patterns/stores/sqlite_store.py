@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from warren.core.errors import UsageError
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
+from warren.sdk.extend import Duration, seconds
 
 APPLICATION_ID: Final = 0x57415252  # "WARR", so that a foreign database is recognised and left alone
 FORMAT: Final = 1
@@ -38,9 +39,9 @@ class SqliteStore:
     :raises UsageError: the file cannot be opened, is not a store of Warren's, or has a newer format.
     """
 
-    def __init__(self, path: str | Path, *, timeout: float = 5.0) -> None:
+    def __init__(self, path: str | Path, *, timeout: Duration = 5.0) -> None:
         self._path = Path(path)
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "SqliteStore: timeout", positive=True)
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         # Open and close the file once, so that a wrong path fails at start and not with the first message.

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from warren.patterns.monotonic_time import monotonic_time
 from warren.sdk import Clock, WarrenError
-from warren.sdk.extend import Outcome
+from warren.sdk.extend import MessageOutcome
 
 Answer = TypeVar("Answer")
 
@@ -25,7 +25,7 @@ class StoreUnavailable(WarrenError):
     retried."""
 
     retryable: bool = True
-    outcome: Outcome = "unknown"
+    outcome: MessageOutcome = "unknown"
 
 
 class SwapResult(NamedTuple):

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from warren.core.errors import missing_extra_error
 from warren.sdk import ConfigError, Message
+from warren.sdk.extend import Duration, duration
 
 MissedPolicy = Literal["catch_up", "skip", "coalesce"]
 """Handling of times that have passed, because no process was running or the broker or store was down. A time that is
@@ -53,18 +54,19 @@ class DateSchedule:
 class IntervalSchedule:
     """Schedule in constant intervals, which count without drift from the time at which the timer was stored.
 
+    :param interval: a `timedelta`, seconds, or a text such as `15m`; at least a millisecond.
     :param missed: handling of times that are more than `late` behind: with `catch_up` one message is published late for
         all of them, with `skip` none. With `coalesce` one message is published for all times that have passed.
     """
 
     name: str
-    interval: timedelta
+    interval: Duration
     message: Message
     missed: MissedPolicy = "catch_up"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        if self.interval < MILLISECOND:
+        if duration(self.interval, f"timer {self.name!r}: interval") < MILLISECOND:
             raise ConfigError(f"timer {self.name!r}: {self.interval} is shorter than a millisecond")
 
 
@@ -108,7 +110,7 @@ def spec_of(schedule: Schedule) -> dict[str, Any]:
         case DateSchedule():
             return {"at_ms": int(schedule.when.timestamp() * 1000)}
         case IntervalSchedule():
-            return {"every_ms": -(-schedule.interval // MILLISECOND)}
+            return {"every_ms": -(-duration(schedule.interval) // MILLISECOND)}
         case CronSchedule():
             return {"cron": schedule.expression, "zone": schedule.zone}
 

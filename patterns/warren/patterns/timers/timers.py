@@ -36,7 +36,7 @@ from warren.patterns.timers.leader_election import LeaderElection
 from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedules import DateSchedule, Schedule, description, next_time_ms, spec_of
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
-from warren.sdk.extend import by_wire_name, poll_at
+from warren.sdk.extend import Duration, by_wire_name, duration, optional_duration, poll_at, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -111,12 +111,13 @@ class Timers:
         store: ListingStore,
         sends: Sequence[type[Message]],
         schedules: Sequence[Schedule] = (),
-        lease: timedelta = timedelta(seconds=15),
-        late: timedelta | None = None,
-        patience: timedelta = timedelta(seconds=10),
+        lease: Duration = timedelta(seconds=15),
+        late: Duration | None = None,
+        patience: Duration = timedelta(seconds=10),
     ) -> None:
         if not name:
             raise ConfigError("Timers need a name, because their records in the store contain it")
+        lease, late = duration(lease, "Timers: lease"), optional_duration(late, "Timers: late")
         if late is None:
             late = max(timedelta(minutes=1), 2 * lease)
         if lease < timedelta(milliseconds=30) or late < timedelta(0):
@@ -130,7 +131,7 @@ class Timers:
         self._schedules = tuple(schedules)
         self._lease = lease.total_seconds()
         self._late_ms = late // timedelta(milliseconds=1)
-        self._patience = patience.total_seconds()
+        self._patience = seconds(patience, "Timers: patience")
         self._clock: Clock = SystemClock()
         self._app: App | None = None
         self._election = self._new_election()

@@ -32,6 +32,7 @@ from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.subscription import Subscription
+from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import Unroutable
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.forwarding import forwarded
@@ -79,6 +80,8 @@ class App:
     """Messaging application of a process: topology, handlers, publishes, and the connections to its broker.
 
     Use it as `async with App("amqp://...") as app:`, or with `app.run()`.
+
+    Every duration of the SDK is a number of seconds, a `timedelta`, or a text such as `250ms`, `5s` or `1h30m`.
 
     :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; after a
         failed attempt to connect, the next one is tried. `memory://` runs a broker in this process that keeps messages
@@ -130,15 +133,15 @@ class App:
         replies: ReplyMode = "queue",
         telemetry: Telemetry | None = None,
         capture: Capture | None = None,
-        connect_timeout: float = CONNECT_SECONDS,
-        grace: float = GRACE_SECONDS,
-        first_retry: float = FIRST_RETRY_SECONDS,
-        longest_retry: float = LONGEST_RETRY_SECONDS,
+        connect_timeout: Duration = CONNECT_SECONDS,
+        grace: Duration = GRACE_SECONDS,
+        first_retry: Duration = FIRST_RETRY_SECONDS,
+        longest_retry: Duration = LONGEST_RETRY_SECONDS,
         clock: Clock | None = None,
         retry: RetryPolicy | None = None,
         delay: DelayBackend | None = None,
         threads: int = THREADS,
-        stall_threshold: float | None = STALL_SECONDS,
+        stall_threshold: Duration | None = STALL_SECONDS,
         lifespan: Lifespan | None = None,
     ) -> None:
         self.clock: AppClock = AppClock(clock or SystemClock())
@@ -158,11 +161,13 @@ class App:
                 replies=replies,
                 telemetry=telemetry or Telemetry(),
                 capture=capture,
-                connect_timeout=connect_timeout,
-                grace=grace,
-                first_retry=first_retry,
-                longest_retry=longest_retry,
-                stall_threshold=stall_threshold,
+                connect_timeout=seconds(connect_timeout, "connect_timeout"),
+                grace=seconds(grace, "grace"),
+                first_retry=seconds(first_retry, "first_retry"),
+                longest_retry=seconds(longest_retry, "longest_retry"),
+                stall_threshold=None
+                if stall_threshold is None
+                else seconds(stall_threshold, "stall_threshold"),
             ),
             hooks,
         )
@@ -293,7 +298,7 @@ class App:
         self,
         message: object,
         *,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Duration = PUBLISH_SECONDS,
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
@@ -305,7 +310,7 @@ class App:
 
         :param message: a Message; or bytes, text or any value that JSON can
             represent, with the options `exchange` and `key`.
-        :param timeout: seconds.
+        :param timeout: seconds, a `timedelta` or a text such as `5s`.
         :param reliability: `at_least_once` publishes a persistent message and waits for its confirm; the message is
             mandatory, unless it is an event without an audience;
             `at_most_once` publishes a transient message that is not mandatory, and does not wait for a confirm.
@@ -315,10 +320,10 @@ class App:
         :raises ConfigError: a property is out of its range or would make the message undecodable, AMQP cannot encode a
             header, or `reliability` is another word.
         """
-        await self._operations.publish(message, timeout, reliability, options)
+        await self._operations.publish(message, seconds(timeout), reliability, options)
 
     async def submit(
-        self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
+        self, message: object, *, timeout: Duration = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
     ) -> asyncio.Future[None]:
         """Publish a message without waiting for its confirm; return a future
         that completes with the confirm, or its error.
@@ -328,7 +333,7 @@ class App:
 
         :param timeout: seconds for this wait and the confirm together.
         """
-        return await self._operations.submit(message, timeout, options)
+        return await self._operations.submit(message, seconds(timeout), options)
 
     async def publish_many(
         self,
@@ -358,7 +363,7 @@ class App:
         messages: Messages,
         *,
         count: int | None = 100,
-        within: float | None = 0.05,
+        within: Duration | None = 0.05,
         on_error: OnError = "raise",
         **options: Unpack[BatchOptions],
     ) -> AsyncGenerator[PublishReport, None]:
@@ -373,11 +378,15 @@ class App:
         :raises BatchError: with the report of the batch, if a message was not confirmed and `on_error` is `raise`.
         """
         return publish_batches(
-            lambda: BulkPublish(self._operations, **options), messages, count, within, on_error
+            lambda: BulkPublish(self._operations, **options),
+            messages,
+            count,
+            None if within is None else seconds(within, "within"),
+            on_error,
         )
 
     async def publish_again(
-        self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
+        self, report: PublishReport, *, timeout: Duration = PUBLISH_SECONDS, on_error: OnError = "raise"
     ) -> PublishReport:
         """Publish the failed messages of a report once more, with the same ids; return a report on this second attempt.
 
@@ -388,7 +397,7 @@ class App:
         """
         return await publish_again(BulkPublish(self._operations, timeout=timeout), report, on_error)
 
-    def transaction(self, *, timeout: float = PUBLISH_SECONDS) -> Transaction:
+    def transaction(self, *, timeout: Duration = PUBLISH_SECONDS) -> Transaction:
         """Return a transaction: `async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`.
 
         The end of the block commits; an exception in it rolls back. Transactions are much slower than publisher
@@ -400,10 +409,10 @@ class App:
         :raises BatchError: the transaction took effect, but the broker returned some of the messages as unroutable.
         :raises TransportUnavailable: at the start of the block, if the App does not run or no channel can be opened.
         """
-        return Transaction(self._operations, self._operations.transaction_channels, timeout)
+        return Transaction(self._operations, self._operations.transaction_channels, seconds(timeout))
 
     async def submit_encoded(
-        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: Duration, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """Publish a message that `warren.sdk.extend.encode` returned, without declaring its topology.
 
@@ -414,7 +423,7 @@ class App:
             channel was lost; if it raises a `WarrenError`, nothing is written, and the error is raised or is the exception
             of the returned future.
         """
-        return await self._operations.write(outgoing, timeout, before_write)
+        return await self._operations.write(outgoing, seconds(timeout), before_write)
 
     async def forward(
         self,
@@ -423,7 +432,7 @@ class App:
         exchange: str = "",
         key: str,
         headers: Mapping[str, Any] | None = None,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Duration = PUBLISH_SECONDS,
     ) -> None:
         """Publish a received message to another address; return when the broker has confirmed it.
 
@@ -433,12 +442,12 @@ class App:
 
         :param exchange: exchange to publish to, with the routing key `key`; empty for the queue `key`.
         :param headers: headers to set on the copy; a value of None removes the header.
-        :param timeout: seconds.
+        :param timeout: seconds, a `timedelta` or a text such as `5s`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see these classes.
         """
-        await self._operations.forward(forwarded(delivery, exchange, key, headers), timeout)
+        await self._operations.forward(forwarded(delivery, exchange, key, headers), seconds(timeout))
 
-    async def get(self, queue: str, *, timeout: float = 0.0) -> FetchedMessage | None:
+    async def get(self, queue: str, *, timeout: Duration = 0.0) -> FetchedMessage | None:
         """Return one message of a queue, or None if none arrives within `timeout` seconds.
 
         Settle it with `ack()`, `requeue()` or `dead_letter(reason)`, or use it in an `async with` block, which
@@ -448,14 +457,14 @@ class App:
         :raises TopologyMismatch: if the queue does not exist.
         :raises TransportUnavailable: without a connection.
         """
-        return await self._lifecycle.running().fetch(queue, timeout, self._handlers.dead_letter)
+        return await self._lifecycle.running().fetch(queue, seconds(timeout), self._handlers.dead_letter)
 
     async def call(
-        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+        self, request: Request[Answer], *, timeout: Duration = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
         """Send a request and return its reply; the request expires when the timeout ends.
 
-        :param timeout: seconds.
+        :param timeout: seconds, a `timedelta` or a text such as `5s`.
         :param message_id: id of the request; by default a new UUID version 7.
         :raises RemoteError: the server replied with an error.
         :raises NoServer: the queue of the request does not exist.
@@ -463,14 +472,14 @@ class App:
         :raises TransportUnavailable: the connection was lost meanwhile.
         :raises Nacked, PublishError, TopologyMismatch, ConfigError: the request could not be published.
         """
-        return await self._operations.call(request, timeout=timeout, message_id=message_id)
+        return await self._operations.call(request, timeout=seconds(timeout), message_id=message_id)
 
     def gather(
         self,
         request: Request[Answer] | Scatter[Answer],
         *,
         replies: int | None = None,
-        timeout: float = CALL_SECONDS,
+        timeout: Duration = CALL_SECONDS,
         exchange: str | None = None,
         key: str | None = None,
     ) -> GatherCall[Answer]:
@@ -487,7 +496,9 @@ class App:
         :raises NoServer: no queue is bound for the request.
         :raises TransportUnavailable: the request could not be sent in time.
         """
-        return self._operations.gather(request, replies=replies, timeout=timeout, exchange=exchange, key=key)
+        return self._operations.gather(
+            request, replies=replies, timeout=seconds(timeout), exchange=exchange, key=key
+        )
 
     # Running
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.consume.get import FetchedMessage
+from warren.sdk.durations import Duration
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.types import Request
@@ -88,7 +89,7 @@ class Sync:
         self,
         message: object,
         *,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Duration = PUBLISH_SECONDS,
         reliability: Reliability = "at_least_once",
         **options: Unpack[MessageOptions],
     ) -> None:
@@ -113,12 +114,12 @@ class Sync:
         return self._run(self._app.publish_many(messages, ordered=ordered, on_error=on_error, **options))
 
     def call(
-        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+        self, request: Request[Answer], *, timeout: Duration = CALL_SECONDS, message_id: str | None = None
     ) -> Answer:
         """Send a request, and block until its reply arrives; parameters and errors are those of `App.call`."""
         return self._run(self._app.call(request, timeout=timeout, message_id=message_id))
 
-    def get(self, queue: str, *, timeout: float = 0.0) -> SyncFetchedMessage | None:
+    def get(self, queue: str, *, timeout: Duration = 0.0) -> SyncFetchedMessage | None:
         """Return one message of a queue, or None if none arrives within `timeout` seconds; parameters and errors are
         those of `App.get`.
         """

@@ -25,7 +25,7 @@ from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.logger import log
-from warren.sdk.protocols import Component, Once
+from warren.sdk.protocols import Component, Idempotency
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.publish_channels import PublishChannels
 from warren.sdk.publish.publisher_confirms import Publisher
@@ -312,7 +312,7 @@ class Runtime:
             self._watchdog.stop()
         await self._hooks.stopping()
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
-        parts: list[Component | Once] = [*reversed(self._components), *onces]
+        parts: list[Component | Idempotency] = [*reversed(self._components), *onces]
         for part in parts:
             try:
                 await part.on_stop()

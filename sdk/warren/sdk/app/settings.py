@@ -44,10 +44,7 @@ class Settings:
         check_choice("replies", self.replies, ReplyMode)
         if self.window < 1:
             raise ConfigError(f"window must be at least 1, not {self.window}")
-        for name in ("connect_timeout", "grace", "first_retry", "longest_retry"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
         if self.stall_threshold is not None and self.stall_threshold <= 0:
             raise ConfigError(
-                f"stall_threshold must be above 0, not {self.stall_threshold}: None turns the watchdog off"
+                f"stall_threshold must be above 0, not {self.stall_threshold:g}: None turns the watchdog off"
             )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
+from warren.sdk.durations import Duration, duration, optional_duration
 from warren.sdk.errors import ConfigError
 from warren.sdk.topology.queue import Queue
 
@@ -34,10 +34,10 @@ class Capture:
     """
 
     stream: str = STREAM
-    max_age: timedelta | None = None
+    max_age: Duration | None = None
     max_length_bytes: int | None = MAX_BYTES
     batch: int = BATCH
-    within: float = WITHIN
+    within: Duration = WITHIN
     buffer: int = BUFFER
 
     def __post_init__(self) -> None:
@@ -45,8 +45,8 @@ class Capture:
             raise ConfigError("capture: a batch has 1 to 10000 events")
         if self.buffer < 2 * self.batch:
             raise ConfigError("capture: the buffer must hold two batches at least")
-        if self.within <= 0:
-            raise ConfigError("capture: within must be more than 0 seconds")
+        duration(self.within, "capture: within", positive=True)
+        optional_duration(self.max_age, "capture: max_age")
         self.queue()
 
     def queue(self) -> Queue:

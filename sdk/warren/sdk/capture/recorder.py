@@ -10,6 +10,7 @@ from time import time_ns
 
 from warren.core.capture_events import STARTED, STOPPED, Event, EventBatch, event_prefix
 from warren.sdk.capture.options import Capture, CaptureStatistics
+from warren.sdk.durations import seconds
 
 
 class Recorder:
@@ -30,6 +31,7 @@ class Recorder:
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._full = options.batch
+        self._within = seconds(options.within, "within")
         self._next = 1
         self._unconfirmed = 0
         """Events in batches that are not confirmed yet."""
@@ -48,7 +50,7 @@ class Recorder:
         if len(events) >= self._full:
             self.end_batch()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._options.within, self.end_batch)
+            self._timer = self._loop.call_later(self._within, self.end_batch)
 
     def end_batch(self) -> None:
         """Pass the collected events on as a batch, or drop and count them if the buffer is full."""

@@ -12,7 +12,7 @@ from warren.sdk.consume.handlers.handler_spec import HandlerInvoker
 from warren.sdk.errors import HandlerOutcome
 from warren.sdk.protocols import Clock, Timer
 
-Outcomes: TypeAlias = "Sequence[Exception | None] | Exception | None"
+BatchResult: TypeAlias = "Sequence[Exception | None] | Exception | None"
 """Result of a batch handler: None (all acknowledged), one outcome for all messages, or a list with one for each in their
 order: None, an outcome (`Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter()`), or the exception that it failed with."""
 
@@ -163,7 +163,7 @@ def _outcome_of_each(returned: object, count: int) -> Sequence[Exception | None]
 
     :param returned: return value of the batch handler; None, an outcome or an error applies to all messages.
     :param count: number of messages of the batch.
-    :raises TypeError: if the handler returned anything but `Outcomes`.
+    :raises TypeError: if the handler returned anything but `BatchResult`.
     """
     if returned is None or isinstance(returned, Exception):
         return [returned] * count

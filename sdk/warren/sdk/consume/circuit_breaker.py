@@ -34,7 +34,7 @@ class CircuitBreaker:
     def __post_init__(self) -> None:
         if self.failures < 1:
             raise ConfigError("CircuitBreaker: failures must be at least 1")
-        duration(self.pause)
+        duration(self.pause, "CircuitBreaker: pause")
 
 
 class Pausable(Protocol):

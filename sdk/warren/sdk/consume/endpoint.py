@@ -18,7 +18,7 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 from warren.sdk.messages.codec import decode
 from warren.sdk.messages.types import wire_names
-from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
+from warren.sdk.protocols import Clock, DelayBackend, Idempotency, RetryPolicy
 from warren.sdk.rpc.replies import wants_reply
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, processing_scope
 from warren.sdk.topology.queue import Queue
@@ -88,7 +88,7 @@ class Endpoint:
         return self._handlers
 
     @property
-    def onces(self) -> list[Once]:
+    def onces(self) -> list[Idempotency]:
         """The idempotency object (`once=`) of each handler that has one."""
         return [handler.once for handler in self._handlers if handler.once is not None]
 

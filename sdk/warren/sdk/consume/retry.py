@@ -34,8 +34,8 @@ class Retry:
         if attempts < 1:
             raise ConfigError("attempts must be at least 1")
         self._attempts = attempts
-        self._first_wait = duration(first_wait)
-        self._longest_wait = duration(longest_wait)
+        self._first_wait = duration(first_wait, "first_wait")
+        self._longest_wait = duration(longest_wait, "longest_wait")
         self._delays: tuple[timedelta, ...] = ()
         self._jitter = 0.0
         self._on: tuple[type[Exception], ...] = (Exception,)

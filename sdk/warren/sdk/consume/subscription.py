@@ -16,6 +16,7 @@ from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
 from warren.sdk.consume.workers import ConsumerStatistics, Job, Process, Workers
+from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
@@ -130,23 +131,24 @@ class Subscription:
         """
         await self._set_mode_by_user(Mode.PAUSED)
 
-    async def resume(self, timeout: float = RESUME_SECONDS) -> None:
+    async def resume(self, timeout: Duration = RESUME_SECONDS) -> None:
         """Consume again after `pause`. Return when the broker has accepted the consumer (`basic.consume-ok`).
 
-        :param timeout: seconds to wait until the broker has accepted it.
+        :param timeout: seconds, a `timedelta` or a text such as `5s` to wait until the broker has accepted it.
         :raises TransportUnavailable: after the timeout; the subscription keeps trying.
         :raises ConfigError: after `cancel`.
         """
+        length = seconds(timeout)
         if self._mode is Mode.CONSUMING and self.active:
             return
         await self._set_mode_by_user(Mode.CONSUMING)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(length):
                 while not self.active and self._mode is Mode.CONSUMING:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise TransportUnavailable(f"no consumer on {self.queue.name!r} within {timeout:g} s") from None
+            raise TransportUnavailable(f"no consumer on {self.queue.name!r} within {length:g} s") from None
 
     async def cancel(self) -> None:
         """Stop consuming, as `pause` does, for the rest of the App's run: `resume` then raises `ConfigError`."""

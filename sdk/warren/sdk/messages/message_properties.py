@@ -162,7 +162,7 @@ def _priority(value: object) -> int:
 def _expiration_ms(value: Duration) -> int:
     if isinstance(value, timedelta) and value < timedelta(0):
         return 0  # A deadline that has passed: the message expires at once.
-    return milliseconds(duration(value))
+    return milliseconds(duration(value, "expiration"))
 
 
 def _timestamp(value: object) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Unpack
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
 from warren.sdk.consume.delivery import REPUBLISHED
+from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import BatchError, ConfigError, PublishError, WarrenError
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.message_properties import PropertyOptions
@@ -31,8 +32,9 @@ Messages = Iterable[object] | AsyncIterable[object]
 class BatchOptions(PropertyOptions, total=False):
     """Options of bulk publishing. Address, headers and the AMQP properties (`PropertyOptions`) are those of each message."""
 
-    timeout: float
-    """Seconds for each attempt to publish a message, counted from the beginning of that attempt; default 30."""
+    timeout: Duration
+    """Seconds, a `timedelta` or a text such as `5s` for each attempt to publish a message, counted from the beginning of
+    that attempt; default 30 s."""
     exchange: str | None
     """Exchange to publish to, as in `publish`."""
     key: str | None
@@ -117,7 +119,7 @@ class BulkPublish:
         self,
         sender: BulkSender,
         *,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Duration = PUBLISH_SECONDS,
         attempts: int = 1,
         ordered: bool = False,
         **options: Unpack[MessageOptions],
@@ -132,7 +134,7 @@ class BulkPublish:
         to time, to limit the memory for many messages."""
         self._prune_at = PRUNE
         self._sender = sender
-        self._timeout = timeout
+        self._timeout = seconds(timeout)
         self._options = options
         self._attempts = attempts
         self._ordered = ordered
@@ -379,24 +381,24 @@ async def publish_batches(
     make: Callable[[], BulkPublish],
     messages: Messages,
     count: int | None,
-    seconds: float | None,
+    within: float | None,
     on_error: OnError,
 ) -> AsyncGenerator[PublishReport, None]:
     """Publish messages in batches; yield a report for each batch when all its messages have their outcome.
 
     :param make: creates the `BulkPublish` of a batch.
     :param count: number of messages that completes a batch; None for no limit.
-    :param seconds: time after its start at which a batch ends even if it is not full; None for no limit.
-    :raises ConfigError: if neither `count` nor `seconds` is given.
+    :param within: seconds after its start at which a batch ends even if it is not full; None for no limit.
+    :raises ConfigError: if neither `count` nor `within` is given.
     :raises BatchError: if a message was not confirmed, and `on_error` is `raise`.
     """
-    if (count is None and seconds is None) or (count is not None and count < 1):
+    if (count is None and within is None) or (count is not None and count < 1):
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
     loop = asyncio.get_running_loop()
     async with aclosing(_Lookahead(messages)) as source:
         while await source.has_next(None):
             batch = make()
-            closes = None if seconds is None else loop.time() + seconds
+            closes = None if within is None else loop.time() + within
             try:
                 with batch.recorded():
                     while batch.total != count and await source.has_next(closes):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError
 from warren.sdk.topology.queue_arguments import (
     ARGUMENTS,
@@ -44,7 +45,8 @@ class Queue:
     """A queue; by default durable, replicated (quorum), with a delivery limit and at-least-once dead-lettering.
 
     The constructor checks it: an argument that its type does not have, or a value that the broker would refuse, raises
-    `ConfigError`. A type checker knows the arguments of each type. Durations are rounded up to milliseconds.
+    `ConfigError`. A type checker knows the arguments of each type. A duration is a `timedelta`,
+    seconds, or a text such as `5s` or `1h30m`; it is rounded up to milliseconds.
 
     Below, `quorum`, `classic` or `stream` in front marks an argument of this type of queue only. A version in
     parentheses is the first RabbitMQ that has the argument; "Warren" is added if Warren's broker has it too.
@@ -136,8 +138,8 @@ class Queue:
             dead_letter_exchange: str | None = ...,
             dead_letter_routing_key: str | None = ...,
             dead_letter_strategy: Strategy | None = ...,
-            message_ttl: timedelta | None = ...,
-            expires: timedelta | None = ...,
+            message_ttl: Duration | None = ...,
+            expires: Duration | None = ...,
             max_length: int | None = ...,
             max_length_bytes: int | None = ...,
             overflow: Literal["drop-head", "reject-publish"] | None = ...,
@@ -148,11 +150,11 @@ class Queue:
             member_placement_tag: str | None = ...,
             max_in_memory_length: int | None = ...,
             max_in_memory_bytes: int | None = ...,
-            consumer_timeout: timedelta | None = ...,
-            consumer_disconnected_timeout: timedelta | None = ...,
+            consumer_timeout: Duration | None = ...,
+            consumer_disconnected_timeout: Duration | None = ...,
             delayed_retry: Literal["disabled", "all", "failed", "returned"] | None = ...,
-            delayed_retry_min: timedelta | None = ...,
-            delayed_retry_max: timedelta | None = ...,
+            delayed_retry_min: Duration | None = ...,
+            delayed_retry_max: Duration | None = ...,
             durable: Literal[True] = ...,
             arguments: Mapping[str, Any] = ...,
         ) -> None: ...
@@ -168,8 +170,8 @@ class Queue:
             auto_delete: bool = ...,
             dead_letter_exchange: str | None = ...,
             dead_letter_routing_key: str | None = ...,
-            message_ttl: timedelta | None = ...,
-            expires: timedelta | None = ...,
+            message_ttl: Duration | None = ...,
+            expires: Duration | None = ...,
             max_length: int | None = ...,
             max_length_bytes: int | None = ...,
             overflow: Overflow | None = ...,
@@ -189,7 +191,7 @@ class Queue:
             type: Literal["stream"] = ...,
             *,
             max_length_bytes: int | None = ...,
-            max_age: timedelta | None = ...,
+            max_age: Duration | None = ...,
             max_segment_size_bytes: int | None = ...,
             filter_size_bytes: int | None = ...,
             initial_cluster_size: int | None = ...,
@@ -204,6 +206,10 @@ class Queue:
         object.__setattr__(self, "arguments", dict(self.arguments))
         check_name("a queue", self.name)
         what = f"queue {self.name!r}"
+        for argument in ARGUMENTS:
+            if argument.form is timedelta and getattr(self, argument.field) is not None:
+                length = duration(getattr(self, argument.field), f"{what}: {argument.field}")
+                object.__setattr__(self, argument.field, length)
         if not self.name:
             raise ConfigError(
                 "a queue needs a name: one that the broker names cannot be declared again after a reconnect"

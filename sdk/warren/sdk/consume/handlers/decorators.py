@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, Outcomes
+from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, BatchResult
 from warren.sdk.consume.handlers.registration import HandlerOptions, Register, Registrar
 from warren.sdk.durations import Duration
 from warren.sdk.messages.types import Request, RequestMessage, Scatter
@@ -14,7 +14,7 @@ from warren.sdk.topology.queue import Queue
 Content = TypeVar("Content")
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
-BatchOutcome = TypeVar("BatchOutcome", bound=Outcomes)
+BatchOutcome = TypeVar("BatchOutcome", bound=BatchResult)
 Parameters = ParamSpec("Parameters")
 
 
@@ -156,7 +156,7 @@ class HandlerDecoratorFactory:
         """Return a decorator that registers a handler of message lists, which may also take a `list[Delivery]`.
 
         The function returns None (all messages are acknowledged), one outcome for all, or a list with one outcome for
-        each message (see `Outcomes`). If it raises, every message of the batch has failed. Retries, `once=` and
+        each message (see `BatchResult`). If it raises, every message of the batch has failed. Retries, `once=` and
         middlewares apply to each message by itself; a message that is retried comes again in a later batch.
 
         :param message: an Event or Command class, or a type for content of other publishers.

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.protocols import Once, RetryPolicy
+from warren.sdk.protocols import Idempotency, RetryPolicy
 from warren.sdk.rpc.reply_types import ReplyCodec
 
 
@@ -34,7 +34,7 @@ class HandlerSpec:
     function: Callable[..., Any]
     invoker: HandlerInvoker | None
     retry: RetryPolicy | None
-    once: Once | None
+    once: Idempotency | None
     reply: ReplyCodec | None
     middlewares: Middlewares | None = None
 

@@ -23,7 +23,7 @@ from warren.sdk.consume.settlement import Send
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
 from warren.sdk.messages.types import Command, Event, Request, RequestMessage
-from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
+from warren.sdk.protocols import Clock, DelayBackend, Idempotency, RetryPolicy
 from warren.sdk.rpc.reply_types import reply_codec
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.declarable import Declarable
@@ -48,7 +48,7 @@ class HandlerOptions(TypedDict, total=False):
     """Circuit breaker, which pauses the consumption of the queue while its handlers keep failing."""
     retry: RetryPolicy | None
     """Retry policy; by default the App's."""
-    once: Once | None
+    once: Idempotency | None
     """Idempotency: a duplicate of a message gets the stored result, and the handler does not run again."""
 
 
@@ -98,7 +98,7 @@ class HandlerRegistry:
         retry: RetryPolicy,
         delay: Callable[[], DelayBackend],
         context: Mapping[type, object],
-        prepare_once: Callable[[Once], None],
+        prepare_once: Callable[[Idempotency], None],
         threads: HandlerThreads,
     ) -> None:
         check_retry_policy(retry)
@@ -193,7 +193,7 @@ class HandlerRegistry:
                 function,
                 self._invoker(function, injector),
                 size=size,
-                within=duration(within),
+                within=duration(within, "within"),
                 concurrency=concurrency,
                 clock=self.clock,
                 count_waiting=count_waiting,
