@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+from warren.sdk.app.asyncapi_changes import ContractChange, compare_asyncapi
 from warren.sdk.app.asyncapi_document import asyncapi_document
+from warren.sdk.app.asyncapi_page import asyncapi_page
 from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
@@ -68,6 +70,7 @@ __all__ = [
     "CallNext",
     "Clock",
     "Component",
+    "ContractChange",
     "DataChannel",
     "Declarable",
     "DelayBackend",
@@ -92,9 +95,11 @@ __all__ = [
     "SystemClock",
     "Timer",
     "asyncapi_document",
+    "asyncapi_page",
     "by_wire_name",
     "check_async",
     "check_decorated",
+    "compare_asyncapi",
     "current_delivery",
     "decode",
     "duration",

@@ -189,6 +189,8 @@ class _Document:
             if isinstance(kind, type) and issubclass(kind, Message):
                 message["name"] = kind.wire_type
                 message["bindings"] = {"amqp": {"messageType": kind.wire_type, "bindingVersion": BINDINGS}}
+                if kind.wire_aliases:
+                    message["x-aliases"] = list(kind.wire_aliases)
                 message["traits"] = [_ref("components", "messageTraits", "warren")]
             if name or (isinstance(kind, type) and issubclass(kind, RequestMessage)):
                 message["correlationId"] = {"location": "$message.header#/correlationId"}
@@ -255,6 +257,8 @@ def _plain(kind: Any) -> str:
 
 
 def _content_type(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return kind.wire_content_type
     return {bytes: "application/octet-stream", str: "text/plain"}.get(kind, "application/json")
 
 

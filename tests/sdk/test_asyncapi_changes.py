@@ -1,0 +1,209 @@
+"""Changes between two AsyncAPI documents: each kind of change, and whom it breaks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from warren.sdk import App, Command, Event, Queue, Request
+from warren.sdk.extend import asyncapi_document, compare_asyncapi
+
+
+class Line(BaseModel):
+    sku: str
+    count: int = 1
+
+
+def model(
+    name: str, base: type[Any] = Event, /, fields: dict[str, Any] | None = None, **keywords: Any
+) -> Any:
+    """Return a message class with these fields; a value that is a tuple is a type and its default."""
+    names = {"exchange": "orders", "key": "order.placed"} if base is Event else {"queue": "work"}
+    made: dict[str, Any] = {"__annotations__": {}, "__module__": __name__}
+    for field, kind in (fields or {"order": str, "total": int}).items():
+        made["__annotations__"][field] = kind[0] if isinstance(kind, tuple) else kind
+        if isinstance(kind, tuple):
+            made[field] = kind[1]
+    return types.new_class(name, (base,), {**names, **keywords}, lambda namespace: namespace.update(made))
+
+
+def handling(kind: Any, queue: str | Queue | None = "billing", **options: Any) -> dict[str, Any]:
+    app = App("memory://")
+
+    async def handler(message: Any) -> Any: ...
+
+    app.handle(kind, queue=queue if issubclass(kind, Event) else None, **options)(handler)
+    return asyncapi_document(app, title="t", version="1")
+
+
+def sending(kind: Any) -> dict[str, Any]:
+    app = App("memory://")
+    app.publishes(kind)
+    return asyncapi_document(app, title="t", version="1")
+
+
+PLACED = model("Placed")
+FIELDS = {"order": str, "total": int}
+OPTIONAL = {**FIELDS, "note": (str, "")}
+MORE = {**FIELDS, "note": str}
+
+
+def changes(
+    kind: Any, describe: Callable[[Any], dict[str, Any]], before: Any = PLACED
+) -> list[tuple[Any, str, str]]:
+    return [
+        (each.breaks, each.place, each.text) for each in compare_asyncapi(describe(before), describe(kind))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "writers", "readers"),
+    [
+        (FIELDS, FIELDS, None, None),
+        (FIELDS, OPTIONAL, (None, "new field"), (None, "new field")),
+        (FIELDS, MORE, ("writers", "it is required, and is not sent"), (None, "new field")),
+        (MORE, FIELDS, (None, "removed field"), ("readers", "it is required, and is not sent")),
+        (OPTIONAL, FIELDS, (None, "removed field"), (None, "removed field")),
+        (OPTIONAL, MORE, ("writers", "it is required, and may be left out"), (None, "optional string is now string")),
+        (MORE, OPTIONAL, (None, "is now optional"), ("readers", "it is required, and may be left out")),
+        (
+            {"a": int},
+            {"a": str},
+            ("writers", "it is sent as integer, and string is accepted"),
+            ("readers", "it is sent as string, and integer is accepted"),
+        ),
+        ({"a": int}, {"a": float}, (None, "is now number"), ("readers", "it is sent as number, and integer is")),
+        ({"a": int}, {"a": int | None}, (None, "integer or null"), ("readers", "it is sent as null")),
+        ({"a": int | str}, {"a": int}, ("writers", "it is sent as string"), (None, "is now integer")),
+        (
+            {"a": Literal["x", "y"]},
+            {"a": Literal["x"]},
+            ("writers", 'it may be "y", and only "x" is accepted'),
+            (None, "is now"),
+        ),
+        (
+            {"a": Literal["x"]},
+            {"a": Literal["x", "y"]},
+            (None, "is now"),
+            ("readers", 'it may be "y", and only "x" is accepted'),
+        ),
+        ({"a": str}, {"a": Literal["x"]}, ("writers", "it may be any string"), (None, "is now")),
+        (
+            {"a": int},
+            {"a": Annotated[int, Field(ge=1)]},
+            ("writers", "it is sent with minimum none, and minimum 1 is required"),
+            (None, "is now integer, minimum 1"),
+        ),
+        (
+            {"a": Annotated[str, Field(max_length=9)]},
+            {"a": Annotated[str, Field(max_length=5)]},
+            ("writers", "it is sent with maxLength 9, and maxLength 5 is required"),
+            (None, "maxLength 5"),
+        ),
+        ({"a": list[int]}, {"a": list[str]}, ("writers", "sent as integer"), ("readers", "sent as string")),
+        ({"a": dict[str, int]}, {"a": dict[str, float]}, (None, "number"), ("readers", "sent as number")),
+        ({"a": list[Line]}, {"a": list[Line]}, None, None),
+    ],
+)  # fmt: skip
+def test_a_change_of_a_field(before: Any, after: Any, writers: Any, readers: Any) -> None:
+    was, now = model("Placed", fields=before), model("Placed", fields=after)
+    for describe, expected in ((handling, writers), (sending, readers)):
+        found = changes(now, describe, was)
+        if expected is None:
+            assert found == []
+        else:
+            ((breaks, place, text),) = found
+            assert (breaks, place.partition(".")[0]) == (expected[0], "placed")
+            assert expected[1] in text
+
+
+class ColouredLine(Line):
+    colour: str
+
+
+def test_a_field_of_a_nested_model_has_its_path() -> None:
+    was, now = (model("Placed", fields={"lines": list[kind]}) for kind in (Line, ColouredLine))  # type: ignore[valid-type]
+    assert changes(now, handling, was) == [
+        ("writers", "placed.lines[].colour", "it is required, and is not sent")
+    ]
+
+
+def test_a_renamed_message() -> None:
+    renamed, known = model("OrderPlaced"), model("OrderPlaced", aliases=["Placed"])
+    ((breaks, place, text),) = [each for each in changes(renamed, handling) if each[0]]
+    assert (breaks, place) == ("writers", "placed")
+    assert "renamed to order_placed without an alias" in text
+    assert changes(known, handling) == [
+        (None, "placed", "renamed to order_placed, which has the former name as an alias")
+    ]
+    ((breaks, _, text),) = [each for each in changes(known, sending) if each[0]]
+    assert (breaks, text) == (
+        "readers", "renamed to order_placed: readers that know only the former type do not read it",
+    )  # fmt: skip
+    without = changes(renamed, handling, known)
+    assert [each[0] for each in without] == ["writers"] * 2
+    assert "the alias 'Placed' was removed" in without[0][2]
+
+
+def test_a_removed_and_a_new_message() -> None:
+    empty = asyncapi_document(App("memory://"), title="t", version="1")
+    removed = compare_asyncapi(handling(PLACED), empty)
+    assert [(each.breaks, each.text) for each in removed] == [
+        ("writers", "removed: the App no longer handles it from billing")
+    ]
+    removed = compare_asyncapi(sending(PLACED), empty)
+    assert [(each.breaks, each.text) for each in removed] == [
+        ("readers", "removed: the App no longer sends it to orders/order.placed")
+    ]
+    assert [each.breaks for each in compare_asyncapi(empty, handling(PLACED))] == [None]
+
+
+def test_another_address() -> None:
+    moved = model("Placed", key="order.done")
+    assert changes(moved, handling) == [
+        ("writers", "placed", "moved from orders/order.placed to orders/order.done")
+    ]
+    assert changes(moved, sending) == [
+        ("readers", "placed", "moved from orders/order.placed to orders/order.done")
+    ]
+    wide = compare_asyncapi(handling(PLACED), handling(PLACED, keys=["order.*"]))
+    assert [(each.breaks, each.text) for each in wide] == [(None, "also published to orders/order.*")]
+    queue = compare_asyncapi(handling(PLACED), handling(PLACED, "billing2"))
+    assert [(each.breaks, each.place) for each in queue] == [(None, "placed")]
+    was, now = model("Work", Command), model("Work", Command, queue="other")
+    assert changes(now, handling, was) == [("writers", "work", "moved from queue work to queue other")]
+
+
+def test_another_kind_of_queue_and_content_type() -> None:
+    classic = compare_asyncapi(handling(PLACED), handling(PLACED, Queue("billing", type="classic")))
+    assert {each.place for each in classic} == {"queue billing"}
+    assert {each.breaks for each in classic} == {"writers"}
+    packed = model("Placed", content_type="application/msgpack")
+    assert [each[0] for each in changes(packed, sending)] == ["readers"]
+    assert [each[0] for each in changes(packed, handling)] == [None]
+
+
+class Quote(BaseModel):
+    price: int
+
+
+class Offer(BaseModel):
+    price: int
+    until: str
+
+
+def test_the_reply_of_a_request_is_written_by_its_server() -> None:
+    was, now = model("Ask", Request[Offer]), model("Ask", Request[Quote])
+    assert changes(now, handling, was) == [
+        ("readers", "ask (reply).until", "it is required, and is not sent")
+    ]
+    assert changes(was, handling, now) == [(None, "ask (reply).until", "new field")]
+
+
+def test_a_document_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="the old document is not an AsyncAPI 3 document"):
+        compare_asyncapi({"openapi": "3.1.0"}, sending(PLACED))
