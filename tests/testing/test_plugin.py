@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "test_unpaid_order.py"
 # What loads the plugin in a checkout that was installed before it had one.
 PLUGIN = () if entry_points(group="pytest11", name="warren") else ("-p", "warren.testing.plugin")
-ASYNCIO = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+UNSET_LOOP_SCOPE = "ignore:The configuration option"
+"""pytest-asyncio warns in a project without configuration."""
 
 ANYIO = """
 
@@ -37,7 +38,8 @@ SETTLES_UNTIL_DEAD_LETTERS = """\
 def run(test: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """pytest, with every warning an error, on the text of one test file."""
     (folder / "test_it.py").write_text(test)
-    command = [sys.executable, "-P", "-W", "error", "-m", "pytest", "-q", *PLUGIN, *ASYNCIO, *arguments]
+    warnings = ("-W", "error", "-W", UNSET_LOOP_SCOPE)
+    command = [sys.executable, "-P", *warnings, "-m", "pytest", "-q", *PLUGIN, *arguments]
     return subprocess.run(
         [*command, "test_it.py"], cwd=folder, capture_output=True, text=True, timeout=280, check=False
     )
@@ -59,7 +61,7 @@ def test_the_example_passes_on_a_live_broker(tmp_path: Path, amqp_url: str) -> N
     assert found in test
     test = test.replace(found, f"{SETTLES_UNTIL_DEAD_LETTERS}{found}")
     live = ("--amqp-url", amqp_url, "--time-scale", "600", "-k", "dead_letter")
-    done = run(test, tmp_path, *live, "-o", "asyncio_mode=strict")
+    done = run(test, tmp_path, *live)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
@@ -81,3 +83,88 @@ def test_other():
 """
     done = run(test, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+INDIRECT = """
+import asyncio, inspect, os, pytest
+
+pytestmark = pytest.mark.filterwarnings("error")
+LOOPS = []
+
+@pytest.fixture
+def shop(warren):
+    return warren
+
+async def test_by_fixture(warren):
+    LOOPS.append(asyncio.get_running_loop())
+    async with warren.running():
+        await warren.advance(minutes=30)
+
+async def test_by_another_fixture(shop):
+    async with shop.running():
+        await shop.advance("30m")
+
+class TestClass:
+    @pytest.mark.parametrize("number", [1, 2])
+    async def test_method(self, warren, number):
+        async with warren.running():
+            assert number in (1, 2)
+
+@pytest.mark.warren
+async def test_by_marker():
+    await asyncio.sleep(0)
+
+@pytest.mark.xfail(raises=ZeroDivisionError, strict=True)
+async def test_failure_is_reported(warren):
+    1 / 0
+"""
+OWN_FIXTURE = """
+import pytest_asyncio
+
+@pytest_asyncio.fixture
+async def loop_of_fixture():
+    return asyncio.get_running_loop()
+
+async def test_shares_the_loop_of_asynchronous_fixtures(warren, loop_of_fixture):
+    assert asyncio.get_running_loop() is loop_of_fixture
+"""
+ANYIO_TEST = """
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_anyio(warren, anyio_backend):
+    async with warren.running():
+        await warren.settle()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "passed"),
+    [
+        pytest.param((), OWN_FIXTURE, 6, id="pytest-asyncio, strict, no configuration"),
+        pytest.param(
+            ("-o", "asyncio_mode=auto"), OWN_FIXTURE, 6, id="pytest-asyncio, auto", marks=pytest.mark.slow
+        ),
+        pytest.param(("-p", "no:asyncio", "-p", "no:anyio"), "", 5, id="no plugin", marks=pytest.mark.slow),
+        pytest.param(("-p", "no:asyncio"), ANYIO_TEST, 6, id="anyio", marks=pytest.mark.slow),
+        pytest.param((), ANYIO_TEST, 6, id="anyio and pytest-asyncio", marks=pytest.mark.slow),
+        pytest.param(
+            ("-o", "anyio_mode=auto", "-p", "no:asyncio", "-k", "not marker and not failure"),
+            ANYIO,
+            4,
+            id="anyio, auto",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_coroutine_tests_need_no_configuration(
+    tmp_path: Path, options: tuple[str, ...], more: str, passed: int
+) -> None:
+    done = run(INDIRECT + more, tmp_path, "--strict-markers", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{passed} passed" in done.stdout
+
+
+def test_coroutine_tests_of_others_are_left_alone(tmp_path: Path) -> None:
+    done = run("async def test_other(): ...\n", tmp_path, "-p", "no:asyncio", "-p", "no:anyio")
+    assert done.returncode == 1, done.stdout
+    assert "async def functions are not natively supported" in done.stdout
