@@ -52,6 +52,12 @@ PROMISED = {
     "router": ["billed 42", "queues: ['billing.orders.dead', 'billing.orders']"],
     "plain_handler": ["lamps: 3", "lamps: 7"],
     "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],
+    "stream_handlers": [
+        "billed order 1 at offset 0",
+        "billed order 2 at offset 1",
+        "billed order 3 at offset 2",
+        "total: 25.50",
+    ],
     "subscriptions": ["charged 42", "its handler failed; the message waits in its queue"],
     "connections": [
         "probe: HTTP/1.1 200 OK []",

@@ -20,6 +20,8 @@ from warren.sdk.consume.dependencies import Depends, Header
 from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
+from warren.sdk.consume.streams.reader_options import OnStreamError, StreamHandlerOptions, StreamOffset
+from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Mode, Subscription
 from warren.sdk.consume.workers import ConsumerStatistics
 from warren.sdk.durations import Duration
@@ -121,6 +123,7 @@ __all__ = [
     "Mode",
     "Nacked",
     "NoServer",
+    "OnStreamError",
     "Outgoing",
     "PropertyOptions",
     "PublishError",
@@ -140,6 +143,9 @@ __all__ = [
     "Scatter",
     "State",
     "Statistics",
+    "StreamHandlerOptions",
+    "StreamOffset",
+    "StreamSubscription",
     "Subscription",
     "Sync",
     "SyncFetchedMessage",

@@ -275,7 +275,8 @@ class Warren:
             for queue, subscription in statistics.subscriptions.items():
                 gathering = statistics.handlers[queue].gathering if queue in statistics.handlers else 0
                 # Messages that wait for the rest of their batch wait for the clock.
-                running[queue] += subscription.running - gathering
+                # A delivery has the name of its stream, a subscription that of the stream and its reader.
+                running[app.subscriptions[queue].queue.name] += subscription.running - gathering
         asleep = self._clock.asleep()
         awake = running - asleep
         if asleep and awake.total() <= calls:

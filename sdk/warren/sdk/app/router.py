@@ -5,14 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.state import State
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
+from warren.sdk.consume.handlers.handler_options import HandlerOptions
 from warren.sdk.consume.handlers.registration import (
-    HandlerOptions,
     HandlerRegistry,
     Register,
     batch_consumer_options_of,
@@ -20,6 +20,7 @@ from warren.sdk.consume.handlers.registration import (
     queue_and_topology,
 )
 from warren.sdk.consume.handlers.signature import caller_names, check_signature
+from warren.sdk.consume.streams.reader_options import StreamHandlerOptions, check_no_queue, stream_queue
 from warren.sdk.durations import Duration
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.types import Message, PointToPointMessage
@@ -207,15 +208,21 @@ class _RouterHandlers:
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions, /
     ) -> Register:
         consumer_options_of("router.handle", message, options)
-        keys = _checked_keys(message, queue, keys)
+        stream = cast(StreamHandlerOptions, options).get("stream")
+        if stream is not None:
+            check_no_queue(queue)
+        keys = _checked_keys(message, queue if stream is None else stream_queue(stream), keys)
 
         def register(function: Callable[..., Any]) -> None:
             names = caller_names()
             check_signature(function, message, names)
 
             def part(place: RouterPlace) -> None:
-                own = _own_queue(message, queue, place.prefix)
-                place.handlers.registrar(message, own, keys, options, place.middlewares, names)(function)
+                own, chosen = _own_queue(message, queue, place.prefix), options
+                if stream is not None:
+                    prefixed = _own_queue(message, stream_queue(stream), place.prefix)
+                    chosen = cast(HandlerOptions, {**options, "stream": prefixed})
+                place.handlers.registrar(message, own, keys, chosen, place.middlewares, names)(function)
 
             self._router._add("add a handler", part)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
 from warren.sdk.app.lifespan import Hooks
@@ -22,6 +23,8 @@ from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.get import FetchedMessage, PublishDeadLetter, fetch
 from warren.sdk.consume.handlers.registration import HandlerRegistry
+from warren.sdk.consume.streams.stream_endpoint import StreamEndpoint
+from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.logger import log
@@ -272,10 +275,21 @@ class Runtime:
         return writer.channels
 
     def _start_consumer(self, connection: SupervisedConnection, name: str, endpoint: Endpoint) -> None:
-        """Start the consumer of the queue `name`, with the handlers and options of its endpoint."""
-        subscription = Subscription(
+        """Start the consumer of the queue or the stream reader `name`, with the handlers and options of its endpoint."""
+        assert self._publish_connection is not None
+        create: Callable[..., Subscription] = Subscription
+        source = name
+        if isinstance(endpoint, StreamEndpoint):
+            source = endpoint.reader.stream
+            create = partial(
+                StreamSubscription,
+                reader=endpoint.reader,
+                lease_link=self._publish_connection,
+                clock=self._clock,
+            )
+        subscription = create(
             connection,
-            self._registry.queue(name),
+            self._registry.queue(source),
             prefetch=endpoint.options.prefetch,
             concurrency=endpoint.options.concurrency,
             process=endpoint.process,
@@ -284,6 +298,8 @@ class Runtime:
             recover=self._redeclare,
             on_change=self._update_state,
         )
+        if isinstance(endpoint, StreamEndpoint) and isinstance(subscription, StreamSubscription):
+            endpoint.stream_settler.stop_reader = subscription.halt
         breaker = endpoint.options.breaker
         endpoint.settler.circuit = subscription.circuit = (
             None if breaker is None else Circuit(breaker, subscription, self._clock, name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warren.core import capture_events as e
 from warren.core.capture_events import event_prefix
@@ -136,10 +136,13 @@ class CapturedChannel(DataChannel):
         prefetch: int | None = None,
         no_ack: bool = False,
         stream: bool = False,
+        arguments: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> str:
         self._queue, self._no_ack, self._stream = queue, no_ack, stream or None
-        tag = await super().consume(queue, prefetch=prefetch, no_ack=no_ack, stream=stream, timeout=timeout)
+        tag = await super().consume(
+            queue, prefetch=prefetch, no_ack=no_ack, stream=stream, arguments=arguments, timeout=timeout
+        )
         of_consumer = partial(
             event_prefix, connection=self._connection, queue=queue, consumer=tag, stream=self._stream
         )

@@ -15,6 +15,7 @@ from warren.wire.delivery_scanner import decode_content_header, decode_deliver, 
 ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
 REPUBLISHED = "warren-republished"
+STREAM_OFFSET = "x-stream-offset"
 RETURN_TOKEN = "warren-token"
 """Header with a number that distinguishes returned messages with the same message id. Set only while another publish
 with the same message id is in flight on the channel."""
@@ -27,6 +28,7 @@ class Delivery:
     :ivar redelivered: the broker may have delivered the message before.
     :ivar properties: the AMQP properties that the publisher set, by their AMQP names, without the headers; `timestamp` is in
         Unix seconds.
+    :ivar replayed: `app.replay_stream` delivers the message, to a handler that may have handled it before.
     :ivar text_error: description of the first field that is not valid UTF-8, or None. The SDK dead-letters such a message
         and does not call its handler.
     """
@@ -40,6 +42,7 @@ class Delivery:
         "properties",
         "queue",
         "redelivered",
+        "replayed",
         "routing_key",
         "text_error",
     )
@@ -62,6 +65,7 @@ class Delivery:
         self.queue: str = queue
         self.redelivered: bool = redelivered
         self.properties: Mapping[str, Any] = properties
+        self.replayed: bool = False
         self.text_error: str | None = None
         self._headers = headers
         self._table = table
@@ -107,6 +111,7 @@ class Delivery:
             self.properties if properties is None else properties,
             table=self._table if headers is None else b"",
         )
+        changed.replayed = self.replayed
         changed.text_error = self.text_error
         changed._original = self.original
         return changed
@@ -157,6 +162,12 @@ class Delivery:
     def type(self) -> str | None:
         value = self.properties.get("type")
         return None if value is None else str(value)
+
+    @property
+    def offset(self) -> int | None:
+        """The message's offset in its stream; None if it does not come from a stream."""
+        value = self.headers.get(STREAM_OFFSET)
+        return value if isinstance(value, int) else None
 
     @property
     def attempt(self) -> int:

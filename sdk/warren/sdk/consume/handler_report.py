@@ -28,6 +28,8 @@ class HandlerStatistics:
     :ivar dropped: messages that no dead letter exchange or queue accepted. They are lost, and logged.
     :ivar error_replies: requests that were answered with an error.
     :ivar unclaimed_replies: replies that reached no queue, because their caller had gone.
+    :ivar skipped: messages of a stream whose handler failed, and that `on_error="skip"` left unhandled.
+    :ivar passed_over: messages of a stream whose type has no handler of the reader.
     :ivar gathering: messages that wait now until their batch is complete.
     """
 
@@ -39,6 +41,8 @@ class HandlerStatistics:
     dropped: int = 0
     error_replies: int = 0
     unclaimed_replies: int = 0
+    skipped: int = 0
+    passed_over: int = 0
     gathering: int = 0
 
 
@@ -147,6 +151,35 @@ class HandlerReport:
         log.error(
             "event=message.dropped queue=%s message_id=%s reason=%s",
             delivery.queue, delivery.message_id, reason,
+        )  # fmt: skip
+
+    def skipped(
+        self, delivery: Delivery, reason: str, error: BaseException, handler: HandlerSpec | None
+    ) -> None:
+        """Count and log a message of a stream that its reader leaves unhandled.
+
+        :param reason: word for the cause, such as `failed`.
+        :param handler: the handler that failed, whose traceback is logged; None if none was called.
+        """
+        self.statistics.skipped += 1
+        log.error(
+            "event=stream_reader.message_skipped stream=%s offset=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
+            delivery.queue, delivery.offset, reason, delivery.type, delivery.message_id, type(error).__name__,
+            _one_line(error), exc_info=None if handler is None else user_exc_info(error, handler.user_function),
+        )  # fmt: skip
+
+    def stopped(
+        self, delivery: Delivery, reason: str, error: BaseException, handler: HandlerSpec | None
+    ) -> None:
+        """Log a message of a stream before which its reader stops.
+
+        :param reason: word for the cause, such as `failed`.
+        :param handler: the handler that failed, whose traceback is logged; None if none was called.
+        """
+        log.error(
+            "event=stream_reader.stopped stream=%s offset=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
+            delivery.queue, delivery.offset, reason, delivery.type, delivery.message_id, type(error).__name__,
+            _one_line(error), exc_info=None if handler is None else user_exc_info(error, handler.user_function),
         )  # fmt: skip
 
     def reply_unconfirmed(self, delivery: Delivery, error: Exception) -> None:

@@ -167,7 +167,7 @@ class Workers:
         while not self._stopping and not task.cancelling():
             job = await self._next()
             if not job.channel.usable:
-                statistics.stale += 1
+                self._settle(job, Settlement.RELEASE)
                 self._start_next_of_key(job)
                 continue
             statistics.running += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from warren.sdk.logger import log
@@ -171,6 +171,7 @@ class DataChannel:
         prefetch: int | None = None,
         no_ack: bool = False,
         stream: bool = False,
+        arguments: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> str:
         """Start a consumer; return its tag. Deliveries may arrive before this method returns.
@@ -179,11 +180,14 @@ class DataChannel:
         :param no_ack: True for automatic acknowledgement: the broker regards each message as acknowledged when it is
             sent.
         :param stream: true if the queue is a stream; only event capture uses this, to record it.
+        :param arguments: arguments of `basic.consume`.
         :param timeout: seconds for each reply; None for no limit.
         """
         if prefetch is not None:
             await self.methods.basic_qos(prefetch_count=prefetch, timeout=timeout)
-        ok = await self.methods.basic_consume(queue, _unused, no_ack=no_ack, timeout=timeout)
+        ok = await self.methods.basic_consume(
+            queue, _unused, no_ack=no_ack, arguments=dict(arguments or {}), timeout=timeout
+        )
         return ok.consumer_tag or ""
 
     async def cancel(self, tag: str, timeout: float | None = None) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, BatchResult
-from warren.sdk.consume.handlers.registration import HandlerOptions, Register, Registrar
+from warren.sdk.consume.handlers.handler_options import HandlerOptions
+from warren.sdk.consume.handlers.registration import Register, Registrar
+from warren.sdk.consume.streams.reader_options import StreamHandlerOptions
 from warren.sdk.durations import Duration
 from warren.sdk.messages.types import Request, RequestMessage, Scatter
 from warren.sdk.topology.queue import Queue
@@ -119,13 +121,22 @@ class HandlerDecoratorFactory:
         **options: Unpack[HandlerOptions],
     ) -> HandlerDecorator[Content]: ...
 
+    @overload
+    def __call__(
+        self,
+        message: type[Content],
+        *,
+        keys: Iterable[str] | None = ...,
+        **options: Unpack[StreamHandlerOptions],
+    ) -> HandlerDecorator[Content]: ...
+
     def __call__(
         self,
         message: Any,
         *,
         queue: str | Queue | None = None,
         keys: Iterable[str] | None = None,
-        **options: Unpack[HandlerOptions],
+        **options: Unpack[StreamHandlerOptions],
     ) -> Any:
         """Return a decorator that registers a function, async or plain, as a handler of `message`.
 
@@ -134,7 +145,7 @@ class HandlerDecoratorFactory:
         :param queue: queue to consume, for an Event or foreign content: a name, or a `Queue` with
             its arguments. Commands and Requests have their own.
         :param keys: binding keys of an Event, instead of its own key.
-        :param options: `HandlerOptions`.
+        :param options: `HandlerOptions`; with `stream=`, for a handler that reads a stream, `StreamHandlerOptions`.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
         self._check()

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias, cast
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.batches import BatchCollector
-from warren.sdk.consume.circuit_breaker import CircuitBreaker
-from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions, OrderedBy
+from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions
 from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.handler_threads import HandlerThreads, ThreadInvoker
 from warren.sdk.consume.handlers.decorator_arguments import check_message, check_options
+from warren.sdk.consume.handlers.handler_options import HandlerOptions
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handlers.signature import caller_names, check_signature, is_async
 from warren.sdk.consume.retry import check_retry_policy
 from warren.sdk.consume.settlement import Send
+from warren.sdk.consume.streams.reader_options import (
+    ReaderOptions,
+    StreamHandlerOptions,
+    check_no_queue,
+    check_no_stream_options,
+    reader_consumer_options,
+    reader_name,
+    reader_topology,
+    stream_queue,
+)
+from warren.sdk.consume.streams.stream_endpoint import StreamEndpoint
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
 from warren.sdk.messages.types import Command, Event, Request, RequestMessage
@@ -32,24 +43,6 @@ from warren.sdk.topology.registry import TopologyRegistry
 
 Register: TypeAlias = Callable[[Callable[..., Any]], None]
 """Function that registers a decorated function as a handler."""
-
-
-class HandlerOptions(TypedDict, total=False):
-    """Options of `app.handle`."""
-
-    concurrency: int
-    """Handlers that run at the same time for this queue, at least 1, 10 by default. All handlers of a queue share it."""
-    prefetch: int | None
-    """Messages that the broker sends ahead of their acknowledgement, 1 to 65,535; by default twice the concurrency."""
-    ordered_by: OrderedBy | None
-    """Key of a message: a function of it, or the name of a header. Messages with the same key are handled one at a time, in
-    the order of the queue; other keys run concurrently. Redelivery and delays break the order."""
-    breaker: CircuitBreaker | None
-    """Circuit breaker, which pauses the consumption of the queue while its handlers keep failing."""
-    retry: RetryPolicy | None
-    """Retry policy; by default the App's."""
-    once: Idempotency | None
-    """Idempotency: a duplicate of a message gets the stored result, and the handler does not run again."""
 
 
 class Registrar(Protocol):
@@ -136,6 +129,9 @@ class HandlerRegistry:
         :raises ConfigError: if an option is unknown or out of its range. The returned function raises it if the message
             has no queue or key, or the signature of the handler does not fit.
         """
+        if "stream" in options:
+            chosen = cast(StreamHandlerOptions, options)
+            return self._stream_registrar(message, queue, keys, chosen, middlewares, local_names)
         consumer_options = consumer_options_of("app.handle", message, options)
         self._prepare(options)
 
@@ -151,6 +147,43 @@ class HandlerRegistry:
                 middlewares,
             )
             self._add(handler, consumer_options, queue, keys)
+
+        return register
+
+    def _stream_registrar(
+        self,
+        message: Any,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
+        options: StreamHandlerOptions,
+        middlewares: Middlewares | None,
+        local_names: Mapping[str, Any] | None,
+    ) -> Register:
+        """Check the arguments of `app.handle(..., stream=...)`; return a function that registers a handler with them.
+
+        :raises ConfigError: as `registrar`.
+        """
+        check_no_queue(queue)
+        options_of_consumer = consumer_options_of("app.handle", message, options)
+        self._prepare(options)
+        stream = stream_queue(options["stream"])
+        name = options.get("reader")
+
+        def register(function: Callable[..., Any]) -> None:
+            injector = self._injector(function, message, local_names=local_names)
+            handler = HandlerSpec(
+                message,
+                function,
+                self._invoker(function, injector),
+                options.get("retry"),
+                options.get("once"),
+                None,
+                middlewares,
+            )
+            reader = ReaderOptions.of(stream.name, name or reader_name(function), options)
+            _, items = queue_and_topology(message, stream, keys)
+            self._registry.add([*items, *reader_topology(reader)])
+            self._stream_endpoint(reader, options_of_consumer).add(handler)
 
         return register
 
@@ -298,6 +331,31 @@ class HandlerRegistry:
             self._registry.add(self._delay().reach(source, delays))
         self._endpoint(source, options).add(handler)
 
+    def _stream_endpoint(self, reader: ReaderOptions, options: ConsumerOptions) -> Endpoint:
+        endpoint = self.endpoints.get(reader.name)
+        if endpoint is None:
+            endpoint = self.endpoints[reader.name] = StreamEndpoint(
+                lambda: self._registry.queue(reader.stream),
+                reader,
+                options=options,
+                send=self._send,
+                forward=self._forward,
+                middlewares=self._middlewares,
+                clock=self.clock,
+                retry=self._retry,
+                delay=self._delay,
+            )
+        elif (
+            not isinstance(endpoint, StreamEndpoint)
+            or endpoint.reader != reader
+            or endpoint.options != options
+        ):
+            raise ConfigError(
+                f"the handlers of reader {reader.reader!r} of stream {reader.stream!r} must have the same options, except"
+                " retry and once; reader=... names another reader"
+            )
+        return endpoint
+
     def _endpoint(self, source: str, options: ConsumerOptions) -> Endpoint:
         endpoint = self.endpoints.get(source)
         if endpoint is None:
@@ -325,8 +383,11 @@ def consumer_options_of(decorator: str, message: Any, options: HandlerOptions) -
     :raises ConfigError: if the message is no type that pydantic reads, or an option is unknown or out of its range.
     """
     check_message(decorator, message)
-    check_options(decorator, options, ("queue", "keys", *HandlerOptions.__annotations__))
     check_retry_policy(options.get("retry"))
+    if "stream" in options:
+        return reader_consumer_options(decorator, message, cast(StreamHandlerOptions, options))
+    check_no_stream_options(decorator, options)
+    check_options(decorator, options, ("queue", "keys", *HandlerOptions.__annotations__))
     return ConsumerOptions.of(
         options.get("concurrency", CONCURRENCY),
         options.get("prefetch"),
