@@ -18,6 +18,8 @@ from warren.sdk import (
     Delivery,
     Event,
     Queue,
+    ReplayReport,
+    ReplayStopped,
     Requeue,
     Retry,
     Router,
@@ -383,6 +385,79 @@ async def test_reconnecting_skips_and_repeats_nothing(make_app: MakeApp, name: s
         await publish(writer, Happened, range(5, 10))
         await eventually(lambda: len(seen) >= 10, "the reader continues")
     assert seen == list(range(10))
+
+
+async def test_a_replay_runs_the_handler_again_and_keeps_the_position(make_app: MakeApp, name: str) -> None:
+    Happened = counted(name)
+    app = make_app()
+    seen: list[tuple[int, bool]] = []
+
+    @app.handle(Happened, stream=name, offset="first", resume=True)
+    async def project(message: Any, delivery: Delivery) -> None:
+        seen.append((message.number, delivery.replayed))
+
+    async with app:
+        await publish(app, Happened, range(5))
+        await eventually(lambda: len(seen) == 5, "all messages are handled")
+        seen.clear()
+        report = await app.replay_stream(name, start=1, end=4)
+        assert report == ReplayReport(3, 1, 3)
+        assert seen == [(number, True) for number in (1, 2, 3)]
+        report = await app.replay_stream(name, reader="project", start=timedelta(hours=1))
+        assert report == ReplayReport(5, 0, 4)
+        assert (await app.replay_stream(name, start=5)).delivered == 0
+        assert (await app.replay_stream(name, end=datetime(2020, 1, 1, tzinfo=UTC))).delivered == 0
+        assert (await app.replay_stream(name, start=datetime(2100, 1, 1, tzinfo=UTC))).delivered == 0
+        with pytest.raises(ConfigError, match="'project'"):
+            await app.replay_stream(name, reader="other")
+        with pytest.raises(ConfigError, match="replays nothing"):
+            await app.replay_stream(name, start="next")
+        seen.clear()
+        await publish(app, Happened, range(5, 6))
+        await eventually(lambda: len(seen) == 1, "the reader goes on")
+    async with app:
+        await publish(app, Happened, range(6, 7))
+        await eventually(lambda: len(seen) >= 2, "it resumes where it was")
+    assert seen == [(5, False), (6, False)]
+
+
+async def test_a_replay_covers_a_long_stream_and_stops_at_a_failure(make_app: MakeApp, name: str) -> None:
+    Happened = counted(name)
+    app = make_app()
+    seen: list[int] = []
+    broken = False
+
+    @app.handle(Happened, stream=name, offset="first", on_error="stop", retry=Retry(1))
+    async def project(message: Any) -> None:
+        if broken and message.number == 700:
+            raise ValueError("broken")
+        seen.append(message.number)
+
+    async with app:
+        await app.publish_many([Happened(number=number) for number in range(1000)])
+        await eventually(lambda: len(seen) == 1000, "all messages are handled")
+        seen.clear()
+        assert (await app.replay_stream(name)).delivered == 1000
+        assert seen == list(range(1000))
+        broken = True
+        with pytest.raises(ReplayStopped) as stopped:
+            await app.replay_stream(name)
+        assert stopped.value.offset == 700
+        assert app.subscriptions[f"{name}.project"].error is None
+
+
+async def test_an_empty_stream_is_replayed_at_once(
+    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.sdk.consume.streams.replay.EMPTY_SECONDS", 0.0)
+    app = make_app()
+
+    @app.handle(bytes, stream=name)
+    async def take(body: bytes) -> None:
+        pass
+
+    async with app:
+        assert await app.replay_stream(name) == ReplayReport(0, None, None)
 
 
 @pytest.mark.parametrize(

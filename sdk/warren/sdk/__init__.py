@@ -21,6 +21,7 @@ from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.streams.reader_options import OnStreamError, StreamHandlerOptions, StreamOffset
+from warren.sdk.consume.streams.replay import ReplayReport
 from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Mode, Subscription
 from warren.sdk.consume.workers import ConsumerStatistics
@@ -39,6 +40,7 @@ from warren.sdk.errors import (
     PublishError,
     PublishTimeout,
     RemoteError,
+    ReplayStopped,
     Requeue,
     RetryLater,
     TlsFailed,
@@ -133,6 +135,8 @@ __all__ = [
     "PublisherStatistics",
     "Queue",
     "RemoteError",
+    "ReplayReport",
+    "ReplayStopped",
     "ReplyMode",
     "Request",
     "Requeue",

@@ -287,6 +287,19 @@ class CallTimeout(CallError):
     outcome: MessageOutcome = "unknown"
 
 
+class ReplayStopped(WarrenError):
+    """A replay of a stream ended before its end: the connection was lost (then it is retryable), or a handler failed and
+    its reader has `on_error="stop"`.
+
+    :ivar offset: offset at which another replay continues, that of the message that failed; None if the replay had not
+        reached a message.
+    """
+
+    def __init__(self, text: str, offset: int | None, *, retryable: bool = False) -> None:
+        super().__init__(text, retryable=retryable, outcome="unknown")
+        self.offset: int | None = offset
+
+
 class HandlerOutcome(Exception):
     """Base class of the exceptions with which a handler (or `Once`) chooses the outcome of its message.
 

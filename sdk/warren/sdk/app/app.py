@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -31,6 +32,8 @@ from warren.sdk.consume.handlers.decorator_arguments import check_message_class
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.retry import Retry
+from warren.sdk.consume.streams.reader_options import StreamOffset
+from warren.sdk.consume.streams.replay import ReplayReport
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import Unroutable
@@ -458,6 +461,29 @@ class App:
         :raises TransportUnavailable: without a connection.
         """
         return await self._lifecycle.running().fetch(queue, seconds(timeout), self._handlers.dead_letter)
+
+    async def replay_stream(
+        self,
+        stream: str,
+        *,
+        reader: str | None = None,
+        start: StreamOffset = "first",
+        end: int | datetime | None = None,
+    ) -> ReplayReport:
+        """Pass messages of a stream once more to the handlers of a reader of this App, one after the other; return when
+        the last one is handled.
+
+        The reader goes on reading meanwhile, and its position does not change. Middlewares, retries, `once=` and
+        `on_error` apply as always; `delivery.replayed` is True.
+
+        :param reader: name of the reader; None if the App has only one for the stream.
+        :param start: position of the first message, not `next`. A time is that of the first publish.
+        :param end: offset, or time of the first publish, before which the replay ends; by default it ends behind the
+            message that is the last one of the stream at the time of the call.
+        :raises ReplayStopped: if the connection is lost, or a handler fails and the reader has `on_error="stop"`.
+        :raises ConfigError: if the App has no such reader, or `start` or `end` is no position.
+        """
+        return await self._lifecycle.running().replay_stream(stream, reader, start, end)
 
     async def call(
         self, request: Request[Answer], *, timeout: Duration = CALL_SECONDS, message_id: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 
 from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
@@ -23,6 +24,8 @@ from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.get import FetchedMessage, PublishDeadLetter, fetch
 from warren.sdk.consume.handlers.registration import HandlerRegistry
+from warren.sdk.consume.streams.reader_options import StreamOffset
+from warren.sdk.consume.streams.replay import ReplayReport, replay
 from warren.sdk.consume.streams.stream_endpoint import StreamEndpoint
 from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Subscription
@@ -419,6 +422,28 @@ class Runtime:
             publish_dead_letter,
             self._consume_telemetry,
         )
+
+    async def replay_stream(
+        self, stream: str, reader: str | None, start: StreamOffset, end: int | datetime | None
+    ) -> ReplayReport:
+        """Replay a range of a stream to the handlers of one of its readers; used by `App.replay_stream`.
+
+        :param reader: name of the reader; None if the stream has only one here.
+        """
+        readers = {
+            one.reader.reader: one
+            for one in self._endpoints.values()
+            if isinstance(one, StreamEndpoint) and one.reader.stream == stream
+        }
+        chosen = next(iter(readers.values())) if reader is None and len(readers) == 1 else None
+        chosen = chosen if reader is None else readers.get(reader)
+        if chosen is None:
+            known = ", ".join(map(repr, readers)) or "none"
+            raise ConfigError(f"which reader of stream {stream!r} is meant? Those of this App: {known}")
+        connection = self._consume_connection
+        assert connection is not None
+        session = await connection.wait_up()
+        return await replay(session, chosen, start=start, end=end, clock=self._clock)
 
     def statistics(self) -> Statistics:
         """Return a copy of the statistics of this run."""

@@ -84,7 +84,8 @@ class StreamSettler(Settler):
         """
         if self._reader.on_error == "stop":
             record_failure(error)
-            self.stop_reader(delivery, error)
+            if not delivery.replayed:
+                self.stop_reader(delivery, error)
             self._report.stopped(delivery, reason, error, handler)
             return Settlement.RELEASE
         if self._reader.on_error == "skip":

@@ -23,6 +23,7 @@ from warren.sdk.consume.subscription import (
     Subscription,
 )
 from warren.sdk.consume.workers import Job, Process
+from warren.sdk.durations import Duration
 from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Timer
@@ -114,7 +115,7 @@ class StreamSubscription(Subscription):
     def in_desired_state(self) -> bool:
         return self._stands_by or super().in_desired_state
 
-    async def resume(self, timeout: float = RESUME_SECONDS) -> None:
+    async def resume(self, timeout: Duration = RESUME_SECONDS) -> None:
         if not self._stands_by:
             self.error = self._halted = None
             await super().resume(timeout)
