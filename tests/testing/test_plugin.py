@@ -13,6 +13,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "test_unpaid_order.py"
+REPLACED_STORE = ROOT / "examples" / "test_replaced_store.py"
 # What loads the plugin in a checkout that was installed before it had one.
 PLUGIN = () if entry_points(group="pytest11", name="warren") else ("-p", "warren.testing.plugin")
 UNSET_LOOP_SCOPE = "ignore:The configuration option"
@@ -49,6 +50,12 @@ def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     done = run(EXAMPLE.read_text(), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+def test_the_example_of_a_replaced_store_passes(tmp_path: Path) -> None:
+    done = run(REPLACED_STORE.read_text(), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_the_example_passes_on_a_live_broker(tmp_path: Path, amqp_url: str) -> None:

@@ -101,11 +101,13 @@ from warren.patterns.saga import (
 )
 from warren.patterns.stores import (
     ListingStore,
+    MemoryStore,
     PostgresStore,
     RedisStore,
     SqliteStore,
     Store,
     StoreUnavailable,
+    override_store,
 )
 from warren.patterns.timers import (
     CronSchedule,
@@ -159,6 +161,7 @@ __all__ = [
     "LetterEdit",
     "ListingStore",
     "LocalRateLimiter",
+    "MemoryStore",
     "MissedPolicy",
     "NaturallyIdempotent",
     "NoConsumer",
@@ -210,6 +213,7 @@ __all__ = [
     "dead_letter_queue",
     "discard",
     "group",
+    "override_store",
     "replay",
     "replay_edited",
     "wait_queue",

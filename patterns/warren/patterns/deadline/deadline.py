@@ -33,7 +33,14 @@ from uuid import UUID, uuid5
 from warren.patterns.deadline import rules
 from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
 from warren.patterns.delay import wait_queue
-from warren.patterns.stores import RuleResult, Store, apply_rule, apply_rule_with_retry, record_key
+from warren.patterns.stores import (
+    RuleResult,
+    Store,
+    StoreReference,
+    apply_rule,
+    apply_rule_with_retry,
+    record_key,
+)
 from warren.sdk import (
     App,
     Clock,
@@ -143,7 +150,7 @@ class Deadline:
             else min(1000, self._after_ms // 20),
         )
         self._signal = signal
-        self._store = store
+        self._store = StoreReference(store)
         self._patience = seconds(patience, "Deadline: patience")
         self._concurrency = concurrency
         self._queue = Queue(f"{name}.due")
@@ -232,6 +239,7 @@ class Deadline:
         return await self._decide(key, rule)
 
     def register(self, app: App) -> None:
+        self._store.use_clock(app.clock)
         self._app = app
         self._clock = app.clock
         waiting = wait_queue(self._queue.name, self._after_ms * MILLISECOND)

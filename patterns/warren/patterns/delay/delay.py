@@ -20,6 +20,7 @@ from warren.patterns.stores import (
     KEY_BYTES,
     ListingStore,
     RuleResult,
+    StoreReference,
     StoreUnavailable,
     apply_rule,
     apply_rule_with_retry,
@@ -111,7 +112,7 @@ class Delay:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
         self._strategy: DelayStrategy = strategy or BinaryDelayQueues()
-        self._store = store
+        self._store = None if store is None else StoreReference(store)
         self._keep_ms = duration(keep, "Delay: keep") // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
         self._app: App | None = None
@@ -124,6 +125,8 @@ class Delay:
         return self._strategy.longest
 
     def register(self, app: App) -> None:
+        if self._store is not None:
+            self._store.use_clock(app.clock)
         self._app = app
         app.declare(*self.topology())
         if self._store is not None:

@@ -23,7 +23,14 @@ from typing import Any, Final, Literal
 from warren.patterns.idempotency import rules
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
-from warren.patterns.stores import RuleResult, Store, StoreUnavailable, apply_rule, apply_rule_with_retry
+from warren.patterns.stores import (
+    RuleResult,
+    Store,
+    StoreReference,
+    StoreUnavailable,
+    apply_rule,
+    apply_rule_with_retry,
+)
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 from warren.sdk.extend import Duration, duration, seconds
 
@@ -86,7 +93,7 @@ class Once:
         keep, lease = duration(keep, "Once: keep"), duration(lease, "Once: lease")
         if min(keep, lease) < timedelta(milliseconds=1):
             raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) must be at least 1 ms")
-        self._store = store
+        self._store = StoreReference(store)
         self._key = key
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._lease_ms = lease // timedelta(milliseconds=1)
@@ -99,6 +106,7 @@ class Once:
     def register(self, app: App) -> None:
         """Take the App's clock for leases and results, unless the constructor got a clock (called by the SDK when the
         handler is registered)."""
+        self._store.use_clock(self._own_clock or app.clock)
         self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -31,7 +31,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.resequencer.key_sequence import KeySequence
 from warren.patterns.resequencer.rules import Position, advance, read
 from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
-from warren.patterns.stores import RuleResult, Store, apply_rule_with_retry, record_key
+from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule_with_retry, record_key
 from warren.sdk import (
     App,
     Clock,
@@ -125,7 +125,7 @@ class Resequencer:
             )
         self.queue: Queue = Queue(queue, single_active_consumer=True)
         self.statistics: ResequencerStatistics = ResequencerStatistics()
-        self._store = store
+        self._store = StoreReference(store)
         self._key = key
         self._number = number
         self._first = first
@@ -169,6 +169,7 @@ class Resequencer:
         return register
 
     def register(self, app: App) -> None:
+        self._store.use_clock(app.clock)
         if not self._handlers:
             raise ConfigError(
                 f"the Resequencer of {self.queue.name} has no handler: add one with @resequencer.handle(...)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from warren.patterns.stores import RuleResult, Store, apply_rule, record_key
+from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule, record_key
 from warren.sdk.extend import Duration, duration
 
 SEQUENCE: Final = "warren-sequence"
@@ -28,7 +28,7 @@ class SequenceNumbers:
 
     def __init__(self, name: str, *, store: Store, keep: Duration = timedelta(days=365)) -> None:
         self._name = name
-        self._store = store
+        self._store = StoreReference(store)
         self._keep_ms = duration(keep, "SequenceNumbers: keep") // timedelta(milliseconds=1)
 
     async def next(self, key: str) -> dict[str, str | int]:

@@ -44,6 +44,7 @@ from warren.patterns.saga.transitions import COMPENSATED, COMPLETED, SagaTransit
 from warren.patterns.stores import (
     RuleResult,
     Store,
+    StoreReference,
     StoreUnavailable,
     apply_rule,
     apply_rule_with_retry,
@@ -149,7 +150,7 @@ class Saga(Generic[Data]):
         self.name: str = name
         self.statistics: SagaStatistics = SagaStatistics()
         self._data = data
-        self._store = store
+        self._store = StoreReference(store)
         self._key = key
         self._early_after = early_after
         self._early_attempts = early_attempts
@@ -284,6 +285,7 @@ class Saga(Generic[Data]):
         return await read_history(self._store, self.name, key, now_ms=self._now_ms())
 
     def register(self, app: App) -> None:
+        self._store.use_clock(app.clock)
         if not self._starts:
             raise ConfigError(f"saga {self.name} has no start: declare one with @saga.starts(...)")
         self._app = app

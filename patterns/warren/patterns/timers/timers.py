@@ -28,7 +28,13 @@ from functools import partial
 from typing import ClassVar, Final
 
 from warren.patterns.monotonic_time import monotonic_time
-from warren.patterns.stores import StoreUnavailable, apply_rule, apply_rule_with_retry, record_key
+from warren.patterns.stores import (
+    StoreReference,
+    StoreUnavailable,
+    apply_rule,
+    apply_rule_with_retry,
+    record_key,
+)
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import rules as rules
 from warren.patterns.timers.due_queue import DueQueue
@@ -126,7 +132,7 @@ class Timers:
             )
         self.name: str = name
         self.statistics: TimersStatistics = TimersStatistics()
-        self._store = store
+        self._store = StoreReference(store)
         self._sends = by_wire_name(f"Timers {name}", sends)
         self._schedules = tuple(schedules)
         self._lease = lease.total_seconds()
@@ -233,6 +239,7 @@ class Timers:
         ]
 
     def register(self, app: App) -> None:
+        self._store.use_clock(app.clock)
         self._app = app
         self._clock = app.clock
         self._election = self._new_election()
