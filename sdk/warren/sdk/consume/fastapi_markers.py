@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-REQUEST_TYPES = {
+REQUEST_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "starlette.requests": ("Request", "HTTPConnection"),
     "starlette.responses": ("Response",),
     "starlette.websockets": ("WebSocket",),
