@@ -153,14 +153,14 @@ def test_the_page_shows_fields_and_examples_that_fit(page: str) -> None:
     for fact in (
         "order_id string required",
         "lines array of Line optional",
-        "at string required",
+        "at string (date-time) required",
     ):
         assert fact in text
     examples: list[Any] = [
         json.loads(found.replace("&quot;", '"'))
         for found in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
     ]
-    assert {"order_id": "text", "at": "text", "lines": []} in examples
+    assert {"order_id": "text", "at": "2026-02-01T12:00:00Z", "lines": []} in examples
 
 
 @pytest.mark.slow

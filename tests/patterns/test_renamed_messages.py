@@ -7,9 +7,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from tests.patterns.sql_sessions import open_sessions, sqlite_url
 from tests.support.polling import eventually
-from warren.patterns import DateSchedule, Outbox, RoutingSlipEnded, RoutingSlips, SqliteStore, Timers
+from warren.patterns import (
+    COMPENSATED,
+    COMPENSATING,
+    CompensateSaga,
+    Compensation,
+    DateSchedule,
+    Outbox,
+    RoutingSlipEnded,
+    RoutingSlips,
+    Saga,
+    SqliteStore,
+    Timers,
+    TransitionTo,
+)
 from warren.patterns.dead_letters import ParkingLot, replay
 from warren.sdk import App, Command, Delivery, Event, Retry
 
@@ -137,3 +152,61 @@ async def test_a_routing_slip_from_before_the_rename_is_executed_by_the_renamed_
         async with asyncio.timeout(60):
             await ended.wait()
     assert booked == ["Ritz", "Savoy"]
+
+
+class Basket(BaseModel):
+    order: str
+
+
+class Abort(Event, exchange="orders", key="order.abort"):
+    order: str
+
+
+class Refund(Command, queue="refund"):
+    order: str
+
+
+class Refunded(Event, exchange="orders", key="refunded"):
+    order: str
+
+
+class PaymentReturned(Event, exchange="orders", key="refunded", aliases=["Refunded"]):
+    order: str
+
+
+def checkout(path: Path, answer: type[Event]) -> Saga[Basket]:
+    """Return a saga that is compensated by a refund, and waits for the answer to it."""
+    saga = Saga("checkout", Basket, store=SqliteStore(path), key="order", sends=[Refund])
+
+    @saga.starts(OrderPlaced)
+    def placed(event: OrderPlaced) -> TransitionTo[Basket]:
+        compensation = Compensation(Refund(order=event.order), until=answer)
+        return TransitionTo("paid", Basket(order=event.order), compensation=compensation)
+
+    @saga.on("paid", Abort)
+    def abort(basket: Basket, event: Abort) -> CompensateSaga[Basket]:
+        return CompensateSaga("aborted")
+
+    saga.receives(answer)
+    return saga
+
+
+async def test_a_saga_that_awaits_an_answer_by_its_former_name_takes_the_renamed_one(tmp_path: Path) -> None:
+    async def is_in(saga: Saga[Basket], state: str) -> bool:
+        history = await saga.history("42")
+        return history is not None and history.state == state
+
+    before = App("memory://")
+    saga = checkout(tmp_path / "sagas.sqlite", Refunded)
+    before.include(saga)
+    async with before:
+        await before.publish(OrderPlaced(order="42"))
+        await eventually(lambda: is_in(saga, "paid"), "the saga has begun")
+        await before.publish(Abort(order="42"))
+        await eventually(lambda: is_in(saga, COMPENSATING), "the saga awaits the refund")
+    app = App("memory://")
+    saga = checkout(tmp_path / "sagas.sqlite", PaymentReturned)
+    app.include(saga)
+    async with app:
+        await app.publish(PaymentReturned(order="42"))
+        await eventually(lambda: is_in(saga, COMPENSATED), "the saga has taken the answer")

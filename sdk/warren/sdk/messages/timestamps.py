@@ -14,7 +14,12 @@ def require_utc(schema: Any) -> None:
         if schema.get("type") == "datetime" and "serialization" not in schema:
             schema["tz_constraint"] = "aware"
             schema["serialization"] = core_schema.plain_serializer_function_ser_schema(
-                rfc3339, return_schema=core_schema.str_schema(), when_used="json-unless-none"
+                rfc3339,
+                # With the format in the JSON Schema, which a serialiser's result does not have by itself.
+                return_schema=core_schema.str_schema(
+                    metadata={"pydantic_js_updates": {"format": "date-time"}}
+                ),
+                when_used="json-unless-none",
             )
             return
         for value in schema.values():
