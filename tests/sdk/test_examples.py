@@ -49,6 +49,7 @@ PROMISED = {
         "pool closed",
         "published before the first consumer runs",
     ],
+    "handlers_at_run_time": ["acme billed 42", "still in its queue: True"],
     "router": ["billed 42", "queues: ['billing.orders.dead', 'billing.orders']"],
     "plain_handler": ["lamps: 3", "lamps: 7"],
     "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],

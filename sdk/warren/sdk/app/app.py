@@ -18,6 +18,7 @@ from warren.sdk.app.lifespan import Hook, Hooks, Lifespan
 from warren.sdk.app.loop_watchdog import STALL_SECONDS
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.router import Router, RouterPlace
+from warren.sdk.app.running_router import RunningRouter, include_now
 from warren.sdk.app.serve import serve
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
@@ -259,6 +260,19 @@ class App:
             return
         self._lifecycle.components.append(component)
         component.register(self)
+
+    async def include_now(self, router: Router) -> RunningRouter:
+        """Add the handlers of a router to the running App; return an object that removes them: `await running.remove()`.
+
+        Returns when the broker has the queues and has accepted every consumer (`basic.consume-ok`). The handlers belong to
+        this run of the App; after a reconnect they consume again.
+
+        :raises ConfigError: if a queue of the router has handlers in the App already, the router contains a component or is
+            included already, or the App is being started or stopped.
+        :raises TopologyMismatch: if a queue or exchange exists with other arguments.
+        :raises TransportUnavailable: if the App does not run, or the broker does not answer within `connect_timeout`.
+        """
+        return await include_now(self, router)
 
     def middleware(
         self, *, publish: PublishMiddleware | None = None, handle: HandleMiddleware | None = None

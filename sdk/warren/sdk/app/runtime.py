@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -107,9 +107,11 @@ class Runtime:
         self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
         self.caller.telemetry = self._consume_telemetry
         for endpoint in self._endpoints.values():
-            endpoint.telemetry = self._consume_telemetry
-            endpoint.report.capture = None
-            endpoint.settler.redeclare = self._redeclare
+            self._attach(endpoint)
+        self.at_end: list[Callable[[], None]] = []
+        """Functions that are called when the run has ended."""
+        self._removals: dict[asyncio.Task[None], list[Subscription]] = {}
+        """Tasks that remove handlers, with the consumers that they stop."""
         self._channels = PublishChannels(
             self.publisher,
             self._update_state,
@@ -202,7 +204,7 @@ class Runtime:
         deadline += self.loop.time() - starting
         for name, endpoint in self._endpoints.items():
             self._start_consumer(self._consume_connection, name, endpoint)
-        await self._await_consumers(deadline)
+        await self._await_consumers(deadline, self._endpoints)
         self._phase = State.READY
         self._ready_since = self.loop.time()
         self._log_start(self._ready_since - began)
@@ -244,6 +246,67 @@ class Runtime:
 
     def _requeued(self) -> int:
         return sum(one.statistics.requeued for one in self.subscriptions.values())
+
+    async def add_endpoints(self, endpoints: Mapping[str, Endpoint], items: Iterable[Declarable]) -> None:
+        """Declare what handlers that are added while the App runs need, and start their consumers.
+
+        Returns when the broker has accepted them, within `connect_timeout`. If it fails, call `remove_endpoints`.
+
+        :raises ConfigError: if the App is being started or stopped.
+        :raises TopologyMismatch: if an item exists with other arguments, or a queue cannot be consumed.
+        :raises TransportUnavailable: if the deadline passes.
+        """
+        items = list(items)
+        if self._phase is not State.READY:
+            raise ConfigError(
+                "the App is starting or stopping: include the router before the start, or while it runs"
+            )
+        deadline = self.loop.time() + self._settings.connect_timeout
+        connection = self._consume_connection
+        assert connection is not None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._registry.hold_and_declare(self._connection_for(items), items)
+        except TimeoutError:
+            raise TransportUnavailable(
+                "the queues of the router were not declared within the deadline"
+            ) from None
+        if self._phase is not State.READY:
+            raise ConfigError("the App is stopping: its handlers are not started")
+        for name, endpoint in endpoints.items():
+            self._attach(endpoint)
+            self._start_consumer(connection, name, endpoint)
+        await self._await_consumers(deadline, endpoints)
+        if self._watchdog is None:
+            self._start_watchdog()
+
+    def remove_endpoints(
+        self, endpoints: Mapping[str, Endpoint], on_removed: Callable[[], None]
+    ) -> asyncio.Task[None]:
+        """Stop the consumers of handlers that `add_endpoints` started; return the task that waits for their handlers.
+
+        :param on_removed: called when the handlers have ended.
+        """
+        leaving = [self.subscriptions.pop(name) for name in endpoints if name in self.subscriptions]
+
+        async def remove() -> None:
+            await asyncio.gather(*(subscription.stop(self._settings.grace) for subscription in leaving))
+            if self._phase is State.READY:
+                # Otherwise the stop of the App does this.
+                await _stop_parts(once for endpoint in endpoints.values() for once in endpoint.onces)
+            on_removed()
+            self._update_state()
+
+        task = asyncio.create_task(remove(), name="remove handlers")
+        self._removals[task] = leaving
+        task.add_done_callback(lambda done: self._removals.pop(done, None))
+        return task
+
+    def _attach(self, endpoint: Endpoint) -> None:
+        """Prepare an endpoint for this run."""
+        endpoint.telemetry = self._consume_telemetry
+        endpoint.report.capture = None if self._capture_writer is None else self._capture_writer.recorder
+        endpoint.settler.redeclare = self._redeclare
 
     def _start_watchdog(self) -> None:
         """Start the watchdog of the event loop, unless it is turned off or the time is that of a test."""
@@ -313,6 +376,15 @@ class Runtime:
     async def _drain(self, grace: float) -> None:
         """Stop all consumers and give running handlers `grace` seconds to finish."""
         await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
+        removals = dict(self._removals)
+        if removals:
+            if not grace:
+                for task in removals:
+                    task.cancel()
+            await asyncio.wait(removals)
+            if not grace:
+                for leaving in removals.values():
+                    await asyncio.gather(*(subscription.stop(0.0) for subscription in leaving))
 
     async def _end(self, draining: asyncio.Future[None], flush_seconds: float, requeued_before: int) -> None:
         """Wait until `draining`, the task that stops the consumers, is done; then close everything else.
@@ -332,11 +404,7 @@ class Runtime:
         await self._hooks.stopping()
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         parts: list[Component | Idempotency] = [*reversed(self._components), *onces]
-        for part in parts:
-            try:
-                await part.on_stop()
-            except Exception:
-                log.exception("event=component.stop_failed component=%s", type(part).__name__)
+        await _stop_parts(parts)
         await self._hooks.exit()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(flush_seconds):
@@ -354,6 +422,8 @@ class Runtime:
         if self._ready_since is not None:
             seconds = self.loop.time() - self._ready_since
             log_stop(self.name, self.statistics(), self._requeued() - requeued_before, seconds)
+        for function in list(self.at_end):
+            function()
         draining.cancelled() or draining.result()
 
     def check_loop(self) -> None:
@@ -370,10 +440,14 @@ class Runtime:
         :raises TopologyMismatch: if an item exists with other arguments.
         """
         items = list(items)
+        await self._registry.add_and_declare(self._connection_for(items), items)
+
+    def _connection_for(self, items: list[Declarable]) -> SupervisedConnection:
+        """Return the connection that declares these items."""
         # An exclusive queue belongs to the connection that declares it, which must be the one that consumes it.
         connection = self._consume_connection if any(map(_is_exclusive, items)) else self._publish_connection
         assert connection is not None
-        await self._registry.add_and_declare(connection, items)
+        return connection
 
     def submit_for(self, queue: str) -> Submit:
         """Return the function with which `app.call` publishes a request to a queue; it takes the request and a timeout
@@ -493,23 +567,26 @@ class Runtime:
         self._changed.set()
         self._on_state(self.state)
 
-    async def _await_consumers(self, deadline: float) -> None:
-        """Wait until the broker has accepted every consumer (`basic.consume-ok`).
+    async def _await_consumers(self, deadline: float, queues: Collection[str]) -> None:
+        """Wait until the broker has accepted the consumers of some queues (`basic.consume-ok`).
 
         :param deadline: time of the event loop.
         :raises TopologyMismatch: if a queue cannot be consumed.
         :raises TransportUnavailable: if the deadline passes.
         """
-        while not all(one.in_desired_state for one in self.subscriptions.values()):
+        while True:
+            found = {name: one for name, one in self.subscriptions.items() if name in queues}
+            if all(one.in_desired_state for one in found.values()):
+                return
             self._changed.clear()
-            for one in self.subscriptions.values():
+            for one in found.values():
                 if isinstance(one.error, TopologyMismatch) and not one.error.retryable:
                     raise one.error
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
-                waiting = {name: one for name, one in self.subscriptions.items() if not one.in_desired_state}
+                waiting = {name: one for name, one in found.items() if not one.in_desired_state}
                 errors = [one.error for one in waiting.values() if one.error is not None]
                 why = f": {errors[0]}" if errors else ""
                 raise TransportUnavailable(
@@ -557,6 +634,15 @@ class Runtime:
         await self._registry.declare_all(control)
         if self._settings.replies == "queue":
             await self.caller.consume_queue(session)
+
+
+async def _stop_parts(parts: Iterable[Component | Idempotency]) -> None:
+    """Stop components and stores; log their exceptions."""
+    for part in parts:
+        try:
+            await part.on_stop()
+        except Exception:
+            log.exception("event=component.stop_failed component=%s", type(part).__name__)
 
 
 def _is_exclusive(item: Declarable) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from warren.sdk.app.app import App
@@ -47,6 +48,8 @@ def override_for_test(
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _recording(handler, handled) for name, handler in handlers.items()}
 
+    app._handlers.observe = partial(_recording, handled=handled)
+
     async def record(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         # Middlewares may change the message; the test compares with what the App published.
         original = copy(outgoing)
@@ -58,6 +61,7 @@ def override_for_test(
         yield
     finally:
         app._middlewares.publish.remove(record)
+        app._handlers.observe = None
         app._lifecycle.settings = settings
         app.clock.follow(followed)
         for endpoint, handlers in specs.items():

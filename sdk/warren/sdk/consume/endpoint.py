@@ -79,6 +79,10 @@ class Endpoint:
         self._specs.update(dict.fromkeys(names, handler))
         self._handlers += (handler,)
 
+    def replace_handlers(self, replacement: Callable[[HandlerSpec], HandlerSpec]) -> None:
+        """Replace each handler by what `replacement` returns for it."""
+        self._specs = {name: replacement(handler) for name, handler in self._specs.items()}
+
     @property
     def statistics(self) -> HandlerStatistics:
         return self.report.statistics

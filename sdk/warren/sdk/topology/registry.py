@@ -48,6 +48,8 @@ class TopologyRegistry:
         self._policy = policy
         self._mismatch = mismatch
         self._named: dict[object, Declarable] = {}
+        self._holders: dict[object, int] = {}
+        """Number of holders of each item that was added by `hold_and_declare` only."""
 
     @property
     def declares(self) -> bool:
@@ -59,7 +61,26 @@ class TopologyRegistry:
 
         :raises ConfigError: if an item of that kind and name is registered with other arguments.
         """
+        items = list(items)
         self._named = self._with(items)
+        for item in items:
+            self._holders.pop(identity(item), None)
+
+    def release(self, items: Iterable[Declarable]) -> None:
+        """Remove items that were added by `hold_and_declare`, except those that something else in the App needs. They stay
+        on the broker.
+        """
+        for item in items:
+            key = identity(item)
+            if key in self._holders:
+                self._holders[key] -= 1
+                if not self._holders[key]:
+                    del self._holders[key]
+                    self._named.pop(key, None)
+
+    def explicit_items(self) -> tuple[Declarable, ...]:
+        """Return the registered items without the dead letter topology that their queues have by default."""
+        return tuple(self._named.values())
 
     def _with(self, items: Iterable[Declarable]) -> dict[object, Declarable]:
         named = dict(self._named)
@@ -94,6 +115,24 @@ class TopologyRegistry:
         :raises TransportUnavailable: if the connection is closed for good.
         """
         items = list(items)
+        await self._declare_new(link, items)
+        self.add(items)
+
+    async def hold_and_declare(self, link: ReconnectingRunner, items: Iterable[Declarable]) -> None:
+        """Declare items on the broker, and register them until `release`; like `add_and_declare` otherwise.
+
+        If it fails or is cancelled, the items are registered nevertheless: `release` them.
+        """
+        items = list(items)
+        named = self._with(items)
+        for item in items:
+            key = identity(item)
+            if key in self._holders or key not in self._named:
+                self._holders[key] = self._holders.get(key, 0) + 1
+        self._named = named
+        await self._declare_new(link, items)
+
+    async def _declare_new(self, link: ReconnectingRunner, items: list[Declarable]) -> None:
         wanted = {identity(item) for item in with_implied_topology(items)}
 
         def declare(runner: MethodRunner) -> Awaitable[None]:
@@ -101,7 +140,6 @@ class TopologyRegistry:
             return self.declare(runner, [item for key, item in resolved.items() if key in wanted])
 
         await link.run(declare)
-        self.add(items)
 
     def queue(self, name: str) -> Queue:
         """Return the registered queue of that name, otherwise one with defaults."""

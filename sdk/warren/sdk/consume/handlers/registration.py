@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from copy import copy
 from typing import Any, Protocol, TypeAlias, cast
 
 from warren.sdk.app.middleware import Middlewares
@@ -77,6 +78,7 @@ class HandlerRegistry:
     :param delay: returns the backend for delayed redeliveries.
     :param context: objects, by type, that are passed to parameters of handlers and dependencies with that type.
     :param prepare_once: prepares the `once=` object of a handler for the App.
+    :ivar observe: replaces each handler that is added while the App runs; for the test kit.
     :ivar threads: pool in which handlers that are plain functions run.
     """
 
@@ -97,6 +99,8 @@ class HandlerRegistry:
         check_retry_policy(retry)
         self.endpoints: dict[str, Endpoint] = {}
         self._registry = registry
+        self._queue_of: Callable[[str], Queue] = registry.queue
+        self.observe: Callable[[HandlerSpec], HandlerSpec] | None = None
         self._send = send
         self._forward = forward
         self._middlewares = middlewares
@@ -244,6 +248,32 @@ class HandlerRegistry:
 
         return register
 
+    def stage(self, topology: TopologyRegistry) -> HandlerRegistry:
+        """Return an empty registry for handlers that are added while the App runs, with the settings of this one.
+
+        :param topology: collects the topology that these handlers need.
+        """
+        staged = copy(self)
+        staged.endpoints = {}
+        staged._registry = topology
+        staged._injectors = []
+        return staged
+
+    def admit(self, staged: HandlerRegistry) -> None:
+        """Add the handlers of a registry that `stage` returned."""
+        if self.observe is not None:
+            for endpoint in staged.endpoints.values():
+                endpoint.replace_handlers(self.observe)
+        self.endpoints.update(staged.endpoints)
+        self._injectors += staged._injectors
+
+    def dismiss(self, staged: HandlerRegistry) -> None:
+        """Remove the handlers that `admit` added."""
+        for queue in staged.endpoints:
+            self.endpoints.pop(queue, None)
+        gone = set(map(id, staged._injectors))
+        self._injectors = [injector for injector in self._injectors if id(injector) not in gone]
+
     async def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Publish the dead letter copy of a message that was fetched with `app.get`; return after the confirm.
 
@@ -335,7 +365,7 @@ class HandlerRegistry:
         endpoint = self.endpoints.get(reader.name)
         if endpoint is None:
             endpoint = self.endpoints[reader.name] = StreamEndpoint(
-                lambda: self._registry.queue(reader.stream),
+                lambda: self._queue_of(reader.stream),
                 reader,
                 options=options,
                 send=self._send,
@@ -360,7 +390,7 @@ class HandlerRegistry:
         endpoint = self.endpoints.get(source)
         if endpoint is None:
             endpoint = self.endpoints[source] = Endpoint(
-                lambda: self._registry.queue(source),
+                lambda: self._queue_of(source),
                 options=options,
                 send=self._send,
                 forward=self._forward,
