@@ -30,7 +30,7 @@ SET_UP = ("mkdir ", "cd ", "python3 -m venv ", ". ", "pip install ", "docker ")
 SERVICES = ("warren broker", "warren run", "uvicorn")
 """Commands that run until they are stopped."""
 VARYING = (
-    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?"), "<time>"),
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<id>"),
 )
 
