@@ -90,7 +90,7 @@ class PageSession:
         for name, module in {
             "warren": "warren.cli.dispatch",
             "uvicorn": "uvicorn",
-            "pytest": "pytest",
+            "pytest": "pytest -p no:asyncio",  # as for a reader, who has no pytest-asyncio
         }.items():
             _write_program(programs / name, f"-m {module}")
         _write_program(programs / "python", "")
