@@ -1,48 +1,40 @@
-"""Exchange tasks with Celery workers and publishers on the same broker, in Celery's message protocol 2.
+"""Beside Celery: run the task `shop.charge` of Celery's clients, and send `shop.mail` to Celery's workers.
 
 The broker runs in this process unless AMQP_URL names another.
 """
 
 import asyncio
-from typing import Annotated, Any, NamedTuple
-from uuid import uuid4
 
-from warren.sdk import App, DeadLetter, Header
+from warren.patterns.celery import CeleryBridge
+from warren.sdk import App, Retry
 
-
-class TaskBody(NamedTuple):
-    """The body of a Celery task: a JSON array of three."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    embed: dict[str, Any]
-
-
-app = App()
+app, bridge = App(), CeleryBridge()
+app.include(bridge)
 charged = asyncio.Event()
 
 
-async def send_task(name: str, *args: object, queue: str = "celery", **kwargs: object) -> str:
-    """Publish a task for the Celery workers of a queue, as Celery's `send_task` does; return the task's id."""
-    task_id = str(uuid4())
-    headers = {"lang": "py", "task": name, "id": task_id}
-    await app.publish(TaskBody([*args], kwargs, {}), key=queue, message_id=task_id, headers=headers)
-    return task_id
+@bridge.remote("shop.mail", queue="mail")
+def send_mail(order_id: str, text: str) -> str:
+    raise NotImplementedError  # never called: it gives the task its parameters and result type
 
 
-@app.handle(TaskBody, queue="charges")
-async def run_task(body: TaskBody, task: Annotated[str, Header()]) -> None:
-    if task != "shop.charge":
-        raise DeadLetter(f"no task {task} here")
-    order_id, cents = body.args
-    print(f"{task}: order {order_id}, {cents} cents")
+@bridge.task("shop.charge", queue="charges", retry=Retry(1).then("5s", "1m").on(ConnectionError))
+async def charge(order_id: str, cents: int) -> str:
+    print(f"shop.charge: order {order_id}, {cents} cents")
+    await send_mail.delay(order_id, text=f"charged {cents}")  # await its .get() for the worker's result
     charged.set()
+    return f"charged {cents}"
+
+
+@bridge.remote("shop.charge", queue="charges")
+def order_charge(order_id: str, cents: int) -> str:
+    raise NotImplementedError
 
 
 async def main() -> None:
-    async with app:
-        await send_task("shop.charge", "42", 990, queue="charges")
-        await charged.wait()
+    async with app:  # in a service: warren run interop_celery:app
+        result = await order_charge.delay("42", 990)  # as a Celery client does
+        print(await result.get(timeout="10s"))
 
 
 if __name__ == "__main__":

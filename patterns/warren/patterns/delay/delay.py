@@ -245,19 +245,27 @@ class Delay:
             self._check(delay)
         return list(self._strategy.target_topology(self.name, "", queue))
 
-    async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
+    async def redeliver(
+        self,
+        delivery: Delivery,
+        queue: str,
+        after: timedelta,
+        *,
+        headers: Mapping[str, Any] | None = None,
+    ) -> None:
         """Publish a copy of the delivery that arrives in `queue` after the delay `after`, for the next attempt to
         handle it. The delay is rounded up to the strategy's resolution.
 
+        :param headers: headers to set on the copy; a value of None removes the header.
         :raises ConfigError: the delay is longer than `longest`.
         :raises PublishError: the broker has not confirmed the copy.
         """
         app = self._included()
         self._check(after)
         entry = EntryPoint("", queue, {}) if after <= NOW else await self._entry_point(app, "", queue, after)
-        headers = {**redelivery_headers(delivery), **entry.headers}
+        table = {**redelivery_headers(delivery), **(headers or {}), **entry.headers}
         with self._handling_returns():
-            await app.forward(delivery, exchange=entry.exchange, key=entry.key, headers=headers)
+            await app.forward(delivery, exchange=entry.exchange, key=entry.key, headers=table)
         self.statistics.redelivered += 1
 
     async def _handle_due(self, body: bytes, delivery: Delivery) -> None:

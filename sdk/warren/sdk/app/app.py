@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from warren.sdk.app.blocking import Sync
 from warren.sdk.app.broker_choice import choose_broker
@@ -28,7 +28,7 @@ from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import RunValue
 from warren.sdk.consume.get import FetchedMessage
-from warren.sdk.consume.handler_threads import THREADS, HandlerThreads
+from warren.sdk.consume.handler_threads import THREADS, HandlerThread, HandlerThreads
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
 from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
 from warren.sdk.consume.handlers.registration import HandlerRegistry
@@ -77,6 +77,8 @@ GRACE_SECONDS = 25.0
 
 Answer = TypeVar("Answer")
 HookFunction = TypeVar("HookFunction", bound=Hook)
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 StateCallback = TypeVar("StateCallback", bound=Callable[[State], object])
 
 
@@ -539,6 +541,23 @@ class App:
         return self._operations.gather(
             request, replies=replies, timeout=seconds(timeout), exchange=exchange, key=key
         )
+
+    async def run_in_thread(
+        self,
+        function: Callable[Parameters, Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """Call a plain function in one of the threads in which plain handlers run, and return its result.
+
+        The function gets a copy of the context (`contextvars`). It waits for a thread if all of `App(threads=...)` are
+        busy. It cannot be interrupted: if the caller is cancelled, it runs on.
+        """
+        thread = HandlerThread(self._handlers.threads, getattr(function, "__qualname__", repr(function)))
+        try:
+            return await thread.run(function, *arguments, **named)
+        finally:
+            thread.release()
 
     # Running
 

@@ -140,7 +140,8 @@ class Settler:
         """Publish a dead letter copy with the reason, and return the settlement: acknowledge after the confirm.
 
         If the copy cannot be published, the settlement is a rejection: the broker then dead-letters the message without
-        the reason, or drops it if the queue has no dead letter exchange.
+        the reason, or drops it if the queue has no dead letter exchange. A queue that has one only for the SDK, not on
+        the broker, gets the message back.
 
         :param reason: word for the cause, such as `failed`.
         :param handler: the handler that failed, or None if none was called.
@@ -156,6 +157,9 @@ class Settler:
         try:
             await self._publish_dead_letter(copy)
         except WarrenError as problem:
+            if not queue.is_dead_lettered_by_broker:
+                report.dead_letter_unconfirmed(delivery, problem)
+                return Settlement.REQUEUE
             if isinstance(problem, Unroutable) and not queue.dead_letters_at_least_once:
                 report.dropped(delivery, str(problem))
             else:

@@ -31,7 +31,13 @@ def identity(item: Declarable) -> object:
 
 def declaration_order(item: Declarable) -> int:
     """Return the sort key of an item: 0 for exchanges, 1 for queues, 2 for bindings, which need both."""
-    return (Exchange, Queue, Binding).index(type(item))
+    match item:
+        case Exchange():
+            return 0
+        case Queue():
+            return 1
+        case Binding():
+            return 2
 
 
 def label(item: Declarable) -> str:

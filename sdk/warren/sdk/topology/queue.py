@@ -248,6 +248,11 @@ class Queue:
         return Queue(name, delivery_limit=UNLIMITED_DELIVERIES, dead_letter_exchange=None)
 
     @property
+    def is_dead_lettered_by_broker(self) -> bool:
+        """True if the broker dead-letters a rejected message of this queue; otherwise it drops the message."""
+        return "x-dead-letter-exchange" in self.wire_arguments()
+
+    @property
     def dead_letters_at_least_once(self) -> bool:
         """True if the broker keeps dead letters until another queue has confirmed them."""
         safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
