@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from warren.sdk import Binding, Command, ConfigError, Delivery, Event, Exchange, Queue, Request
+from warren.sdk.consume.delivery import as_current_delivery
 from warren.sdk.messages.codec import decode, encode
 from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.publish.outgoing import Outgoing
@@ -225,3 +226,22 @@ def test_validation_errors_do_not_show_the_content() -> None:
     with pytest.raises(ValidationError, match="password") as caught:
         Login.model_validate_json(b'{"password": "hunter2"}')
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cause", [str(UUID(int=7)), "order-7", "ö" * 36, "x" * 300])
+@pytest.mark.parametrize("kind", [CancelOrder(order_id="7"), b"raw"])
+def test_a_message_published_in_a_handler_names_its_cause(cause: str, kind: object) -> None:
+    handled = Delivery(b"", "", "", "q", False, {}, {"message_id": cause})
+    with as_current_delivery(handled):
+        outgoing = encode(kind, now=NOW, exchange="", key="k")
+        own = encode(kind, now=NOW, exchange="", key="k", headers={"warren-cause": "another"})
+    assert on_the_wire(outgoing)["headers"] == {"warren-cause": cause}
+    assert own.headers == {"warren-cause": "another"}
+    # The prepared header is that which a change of the message would encode.
+    prepared = outgoing.header()
+    outgoing.set_header("warren-cause", cause)
+    assert outgoing.header() == prepared
+    assert "warren-cause" not in encode(kind, now=NOW, exchange="", key="k").headers
+    nameless = Delivery(b"", "", "", "q", False, {}, {})
+    with as_current_delivery(nameless):
+        assert "warren-cause" not in encode(kind, now=NOW, exchange="", key="k").headers

@@ -64,6 +64,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
         "prefetch": 100,
         "no_ack": False,
         "stream": True,
+        "cause": None,
     }
     assert (first["event"], first["message_id"], first["bytes"]) == ("started", None, None)
 

@@ -77,6 +77,7 @@ EVENT_KEYS: Final[dict[str, type]] = {
     "prefetch": int,
     "no_ack": bool,
     "stream": bool,
+    "cause": str,
 }
 """Type of each JSON key of a life-cycle event. Every event has `event`, its name, and `at`, microseconds since 1970."""
 

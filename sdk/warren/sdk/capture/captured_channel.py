@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from warren.core import capture_events as e
 from warren.core.capture_events import event_prefix
 from warren.sdk.capture.recorder import Recorder
-from warren.sdk.consume.delivery import ATTEMPT, REPUBLISHED
+from warren.sdk.consume.delivery import ATTEMPT, CAUSE, REPUBLISHED
 from warren.sdk.transport.aio_pika_connection import AmqpChannel
 from warren.sdk.transport.data_channel import Content, DataChannel
 from warren.sdk.transport.socket_stream import FrameWriter
@@ -37,6 +38,7 @@ CHANNEL_CLOSED = "channel closed"
 
 _u64 = struct.Struct(">Q").unpack_from
 _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_bytes(REPUBLISHED)
+_cause = field_tables.name_bytes(CAUSE)
 
 
 class DeliveryEvents(NamedTuple):
@@ -96,9 +98,13 @@ class CapturedChannel(DataChannel):
     def publish(self, content: Content, mandatory: bool) -> None:
         super().publish(content, mandatory)
         exchange, identity = content.exchange, content.message_id
-        again = True if _republished in content.header() else None
+        header = content.header()
+        again = True if _republished in header else None
         # Positional arguments: keywords take twice the time.
         kind = event_prefix(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
+        if _cause in header and (cause := _string_header(header, CAUSE)) is not None:
+            # The rest of the event is unchanged.
+            kind = f'{kind},"cause":{json.dumps(cause)}'
         self._record(kind, identity, len(content.body))
         self._sequence += 1
         if self.expects_confirms:
@@ -264,9 +270,19 @@ def _attempts(header: bytes) -> int | None:
 
     :param header: payload of the message's content header frame.
     """
+    value = _header_value(header, ATTEMPT)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _string_header(header: bytes, name: str) -> str | None:
+    """Return the value of a message header; None if it is missing or not a string."""
+    value = _header_value(header, name)
+    return value if isinstance(value, str) else None
+
+
+def _header_value(header: bytes, name: str) -> field_tables.Value | None:
     try:
-        field = field_tables.decode_fields(decode_content_header(header).table).get(ATTEMPT)
+        field = field_tables.decode_fields(decode_content_header(header).table).get(name)
     except (StreamError, field_tables.TableError):
         return None
-    value = None if field is None else field.value
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return None if field is None else field.value

@@ -16,6 +16,8 @@ ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
 REPUBLISHED = "warren-republished"
 STREAM_OFFSET = "x-stream-offset"
+CAUSE = "warren-cause"
+"""Header with the id of the message whose handler published this one."""
 RETURN_TOKEN = "warren-token"
 """Header with a number that distinguishes returned messages with the same message id. Set only while another publish
 with the same message id is in flight on the channel."""
@@ -194,6 +196,16 @@ class Delivery:
     def republished(self) -> bool:
         """True if the publisher sent the message again after a lost connection: it may be a duplicate."""
         return bool(self.headers.get(REPUBLISHED, False))
+
+    @property
+    def cause(self) -> str | None:
+        """Id of the message whose handler published this one; None if it was published outside of a handler, or not with
+        Warren's SDK.
+
+        Read from the header `warren-cause`, which delays, retries, dead-lettering and replays keep.
+        """
+        value = self.headers.get(CAUSE)
+        return value if isinstance(value, str) else None
 
     def __repr__(self) -> str:
         return f"Delivery(queue={self.queue!r}, routing_key={self.routing_key!r}, message_id={self.message_id!r})"

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
-from warren.sdk.consume.delivery import FIRST_PUBLISHED, Delivery
+from warren.sdk.consume.delivery import CAUSE, FIRST_PUBLISHED, Delivery, current_delivery
 from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.messages.message_ids import uuid7
@@ -23,7 +23,7 @@ from warren.sdk.messages.message_properties import (
 )
 from warren.sdk.messages.types import Message
 from warren.sdk.messages.validation_errors import format_validation_error
-from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
+from warren.sdk.publish.outgoing import PERSISTENT, Outgoing, encode_headers
 from warren.sdk.telemetry.trace_context import inject
 from warren.wire.properties import Property
 from warren.wire.properties import encode as encode_properties
@@ -32,6 +32,8 @@ UUID_CHARACTERS = 36
 PROPERTY_TEMPLATES = 1000
 """Largest number of distinct pairs of content type and message type for which encoded properties are cached."""
 
+_ID_MARK = b"\x00" * UUID_CHARACTERS
+_CAUSE_MARK = "\x01" * UUID_CHARACTERS
 _HEADER = Struct(">HHQ")
 _BASIC = 60
 
@@ -114,6 +116,9 @@ def encode(
     milli = int(now * 1000)
     table: dict[str, Any] = {}
     inject(table)
+    # Only the id of a message that a handler handles now costs more than this look.
+    handled = current_delivery()
+    cause = None if handled is None else handled.properties.get("message_id")
     if message_id is not None:
         # A generated id contains the time already.
         table[FIRST_PUBLISHED] = milli
@@ -133,8 +138,23 @@ def encode(
     if chosen:
         properties.update(chosen)
     elif not table:
-        before, after = _property_template(content_type, message_type)
-        header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
+        if not cause:
+            before, after = _property_template(content_type, message_type)
+            header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
+        elif isinstance(cause, str) and len(cause) == UUID_CHARACTERS and cause.isascii():
+            before, between, after = _caused_property_template(content_type, message_type)
+            header = b"".join(
+                (
+                    _HEADER.pack(_BASIC, 0, len(body)),
+                    before,
+                    cause.encode(),
+                    between,
+                    identity.encode(),
+                    after,
+                )
+            )
+    if cause:
+        table.setdefault(CAUSE, cause)
     return Outgoing(
         short_string("exchange", exchange or ""),
         short_string("routing key", key or ""),
@@ -151,12 +171,30 @@ def _property_template(content_type: str, message_type: str | None) -> tuple[byt
     """Return the encoded properties that every message has, in two parts: the bytes before the message id and those
     after it.
     """
+    before, _, after = _encode_template(content_type, message_type, None).partition(_ID_MARK)
+    return before, after
+
+
+@lru_cache(PROPERTY_TEMPLATES)
+def _caused_property_template(content_type: str, message_type: str | None) -> tuple[bytes, bytes, bytes]:
+    """Return the same for a message with the header `CAUSE`, in three parts: before the id of the cause (a UUID), between
+    it and the message id, and after that.
+    """
+    before, _, rest = _encode_template(content_type, message_type, _CAUSE_MARK).partition(
+        _CAUSE_MARK.encode()
+    )
+    between, _, after = rest.partition(_ID_MARK)
+    return before, between, after
+
+
+def _encode_template(content_type: str, message_type: str | None, cause: str | None) -> bytes:
     properties: dict[str, Property] = {"content_type": content_type.encode(), "delivery_mode": PERSISTENT}
-    properties["message_id"] = mark = b"\x00" * UUID_CHARACTERS
+    properties["message_id"] = _ID_MARK
+    if cause is not None:
+        properties["headers"] = encode_headers([(CAUSE, cause)])
     if message_type is not None:
         properties["type"] = short_string("type", message_type).encode()
-    before, _, after = encode_properties(properties, 0)[_HEADER.size :].partition(mark)
-    return before, after
+    return encode_properties(properties, 0)[_HEADER.size :]
 
 
 def encode_result(result: object) -> bytes:

@@ -1,0 +1,1 @@
+"""`warren trace`: the story of a message, from captured events."""
