@@ -46,7 +46,7 @@ def celery_client(url: str, queue: str) -> Iterator[Celery]:
             consumer.stop()
         app.close()
         # Its pools belong to the process, by URL.
-        kombu.pools.reset()  # type: ignore[no-untyped-call]
+        kombu.pools.reset()
 
 
 if "CELERY_QUEUE" in os.environ:
