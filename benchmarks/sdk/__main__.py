@@ -39,6 +39,7 @@ CLIENTS = {
     "FastStream": ("publish", "handle", "thread", "call"),
     "taskiq": ("publish", "handle"),
     "Celery": ("publish", "handle", "thread", "call"),
+    "Celery-prefork": ("thread",),
     "Dramatiq": ("publish", "handle"),
 }
 """Clients with the loads that each supports: taskiq-aio-pika and Dramatiq have no replies over AMQP."""

@@ -27,6 +27,8 @@ class Task:
     seconds: float
     process: int | None = None
     """Process that works for this one and lives as long; its processor time counts too."""
+    with_children: bool = False
+    """The processor time of the children of `process` counts too."""
     started: float = 0.0
     spent: float = 0.0
 
@@ -53,8 +55,13 @@ class Task:
         times = os.times()
         spent = times.user + times.system
         if self.process is not None:
-            fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
-            spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            processes = [str(self.process)]
+            if self.with_children:
+                children = Path(f"/proc/{self.process}/task/{self.process}/children")
+                processes += children.read_text().split()
+            for process in processes:
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return spent
 
 
