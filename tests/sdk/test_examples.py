@@ -59,6 +59,12 @@ PROMISED = {
         "billed order 3 at offset 2",
         "total: 25.50",
     ],
+    "stream_replay": [
+        "again: order 2 to us",
+        "replayed 1, the last one at offset 2",
+        "shipped: order 0 to eu",
+        "shipped: order 2 to us",
+    ],
     "subscriptions": ["charged 42", "its handler failed; the message waits in its queue"],
     "connections": [
         "probe: HTTP/1.1 200 OK []",

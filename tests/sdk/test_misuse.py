@@ -125,8 +125,8 @@ def fault(**keywords: Any) -> object:
         ),
         (
             lambda: event(queue="jobs"),
-            "class Told has no keyword 'queue': it takes exchange, key, audience, mandatory, type, aliases, content_type,"
-            " and pydantic's configuration",
+            "class Told has no keyword 'queue': it takes exchange, key, audience, mandatory, filter_by, type, aliases,"
+            " content_type, and pydantic's configuration",
         ),
         (lambda: fault(cod="broken"), "class Broken has no keyword 'cod': did you mean code=?"),
         (

@@ -387,6 +387,49 @@ async def test_reconnecting_skips_and_repeats_nothing(make_app: MakeApp, name: s
     assert seen == list(range(10))
 
 
+async def test_a_filter_selects_messages_by_a_field(make_app: MakeApp, name: str) -> None:
+    class Sold(Event, exchange=f"{name}.events", key="sold", filter_by="region"):
+        number: int
+        region: str | None
+
+    app = make_app()
+    seen: dict[str, list[int]] = {"eu": [], "some": [], "unfiltered": []}
+
+    @app.handle(Sold, stream=name, offset="first", resume=True, filter="eu")
+    async def eu(message: Sold) -> None:
+        seen["eu"].append(message.number)
+
+    @app.handle(Sold, stream=name, offset="first", filter=["us", "asia"])
+    async def some(message: Sold) -> None:
+        seen["some"].append(message.number)
+
+    @app.handle(Sold, stream=name, offset="first", filter="us", match_unfiltered=True)
+    async def unfiltered(message: Sold) -> None:
+        seen["unfiltered"].append(message.number)
+
+    regions = ["eu", "us", None, "asia", "eu"]
+    expected = {"eu": [0, 4], "some": [1, 3], "unfiltered": [1, 2]}
+    async with app:
+        for number, region in enumerate(regions):
+            await app.publish(Sold(number=number, region=region))
+        await eventually(lambda: seen == expected, "each reader gets its messages")
+        report = await app.replay_stream(name, reader="some")
+        assert (report.delivered, report.first, report.last) == (2, 1, 3)
+    seen["eu"].clear()
+    async with app:
+        await app.publish(Sold(number=5, region="eu"))
+        await eventually(
+            lambda: seen["eu"] == [5], "the reader resumes behind the last message of its filter"
+        )
+
+
+def test_a_filter_field_must_exist() -> None:
+    with pytest.raises(ConfigError, match="filter_by='regin' is no field; its fields are region"):
+
+        class Sold(Event, exchange="events", key="sold", filter_by="regin"):
+            region: str
+
+
 async def test_a_replay_runs_the_handler_again_and_keeps_the_position(make_app: MakeApp, name: str) -> None:
     Happened = counted(name)
     app = make_app()

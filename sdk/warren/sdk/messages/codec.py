@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache, lru_cache
 from struct import Struct
 from typing import Any, Unpack
@@ -29,6 +30,8 @@ from warren.wire.properties import Property
 from warren.wire.properties import encode as encode_properties
 
 UUID_CHARACTERS = 36
+FILTER_VALUE = "x-stream-filter-value"
+"""Header with the filter value of a message (RabbitMQ 3.13, "Stream Filtering")."""
 PROPERTY_TEMPLATES = 1000
 """Largest number of distinct pairs of content type and message type for which encoded properties are cached."""
 
@@ -119,6 +122,10 @@ def encode(
     # Only the id of a message that a handler handles now costs more than this look.
     handled = current_delivery()
     cause = None if handled is None else handled.properties.get("message_id")
+    if isinstance(message, Message) and message.wire_filter_by is not None:
+        value = getattr(message, message.wire_filter_by)
+        if value is not None:
+            table[FILTER_VALUE] = str(value.value if isinstance(value, Enum) else value)
     if message_id is not None:
         # A generated id contains the time already.
         table[FIRST_PUBLISHED] = milli

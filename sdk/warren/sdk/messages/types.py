@@ -47,6 +47,8 @@ class Message(BaseModel):
     wire_content_type: ClassVar[str] = JSON
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
+    wire_filter_by: ClassVar[str | None] = None
+    """Name of the field that is the filter value of a message in a stream, or None."""
     wire_mandatory: ClassVar[bool] = True
     """True if the broker returns a message of this class when no queue takes it, so that its publish fails."""
 
@@ -146,11 +148,15 @@ class Event(Message):
 
     An event with an audience must reach a queue, otherwise its publish raises `Unroutable`. One without an audience may
     be published while nobody listens. `mandatory=True` or `mandatory=False` says otherwise.
+
+    `filter_by=` names a field whose value is sent in the header `x-stream-filter-value`, by which readers of a stream
+    select messages; a message whose field is None has no such header.
     """
 
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
     wire_audience: ClassVar[tuple[Queue, ...]] = ()
+    wire_filter_by: ClassVar[str | None] = None
     wire_mandatory: ClassVar[bool] = False
     exchange_value: ClassVar[Exchange | None] = None
 
@@ -161,9 +167,12 @@ class Event(Message):
         key: str | None = None,
         audience: Iterable[str | Queue] | None = None,
         mandatory: bool | None = None,
+        filter_by: str | None = None,
         **keywords: Any,
     ) -> None:
         super().__init_subclass__(**keywords)
+        if filter_by is not None:
+            cls.wire_filter_by = filter_by
         if isinstance(audience, str):
             raise ConfigError(f"{cls.__name__}: audience is a list of queues, not the text {audience!r}")
         if exchange is not None:
@@ -180,6 +189,15 @@ class Event(Message):
         elif audience is not None:
             # A request must reach a queue in any case: nobody else could answer it.
             cls.wire_mandatory = bool(cls.wire_audience) or issubclass(cls, RequestMessage)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **keywords: Any) -> None:
+        super().__pydantic_init_subclass__(**keywords)
+        if cls.wire_filter_by is not None and cls.wire_filter_by not in cls.model_fields:
+            fields = ", ".join(cls.model_fields) or "none"
+            raise ConfigError(
+                f"{cls.__name__}: filter_by={cls.wire_filter_by!r} is no field; its fields are {fields}"
+            )
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:

@@ -17,6 +17,7 @@ from warren.broker.model.stream.stream_arguments import (
     OffsetSpecification,
     parse_offset_specification,
 )
+from warren.broker.model.stream.stream_filter import parse_stream_filter
 from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -55,7 +56,9 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     if not arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     offset, since = _start_position(stream, start, tag)
-    stream.attach_reader(subscription, tag if start.tracked else b"", offset, since)
+    stream.attach_reader(
+        subscription, tag if start.tracked else b"", offset, since, parse_stream_filter(fields)
+    )
     stream.subscribe(subscription)
     stream.drain()
 

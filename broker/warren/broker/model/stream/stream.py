@@ -24,6 +24,7 @@ from warren.broker.store.stream.stream_log import SEGMENT_SIZE, StreamLog
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
+    from warren.broker.model.stream.stream_filter import StreamFilter
     from warren.broker.model.vhost.vhost import VirtualHost
     from warren.broker.store.stream.stream_store import StreamStore
 
@@ -147,6 +148,9 @@ class Stream(Queue):
                 if not self.prepare_chunk(reader):
                     return
                 continue
+            if reader.filter is not None and not reader.filter.accepts(message.content):
+                reader.pass_over()
+                continue
             self.unacked += 1
             room = consumer.deliver(message)
             # An acknowledgement needs the offset only. Without the content, unacknowledged messages take little memory.
@@ -177,9 +181,16 @@ class Stream(Queue):
             if reader.next_offset >= self.messages.committed:
                 return False
             chunk = self.tail.find(reader.next_offset)
-            if chunk is not None and reader.open(chunk):
+            while chunk is not None:
+                before = reader.next_offset
+                if reader.open(chunk):
+                    reader.segment = None
+                    return True
+                # The filter may have passed over the chunk.
+                chunk = self.tail.find(reader.next_offset) if reader.next_offset > before else None
+            if reader.next_offset >= self.messages.committed:
                 reader.segment = None
-                return True
+                return False
         self.read_next(reader)
         return False
 
@@ -319,12 +330,20 @@ class Stream(Queue):
 
     # -- consumers and deletion
 
-    def attach_reader(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
+    def attach_reader(
+        self,
+        consumer: Consumer,
+        name: bytes,
+        offset: i64,
+        since: i64,
+        chosen: Optional[StreamFilter] = None,  # noqa: UP045
+    ) -> None:
         """Set the position at which a consumer begins, before it subscribes.
 
         :param name: name under which the server stores how far the consumer has acknowledged; empty to store nothing.
         :param offset: the first offset to deliver.
         :param since: time of the first message to deliver, in milliseconds since 1970; -1 to begin at `offset`.
+        :param chosen: the consumer's filter, or None.
         """
         log = self.messages
         if since >= 0 and log.timestamp < since:
@@ -332,6 +351,7 @@ class Stream(Queue):
             since = -1
             offset = log.next_offset
         reader = StreamReader(self, consumer, name, max(offset, log.first), since)
+        reader.filter = chosen
         self.readers[consumer] = reader
         log.keep_chunks = True
 

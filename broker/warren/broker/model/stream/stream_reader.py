@@ -15,6 +15,7 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
     from warren.broker.model.stream.stream import Stream
+    from warren.broker.model.stream.stream_filter import StreamFilter
     from warren.broker.store.stream.chunk_reader import StreamRead
     from warren.broker.store.stream.stream_log import StreamLog
 
@@ -59,6 +60,8 @@ class StreamReader:
         self.ready_chunks: deque[Chunk] = deque()
         self.reading = False
         """True while chunks are being read from the segment files."""
+        self.filter: Optional[StreamFilter] = None  # noqa: UP045
+        """Filter of the consumer; None if it gets all messages."""
         self.closed = False
         """True after the consumer was cancelled or the stream deleted: the result of a read is ignored."""
         self.segment: Optional[StreamSegment] = None  # noqa: UP045
@@ -86,9 +89,12 @@ class StreamReader:
     def open(self, chunk: Chunk) -> bool:
         """Set the chunk (batch of messages) from which `take` returns messages.
 
-        Return False, and change nothing, if all its messages have been delivered before.
+        Return False if there is none to take: all its messages have been delivered before, or the filter accepts none.
         """
         if chunk.first + chunk.count <= self.next_offset:
+            return False
+        if self.filter is not None and not self.filter.may_match(chunk.payload):
+            self.next_offset = chunk.first + chunk.count
             return False
         self._payload = chunk.payload
         self._at = 0
@@ -125,6 +131,11 @@ class StreamReader:
         return StreamMessage(
             self, offset, self._exchange, self._key, content, _U16.unpack_from(content, 1)[0]
         )
+
+    def pass_over(self) -> None:
+        """Leave out the message that `take` returned last, because the filter does not accept it."""
+        if self.name:
+            self.outstanding.pop()
 
     def read_done(self, read: StreamRead) -> None:
         """Hand the result of a read from disk to the stream, which delivers the messages."""

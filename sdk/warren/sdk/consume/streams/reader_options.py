@@ -13,6 +13,7 @@ from warren.sdk.consume.handlers.decorator_arguments import check_options
 from warren.sdk.consume.handlers.handler_options import HandlerOptions
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError
+from warren.sdk.messages.codec import FILTER_VALUE
 from warren.sdk.messages.types import PointToPointMessage, RequestMessage
 from warren.sdk.topology.declarable import Declarable, with_implied_topology
 from warren.sdk.topology.queue import UNLIMITED_DELIVERIES, Queue
@@ -28,8 +29,6 @@ and goes on after its confirm; `skip` logs it and goes on; `stop` stops the read
 STORE_EVERY: Final = 100
 STORE_WITHIN: Final = "1s"
 STREAM_PREFETCH: Final = 100
-FILTER_VALUE: Final = "x-stream-filter-value"
-"""Header with the filter value of a message (RabbitMQ 3.13, "Stream Filtering")."""
 
 
 class StreamHandlerOptions(HandlerOptions, total=False):
