@@ -30,6 +30,7 @@ NOT_OF_USERS = {
     "GatherCall.__init__",
     "Transaction.__init__",
     "Subscription.stop",
+    "StreamSubscription.stop",
     # Its overloads take a `Duration`; the fields are `timedelta`, which dataclasses generate the signature from.
     "Queue.__init__",
     # `seconds` and the like name their unit, as those of `timedelta` do.
