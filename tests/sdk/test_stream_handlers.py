@@ -25,6 +25,7 @@ from warren.sdk import (
     Router,
     StreamSubscription,
 )
+from warren.sdk.consume.subscription import Mode
 
 
 class Counted(Event, exchange="", key=""):
@@ -158,6 +159,77 @@ async def test_a_slow_key_holds_the_stored_position_back(make_app: MakeApp, name
     async with app:
         await eventually(lambda: set(range(9)) <= set(seen), "the reader resumes at the slow message")
     assert seen[6] == 1
+
+
+async def test_a_reader_goes_no_further_ahead_of_its_position_than_its_prefetch(
+    make_app: MakeApp, name: str
+) -> None:
+    Happened = counted(name)
+    app = make_app()
+    seen: list[int] = []
+    blocked = asyncio.Event()
+
+    @app.handle(
+        Happened, stream=name, offset="first", resume=True, concurrency=2, prefetch=10,
+        ordered_by=lambda message: message.number == 0,
+    )  # fmt: skip
+    async def project(message: Any) -> None:
+        if message.number == 0:
+            await blocked.wait()
+        seen.append(message.number)
+
+    @app.handle(Happened, stream=name, reader="all", offset="first")
+    async def pass_by(message: Any) -> None:
+        if message.number == 49:
+            passed.set()
+
+    passed = asyncio.Event()
+    async with app:
+        await publish(app, Happened, range(50))
+        await passed.wait()
+        await eventually(lambda: len(seen) >= 9, "the messages within the prefetch limit are handled")
+        behind = max(seen)
+        blocked.set()
+        await eventually(lambda: len(seen) == 50, "the reader goes on when its position moves")
+    assert behind < 50 - 1
+    assert sorted(seen) == list(range(50))
+
+
+async def test_a_reader_goes_on_when_retention_removed_the_message_before_which_it_stopped(
+    make_app: MakeApp, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+    stream = Queue(name, type="stream", max_length_bytes=8192, max_segment_size_bytes=4096)
+    seen: list[int] = []
+
+    @app.handle(
+        bytes,
+        stream=stream,
+        reader="one",
+        offset="first",
+        resume=True,
+        prefetch=5,
+        on_error="stop",
+        retry=Retry(1),
+    )
+    async def project(body: bytes, delivery: Delivery) -> None:
+        if delivery.offset == 0:
+            raise ValueError("broken")
+        if body == b"last":
+            seen.append(delivery.offset or 0)
+
+    async with app:
+        reader = app.subscriptions[f"{name}.one"]
+        assert isinstance(reader, StreamSubscription)
+        await app.publish(b"0", exchange="", key=name)
+        await eventually(lambda: reader.error is not None, "the reader stops")
+        for _ in range(100):
+            await app.publish(bytes(1000), exchange="", key=name)
+        await app.publish(b"last", exchange="", key=name)
+        await reader.resume()
+        await eventually(lambda: len(seen) == 1, "the reader goes on behind what is gone")
+        await eventually(lambda: reader.position == seen[0] + 1, "its position moves")
+    assert "event=stream_reader.messages_missed" in caplog.text
 
 
 async def test_a_failed_message_is_repeated_in_place(make_app: MakeApp, name: str) -> None:
@@ -321,6 +393,33 @@ async def test_one_process_reads_and_another_takes_over(make_app: MakeApp, name:
         await publish(apps[1], Happened, range(5, 8))
         await eventually(lambda: len(seen) >= 8, "the other one takes over")
     assert seen == [(0, number) for number in range(5)] + [(1, number) for number in range(5, 8)]
+
+
+async def test_a_reader_that_stands_by_can_be_paused_and_resumed(make_app: MakeApp, name: str) -> None:
+    Happened = counted(name)
+    apps = [make_app(), make_app()]
+    seen: list[int] = []
+
+    def register(app: App, index: int) -> None:
+        @app.handle(Happened, stream=name, offset="first", resume=True, reader="one")
+        async def project(message: Any) -> None:
+            seen.append(index)
+
+    for index, app in enumerate(apps):
+        register(app, index)
+    async with apps[0], apps[1]:
+        other = apps[1].subscriptions[f"{name}.one"]
+        assert isinstance(other, StreamSubscription)
+        await other.pause()
+        await other.resume()
+        assert other.mode is Mode.CONSUMING
+        await other.pause()
+        await eventually(lambda: not other.stands_by, "it does not wait any more")
+        await other.resume()
+        assert other.stands_by
+        await apps[0].stop()
+        await publish(apps[1], Happened, range(1))
+        await eventually(lambda: seen == [1], "it takes over")
 
 
 async def test_a_cancelled_reader_gives_way(make_app: MakeApp, name: str) -> None:

@@ -144,7 +144,7 @@ class Subscription:
         await self._set_mode_by_user(Mode.CONSUMING)
         try:
             async with asyncio.timeout(length):
-                while not self.active and self._mode is Mode.CONSUMING:
+                while self._mode is Mode.CONSUMING and not self.in_desired_state:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -63,3 +63,10 @@ class OffsetTracker:
         position = self.position
         if position is not None and offset >= position:
             self._released.add(offset)
+
+    def pass_over(self, offset: int) -> None:
+        """Mark the released offsets below a delivered one as handled: the stream does not have them any more, since a reader
+        continues at the lowest offset that is not handled.
+        """
+        for gone in [released for released in self._released if released < offset]:
+            self.handled(gone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -97,6 +98,9 @@ class StreamSubscription(Subscription):
         self._stored: int | None = None
         """The offset that is stored, or None."""
         self._handled_since_store = 0
+        self._unacknowledged: list[tuple[int, int, int, DataChannel]] = []
+        """Heap of the messages above the position that are to be acknowledged: offset, id of the channel, delivery
+        tag, channel."""
         self._store_lock = asyncio.Lock()
         self._timers: dict[str, Timer] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -116,9 +120,9 @@ class StreamSubscription(Subscription):
         return self._stands_by or super().in_desired_state
 
     async def resume(self, timeout: Duration = RESUME_SECONDS) -> None:
-        if not self._stands_by:
-            self.error = self._halted = None
-            await super().resume(timeout)
+        """Read again after `pause`. Return when the broker has accepted the consumer, or this process stands by."""
+        self.error = self._halted = None
+        await super().resume(timeout)
 
     async def cancel(self) -> None:
         """Stop reading for the rest of the App's run; another process may become the active reader."""
@@ -194,7 +198,7 @@ class StreamSubscription(Subscription):
                 if await lease.is_taken() or (checks >= MOST_CHECKS and not lease.chosen):
                     self._stands_by = True
                     log.info("event=stream_reader.stood_by reader=%s", self.reader.name)
-                    self._on_change()
+                    self._notify()
             await acquiring
             granted = True
         finally:
@@ -257,6 +261,7 @@ class StreamSubscription(Subscription):
 
     def _consumer_lost(self, ended: asyncio.Future[None]) -> WarrenError:
         self._source = None
+        self._unacknowledged.clear()
         for job in self._workers.withdraw():
             self._tracker.release(_offset(job))
         lost = self._lease
@@ -269,10 +274,14 @@ class StreamSubscription(Subscription):
         super()._withdraw()
 
     def _read_again(self, channel: DataChannel) -> None:
-        """Let the supervisor consume again, from the lowest offset that is not handled."""
-        if self._source is channel:
-            self._source = None
+        """Let the supervisor consume again, from the lowest offset that is not handled.
+
+        :param channel: channel of the message that was not handled; a later consumer may have passed over the message.
+        """
+        source, self._source = self._source, None
         channel.close_in_background()
+        if source is not None and source is not channel:
+            source.close_in_background()
 
     # Deliveries
 
@@ -294,15 +303,20 @@ class StreamSubscription(Subscription):
                 "event=stream_reader.messages_missed reader=%s offset=%s first=%s",
                 self.reader.name, expected, offset,
             )  # fmt: skip
+        self._tracker.pass_over(offset)
         position = self._tracker.position
         if position is not None and offset < position:
             # RabbitMQ may begin with the chunk in which a position lies.
             channel.acknowledge(tag)
         elif not self._tracker.start(offset):
-            channel.acknowledge(tag)
+            if self._mode is Mode.TRIAL:
+                # Its one message must be one that can be handled now.
+                channel.acknowledge(tag)
+            else:
+                self._acknowledge_in_order(offset, channel, tag)
         elif not self.reader.accepts(delivery.headers):
             self._tracker.handled(offset)
-            channel.acknowledge(tag)
+            self._acknowledge_in_order(offset, channel, tag)
             self._store_soon()
         else:
             self._workers.submit(Job(channel, tag, delivery))
@@ -343,8 +357,20 @@ class StreamSubscription(Subscription):
             )
 
     def _acknowledge(self, job: Job) -> None:
-        job.channel.acknowledge(job.delivery_tag)
+        self._acknowledge_in_order(_offset(job), job.channel, job.delivery_tag)
         self.statistics.acknowledged += 1
+
+    def _acknowledge_in_order(self, offset: int, channel: DataChannel, tag: int) -> None:
+        """Acknowledge a message, and those that waited for it, when all messages before it are handled: the prefetch limit
+        then bounds how far a reader goes ahead of its position, and so how many messages are handled again after a crash.
+        """
+        waiting = self._unacknowledged
+        heapq.heappush(waiting, (offset, id(channel), tag, channel))
+        position = self._tracker.position
+        while waiting and (position is None or waiting[0][0] < position):
+            _, _, tag, channel = heapq.heappop(waiting)
+            if channel.usable:
+                channel.acknowledge(tag)
 
     # Storing the position
 
