@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from tests.support.blocking_client import Channel
+from tests.support.broker_behaviour import Behaviour
 from tests.support.streams import consume, declare_stream, offset_of, publish, publish_at_once
+
+
+@pytest.fixture(autouse=True)
+def filtering_server(server: Behaviour) -> None:
+    if not server.is_warren:
+        pytest.skip("RabbitMQ filters streams from 3.13 on, by chunks")
 
 
 @pytest.fixture
