@@ -190,7 +190,9 @@ async def test_without_a_connection_a_publish_waits_and_fails_as_not_sent(
 async def test_an_unreachable_broker_is_one_clear_error(make_app: MakeApp) -> None:
     with closed_port() as port:
         app = make_app(f"amqp://127.0.0.1:{port}", connect_timeout=10)
-        with pytest.raises(TransportUnavailable, match=r"cannot connect to .*: .*Connect"):
+        with pytest.raises(
+            TransportUnavailable, match=r"cannot connect to .*: connection refused; no broker"
+        ):
             await app.start()
 
 
