@@ -128,7 +128,8 @@ async def test_a_plain_handler_blocks_nothing(make_app: MakeApp, name: str, logg
         for _ in range(20):  # Round trips, in which the watchdog would find a loop that does not answer.
             await app.declare_now(*app.topology)
         go_on.set()
-    assert not any("work" in each for each in logged.messages if "blocked_loop" in each)
+    # A busy machine may hold the loop up, with no handler in its stack.
+    assert not any("handler=test_a_plain_handler_blocks_nothing" in each for each in logged.messages)
 
 
 async def test_there_is_no_watchdog_on_a_virtual_clock(warren: Warren) -> None:
