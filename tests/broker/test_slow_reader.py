@@ -91,7 +91,8 @@ def test_a_publisher_that_does_not_read_its_returns_is_paused(amqp_url: str, nam
     # All of it has to be sent within the time that one write may take.
     with Connection(amqp_url, timeout=120) as connection:
         slow = connection.channel()
-        size, count = 1024 * 1024, 64
+        # More than the broker keeps unread, 32 MiB, and the kernel's buffers of both directions, up to 37 MiB each here.
+        size, count = 1024 * 1024, 160
         data = slow.encoded(f"{name}-nowhere", bytes(size), mandatory=True)
         sending = threading.Thread(target=slow.connection.raw.send_bytes, args=(data * count,))
         sending.start()
