@@ -395,7 +395,8 @@ async def test_one_process_reads_and_another_takes_over(make_app: MakeApp, name:
     assert seen == [(0, number) for number in range(5)] + [(1, number) for number in range(5, 8)]
 
 
-async def test_a_reader_that_stands_by_can_be_paused_and_resumed(make_app: MakeApp, name: str) -> None:
+def two_processes(make_app: MakeApp, name: str) -> tuple[type[Event], list[App], list[int]]:
+    """Return an event, two Apps with the same reader of its stream, and a list of the Apps, 0 or 1, that handled one."""
     Happened = counted(name)
     apps = [make_app(), make_app()]
     seen: list[int] = []
@@ -407,6 +408,11 @@ async def test_a_reader_that_stands_by_can_be_paused_and_resumed(make_app: MakeA
 
     for index, app in enumerate(apps):
         register(app, index)
+    return Happened, apps, seen
+
+
+async def test_a_reader_that_stands_by_can_be_paused_and_resumed(make_app: MakeApp, name: str) -> None:
+    Happened, apps, seen = two_processes(make_app, name)
     async with apps[0], apps[1]:
         other = apps[1].subscriptions[f"{name}.one"]
         assert isinstance(other, StreamSubscription)
@@ -423,17 +429,7 @@ async def test_a_reader_that_stands_by_can_be_paused_and_resumed(make_app: MakeA
 
 
 async def test_a_cancelled_reader_gives_way(make_app: MakeApp, name: str) -> None:
-    Happened = counted(name)
-    apps = [make_app(), make_app()]
-    seen: list[int] = []
-
-    def register(app: App, index: int) -> None:
-        @app.handle(Happened, stream=name, offset="first", resume=True, reader="one")
-        async def project(message: Any) -> None:
-            seen.append(index)
-
-    for index, app in enumerate(apps):
-        register(app, index)
+    Happened, apps, seen = two_processes(make_app, name)
     async with apps[0], apps[1]:
         await apps[0].subscriptions[f"{name}.one"].cancel()
         await publish(apps[0], Happened, range(1))
