@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -13,6 +16,29 @@ def test_every_page_is_in_the_navigation() -> None:
     in_navigation = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
     pages = [str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")]
     assert sorted(in_navigation) == sorted(pages), "each page once in the nav of mkdocs.yml"
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "warren.sdk",
+        "warren.sdk.extend",
+        "warren.sdk.planning",
+        "warren.patterns",
+        "warren.patterns.celery",
+        "warren.testing",
+        "warren.broker",
+        "warren.pipeline",
+    ],
+)
+def test_the_reference_shows_every_public_name_once(package: str) -> None:
+    pages = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    shown = re.findall(rf"^::: {re.escape(package)}\.(\w+)$", pages, re.MULTILINE)
+    public = set(importlib.import_module(package).__all__)
+    if package == "warren.sdk.extend":
+        # Its names that applications use too are among those of `warren.sdk`.
+        public -= set(importlib.import_module("warren.sdk").__all__)
+    assert sorted(shown) == sorted(public), "write `::: package.Name` on a page of docs/reference/"
 
 
 def test_every_example_is_on_a_page_and_in_a_test() -> None:

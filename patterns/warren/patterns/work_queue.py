@@ -54,6 +54,7 @@ class WorkQueue:
             raise ConfigError(f"work queue {name}: priorities, concurrency and bypass must be at least 1")
         self.name: str = name
         self.statistics: WorkQueueStatistics = WorkQueueStatistics([0] * priorities)
+        """Counters of what this object has done in this process."""
         self._concurrency = concurrency
         self._slots = _Slots(concurrency, priorities, bypass, self.statistics)
         self._app: App | None = None

@@ -141,6 +141,7 @@ class CeleryBridge:
         delay: Delay | None = None,
     ) -> None:
         self.statistics: CeleryBridgeStatistics = CeleryBridgeStatistics()
+        """Counters of what this object has done in this process."""
         self._queue = _as_queue(queue)
         self._routes: Mapping[str, str] = dict(routes or {})
         self._concurrency = concurrency

@@ -94,6 +94,7 @@ class ClaimCheck:
         if min(keep, keep if clean_every is None else clean_every) <= timedelta(0):
             raise ConfigError(f"ClaimCheck: keep ({keep}) and clean_every ({clean_every}) must be positive")
         self.statistics: ClaimCheckStatistics = ClaimCheckStatistics()
+        """Counters of what this object has done in this process."""
         self._blobs = blobs
         self._threshold_bytes = threshold_bytes
         self._max_bytes = max_bytes

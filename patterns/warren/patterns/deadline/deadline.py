@@ -140,6 +140,7 @@ class Deadline:
             )
         self.name = name
         self.statistics: DeadlineStatistics = DeadlineStatistics()
+        """Counters of what this object has done in this process."""
         self._after_ms = milliseconds(after)
         self._keep_ms = milliseconds(keep)
         self._retry_ms = min(milliseconds(retry_after), self._after_ms)

@@ -111,6 +111,7 @@ class Delay:
     ) -> None:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
+        """Counters of what this object has done in this process."""
         self._strategy: DelayStrategy = strategy or BinaryDelayQueues()
         self._store = None if store is None else StoreReference(store)
         self._keep_ms = duration(keep, "Delay: keep") // timedelta(milliseconds=1)

@@ -32,5 +32,6 @@ class _NaturallyIdempotent:
 
 
 NaturallyIdempotent: Final[_NaturallyIdempotent] = _NaturallyIdempotent()
+"""Value for `once=`: the handler has the same effect however often it runs, and no store is needed."""
 
 __all__ = ["NaturallyIdempotent"]

@@ -102,6 +102,7 @@ class Once:
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
         self.statistics: OnceStatistics = OnceStatistics()
+        """Counters of what this object has done in this process."""
 
     def register(self, app: App) -> None:
         """Take the App's clock for leases and results, unless the constructor got a clock (called by the SDK when the

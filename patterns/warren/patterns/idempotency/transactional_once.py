@@ -117,6 +117,7 @@ class TransactionalOnce:
             raise ConfigError(f"TransactionalOnce: keep ({keep}) must be at least 1 ms")
         self.table: Table = _table(table)
         self.statistics: TransactionalOnceStatistics = TransactionalOnceStatistics()
+        """Counters of what this object has done in this process."""
         self._sessions = sessions
         self._key = key
         self._keep_ms = keep // MILLISECOND

@@ -94,6 +94,7 @@ class Outbox:
                 f"Outbox: lease ({lease}), poll ({poll}) and retry_after ({retry_after}) must be at least 1 ms"
             )
         self.statistics: OutboxStatistics = OutboxStatistics()
+        """Counters of what this object has done in this process."""
         self._tables = OutboxTables(sessions, table)
         self._refusals = Refusals(sessions, table, self._tables.messages)
         self._ordered_by = ordered_by

@@ -67,6 +67,7 @@ class Encryption:
         headers: Sequence[str] = (),
     ) -> None:
         self.statistics: ProtectionStatistics = ProtectionStatistics()
+        """Counters of what this object has done in this process."""
         self._required = required
         self._max_age = optional_duration(max_age, "Encryption: max_age")
         self._headers = tuple(headers)

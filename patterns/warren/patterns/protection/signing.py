@@ -68,6 +68,7 @@ class Signing:
         headers: Sequence[str] = (),
     ) -> None:
         self.statistics: ProtectionStatistics = ProtectionStatistics()
+        """Counters of what this object has done in this process."""
         self._algorithm = algorithm
         self._verify = dict(verify)
         self._sign = sign

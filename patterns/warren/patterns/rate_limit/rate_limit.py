@@ -77,6 +77,7 @@ class RateLimit:
                 f"RateLimit: wait ({wait}) must not be negative, and again_after ({again_after}) must be at least 1 ms"
             )
         self.statistics: RateLimitStatistics = RateLimitStatistics()
+        """Counters of what this object has done in this process."""
         self._limiter = limiter
         self._queues = frozenset(queues)
         self._key = key

@@ -125,6 +125,7 @@ class Resequencer:
             )
         self.queue: Queue = Queue(queue, single_active_consumer=True)
         self.statistics: ResequencerStatistics = ResequencerStatistics()
+        """Counters of what this object has done in this process."""
         self._store = StoreReference(store)
         self._key = key
         self._number = number

@@ -131,6 +131,7 @@ class RoutingSlips:
         concurrency: int = 10,
     ) -> None:
         self.statistics: RoutingSlipStatistics = RoutingSlipStatistics()
+        """Counters of what this object has done in this process."""
         if len({*steps}) < len(steps) or len({*ends}) < len(ends):
             raise ConfigError("RoutingSlips: two steps or ends have the same type on the wire")
         self._steps = by_wire_name("RoutingSlips", steps)

@@ -149,6 +149,7 @@ class Saga(Generic[Data]):
             )
         self.name: str = name
         self.statistics: SagaStatistics = SagaStatistics()
+        """Counters of what this object has done in this process."""
         self._data = data
         self._store = StoreReference(store)
         self._key = key

@@ -90,6 +90,7 @@ class CompensateSaga(Generic[Data]):
 
 
 SagaTransition = TransitionTo[Data] | StayInState[Data] | CompleteSaga[Data] | CompensateSaga[Data]
+"""Result of a function of a saga: the state that comes next."""
 
 __all__ = [
     "COMPENSATED",

@@ -99,6 +99,7 @@ class CronSchedule:
 
 
 Schedule = DateSchedule | IntervalSchedule | CronSchedule
+"""Value that `Timers.put` takes."""
 
 
 def spec_of(schedule: Schedule) -> dict[str, Any]:

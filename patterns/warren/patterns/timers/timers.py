@@ -132,6 +132,7 @@ class Timers:
             )
         self.name: str = name
         self.statistics: TimersStatistics = TimersStatistics()
+        """Counters of what this object has done in this process."""
         self._store = StoreReference(store)
         self._sends = by_wire_name(f"Timers {name}", sends)
         self._schedules = tuple(schedules)

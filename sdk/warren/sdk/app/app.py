@@ -196,7 +196,9 @@ class App:
         self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(
             self._handlers, lambda: self._lifecycle.not_running("add a handler")
         )
+        """Decorator for handlers: `@app.handle(OrderPlaced, queue="billing")`, and `@app.handle.batch(...)` for lists."""
         self.sync: Sync = Sync(self, self._lifecycle)
+        """The methods of the App for threads without an event loop: `app.sync.publish(...)`."""
         backend: object = delay
         if isinstance(backend, Component):
             self.include(backend)

@@ -12,6 +12,7 @@ from warren.sdk.protocols import HandleMiddleware, PublishMiddleware
 from warren.sdk.publish.outgoing import Outgoing
 
 CallNext = Callable[[Outgoing], Awaitable[None]]
+"""Next step of a publish: a publish middleware awaits it with the message that it passes on."""
 Handle = Callable[[Delivery], Awaitable[None]]
 Submit = Callable[[Outgoing], Awaitable[asyncio.Future[None]]]
 

@@ -20,10 +20,15 @@ class State(Enum):
     """
 
     CONNECTING = "connecting"
+    """No connection yet, or none after a loss."""
     READY = "ready"
+    """Connected, and every consumer accepted."""
     BLOCKED = "blocked"
+    """Connected, but publishes wait, because the broker blocks publishers."""
     CLOSING = "closing"
+    """Stopping: running handlers finish."""
     CLOSED = "closed"
+    """Not started, or stopped."""
 
 
 @dataclass(frozen=True, slots=True)

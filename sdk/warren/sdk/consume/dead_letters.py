@@ -10,11 +10,17 @@ from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.topology.queue import Queue
 
 DEAD_REASON = "warren-dead-reason"
+"""Header of a dead letter: reason, such as `failed` or `undecodable`."""
 DEAD_ERROR = "warren-dead-error"
+"""Header of a dead letter: type and text of the handler's error."""
 DEAD_QUEUE = "warren-dead-queue"
+"""Header of a dead letter: queue in which it died."""
 DEAD_TIME = "warren-dead-time"
+"""Header of a dead letter: time of its latest death."""
 DEAD_FIRST_TIME = "warren-dead-first-time"
+"""Header of a dead letter: time of its first death."""
 DEATHS = "warren-deaths"
+"""Header of a dead letter: number of its deaths."""
 ERROR_CHARACTERS = 2000
 
 

@@ -13,7 +13,9 @@ from warren.wire import field_tables
 from warren.wire.delivery_scanner import decode_content_header, decode_deliver, is_utf8
 
 ATTEMPT = "warren-attempt"
+"""Header with the number of the attempt: each delayed retry adds one. Missing means 1."""
 FIRST_PUBLISHED = "warren-first-published"
+"""Header with the Unix time in milliseconds of the first publish, if the publisher passed a `message_id`."""
 REPUBLISHED = "warren-republished"
 STREAM_OFFSET = "x-stream-offset"
 CAUSE = "warren-cause"

@@ -38,12 +38,15 @@ class Mode(Enum):
     """
 
     CONSUMING = "consuming"
+    """Messages are consumed, or will be once there is a connection."""
     TRIAL = "trial"
     """The circuit is half open: one message at a time is consumed."""
     PAUSED = "paused"
+    """Consumption is stopped until `resume`."""
     TRIPPED = "tripped"
     """The circuit is open: nothing is consumed."""
     CANCELLED = "cancelled"
+    """Consumption has ended for this run of the App."""
 
 
 CONSUMING_MODES = frozenset({Mode.CONSUMING, Mode.TRIAL})

@@ -10,9 +10,9 @@ from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
 from warren.wire.field_tables import TableError
 
 ORIGIN_EXCHANGE = "warren-exchange"
+"""Header with the exchange of the first publish, on messages that were delayed, retried or dead-lettered since."""
 ORIGIN_KEY = "warren-key"
-"""Header with the routing key of the first publish, on messages that were delayed, retried or
-dead-lettered since; `ORIGIN_EXCHANGE` is the header with its exchange."""
+"""Header with the routing key of the first publish, on messages that were delayed, retried or dead-lettered since."""
 
 DROPPED_PROPERTIES = frozenset({"expiration", "user_id"})
 """Properties that a copy does not keep: `expiration` would expire the copy too; `user_id` must be the publisher's own

@@ -20,6 +20,7 @@ from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
+"""Seconds that a publish waits for its confirm by default."""
 PRUNE = 2000
 """Number of messages to add before the confirmed ones are removed from the list of messages, to save memory."""
 FIRST_AGAIN_SECONDS = 0.1

@@ -26,8 +26,11 @@ from warren.sdk.telemetry.publish_spans import batch_span, record_publish
 from warren.sdk.topology.registry import DeclarePolicy
 
 CALL_SECONDS = 30.0
+"""Seconds that `call` waits for its reply by default."""
 
 Reliability = Literal["at_least_once", "at_most_once"]
+"""Guarantee of a publish. `at_least_once`: a persistent message, and the broker's confirm. `at_most_once`: a transient
+message, without a confirm."""
 RELIABILITY_HINT: Final = "; for effects that happen once, publish at least once and handle with once="
 Answer = TypeVar("Answer")
 

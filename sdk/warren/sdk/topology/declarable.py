@@ -9,6 +9,7 @@ from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import DEAD_LETTER_EXCHANGE, Queue
 
 Declarable = Exchange | Queue | Binding
+"""Item of a topology, which an App can declare."""
 
 
 def identity(item: Declarable) -> object:
