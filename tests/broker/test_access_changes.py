@@ -222,6 +222,28 @@ def test_a_virtual_host_is_deleted_in_slices(owner: Owner) -> None:
     assert not owner.inprocess.call(lambda: owner.broker.virtual_hosts.declarations_of("blue").vhost.queues)
 
 
+def test_a_virtual_host_leaves_the_definitions_by_one_change(owner: Owner) -> None:
+    """A crash, while its queues are deleted in slices, leaves all of it or nothing."""
+    hosts = owner.broker.virtual_hosts
+    definitions = hosts._definitions
+    assert definitions is not None
+
+    def delete() -> int:
+        topology = hosts.add("blue")
+        exchange = topology.declare_exchange(b"x", b"fanout", True, False, False, b"")
+        for number in range(20):
+            queue = topology.declare_queue(f"q-{number}".encode(), True, False, False, b"", None)
+            topology.bind(exchange, queue, b"", b"")
+        hosts.bulk_work.slice_seconds = 0
+        before = definitions.submitted
+        hosts.delete("blue")
+        return before
+
+    before = owner.inprocess.call(delete)
+    wait_until(lambda: hosts.deletion_lane("blue") is None, "the virtual host is deleted")
+    assert owner.inprocess.call(lambda: definitions.submitted) - before == 1
+
+
 def test_a_protected_virtual_host_is_not_deleted(owner: Owner) -> None:
     def attempt() -> None:
         vhosts = owner.broker.virtual_hosts

@@ -26,7 +26,7 @@ SURVIVORS: Final = 3
 
 Closed connections are such survivors: so many searches are those of some 5,000 connections, 1 to 2 MiB of garbage.
 """
-CHEAP_GROWTH: Final = 64 * 1024 * 1024
+CHEAP_GROWTH: Final = 32 * 1024 * 1024
 """Bytes of memory, beyond those at the start, up to which all objects are searched in about 30 ms."""
 
 

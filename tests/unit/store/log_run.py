@@ -26,8 +26,13 @@ class ManualGate:
 
     def __init__(self) -> None:
         self.submitted = 0
+        self.last_is_addition = True
         self.committed = 0
         self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def last_addition(self) -> int:
+        return self.submitted if self.last_is_addition else 0
 
     def watch(self, callback: Callable[[], None]) -> None:
         self._watchers.append(callback)

@@ -80,7 +80,7 @@ async def test_deleting_an_exchange_or_a_queue_deletes_its_bindings(tmp_path: Pa
         definitions.put(QUEUE)
         for row in (TO_QUEUE, TO_EXCHANGE, same_name, other_vhost):
             definitions.put(row)
-        definitions.delete_exchange(b"/", NAME)
+        definitions.delete_exchanges(b"/", [NAME])
         await definitions.flush()
     assert await stored(tmp_path) == Snapshot((), (QUEUE,), (same_name, other_vhost))
     async with opened(tmp_path) as definitions:

@@ -184,6 +184,14 @@ def test_a_batch_counts_once_the_definitions_before_it_are_committed() -> None:
     assert run.synced == [1, 2, 3]
 
 
+def test_a_batch_does_not_wait_for_deletions_of_definitions() -> None:
+    run = LogRun(Disk())
+    run.gate.submitted = 3
+    run.gate.last_is_addition = False
+    publish(run, 1, 1)
+    run.run_until(lambda: run.synced == [1])
+
+
 def test_records_of_unknown_queues_are_dead() -> None:
     run = LogRun(Disk(), (1, 2), segment_size=600)
     publish(run, 1, 40, queue=2)

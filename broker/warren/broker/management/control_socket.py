@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from warren.broker.connection.acceptor import Acceptor
+from warren.broker.management.json_encoding import encode_in_steps
 from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
 
@@ -128,7 +130,9 @@ class ControlSocket:
                 },
             )
             return False
-        write_reply(writer, await self._answer(line))
+        answer = await self._answer(line)
+        # In slices: a listing may have tens of thousands of rows.
+        writer.write(await run_in_slices(encode_in_steps(answer)) + b"\n")
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True

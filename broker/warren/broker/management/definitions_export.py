@@ -15,6 +15,7 @@ from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import to_definitions as exported_hash
 from warren.broker.management.json_values import name_text, plain_value
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import sort_in_steps
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters
@@ -56,7 +57,9 @@ def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, N
     exchanges = yield from _collected(each for vhost in hosts for each in _exchanges(vhost))
     ends = {("queue", each["vhost"], each["name"]) for each in queues}
     ends |= {("exchange", each["vhost"], each["name"]) for each in exchanges}
-    bindings = yield from _collected(each for vhost in hosts for each in _bindings(vhost, ends))
+    bindings: list[Json] = []
+    for vhost in hosts:
+        yield from _export_bindings(vhost, ends, bindings)
     return {
         "rabbit_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -175,22 +178,31 @@ def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
             }
 
 
-def _bindings(vhost: VirtualHost, ends: set[tuple[str, str, str]]) -> Iterator[Json]:
+def _export_bindings(
+    vhost: VirtualHost, ends: set[tuple[str, str, str]], found: list[Json]
+) -> Generator[None, None, None]:
+    """Append the bindings of a virtual host to `found`.
+
+    :param ends: kind, virtual host and name of each exported queue and exchange.
+    """
     host = name_text(vhost.name)
     for name, exchange in sorted(vhost.exchanges.items()):
-        for key in sorted(exchange.bindings):
+        for key in (yield from sort_in_steps(exchange.bindings)):
+            yield
             binding = exchange.bindings.get(key)
-            if binding is None:
+            if binding is None or binding.destination in exchange.deleted_destinations:
                 continue
             destination = binding.destination
             kind = "queue" if isinstance(destination, Queue) else "exchange"
             if (kind, host, name_text(destination.name)) not in ends and not _is_predeclared(destination):
                 continue
-            yield {
-                "vhost": host,
-                "source": name_text(name),
-                "destination": name_text(destination.name),
-                "destination_type": kind,
-                "routing_key": name_text(binding.routing_key),
-                "arguments": _arguments(binding.arguments),
-            }
+            found.append(
+                {
+                    "vhost": host,
+                    "source": name_text(name),
+                    "destination": name_text(destination.name),
+                    "destination_type": kind,
+                    "routing_key": name_text(binding.routing_key),
+                    "arguments": _arguments(binding.arguments),
+                }
+            )

@@ -261,4 +261,4 @@ class BulkWork:
             SWITCH_INTERVAL.restore()
 
 
-__all__ = ["SLICE_SECONDS", "BulkWork"]
+__all__ = ["SLICE_SECONDS", "SWITCH_INTERVAL", "BulkWork"]

@@ -126,7 +126,7 @@ class InternalQueues:
         del vhost.internal_queues[queue.name]
         queue.mark_deleted()
         if queue.queue_log is not None:
-            assert declarations.definitions is not None
             assert vhost.log is not None
-            declarations.definitions.delete_queue(vhost.name, queue.name)
+            if declarations.definitions is not None:
+                declarations.definitions.delete_queue(vhost.name, queue.name)
             vhost.log.drop_queue(queue.queue_log)

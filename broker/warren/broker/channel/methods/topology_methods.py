@@ -161,7 +161,8 @@ def queue_unbind(context: MethodContext) -> None:
     key, raw = context.routing_key(name), arguments.data("arguments")
     context.check_binding("queue", name, source, key)
     queue = context.declarations.vhost.queues.get(name)
-    if queue is not None and (source, key, raw) in queue.incoming_bindings:
+    exchange = context.declarations.vhost.exchanges.get(source)
+    if queue is not None and exchange is not None and (key, raw) in queue.incoming_bindings.get(exchange, ()):
         # Exclusive access matters only if there is a binding to remove.
         queue = context.declarations.queue(name, context.connection)
     context.declarations.unbind(source, queue, key, raw)

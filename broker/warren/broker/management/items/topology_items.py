@@ -41,11 +41,14 @@ class ListedBinding(NamedTuple):
 
 
 def bindings(vhost: VirtualHost) -> Iterator[ListedBinding]:
-    """Yield all bindings of a virtual host, including the default exchange's binding to each queue."""
+    """Yield all bindings of a virtual host, including the default exchange's binding to each queue.
+
+    Objects may be made and deleted meanwhile.
+    """
     for queue in list(vhost.queues.values()):
         yield ListedBinding(b"", queue, queue.name, b"")
     for exchange in list(vhost.exchanges.values()):
-        for binding in list(exchange.bindings.values()):
+        for binding in exchange.live_bindings():
             yield ListedBinding(exchange.name, binding.destination, binding.routing_key, binding.arguments)
 
 

@@ -19,4 +19,6 @@ async def export_definitions(management: Management, _: Request) -> Json:
 
 
 async def import_definitions(management: Management, request: Request) -> None:
-    await run_in_slices(import_in_steps(request.value("definitions"), management.metadata))
+    stored = management.node.definitions
+    work = import_in_steps(request.value("definitions"), management.metadata)
+    await run_in_slices(work, None if stored is None else stored.catch_up)

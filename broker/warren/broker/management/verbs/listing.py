@@ -131,9 +131,7 @@ async def list_bindings(management: Management, request: Request) -> Json:
     vhost = _vhost(management, request)
     if vhost is None:
         return table(columns, [])
-    return table(
-        columns, await build_rows(list(bindings(vhost)), lambda bound: [item(bound) for item in items])
-    )
+    return table(columns, await build_rows(bindings(vhost), lambda bound: [item(bound) for item in items]))
 
 
 async def list_consumers(management: Management, request: Request) -> Json:

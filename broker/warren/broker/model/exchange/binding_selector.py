@@ -39,6 +39,10 @@ class BindingSelector(Protocol):
         """Remove a binding that was added before from those that `select` chooses from."""
         ...
 
+    def remove_destination(self, destination: Destination) -> None:
+        """Remove all bindings of a destination, which is being deleted, from those that `select` chooses from."""
+        ...
+
     def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         """Return the destination of a message, as a list of one; an empty list if there is no binding.
 

@@ -44,8 +44,8 @@ class ConsistentHash:
         self._property = property_name
         self._weights: dict[Destination, list[tuple[bytes, int]]] = {}
         """For each destination its binding keys, with the weight of each. Only the first one counts, as in RabbitMQ."""
-        self._candidates: list[tuple[Destination, int, int]] = []
-        """For each destination the hash of its name, and its weight."""
+        self._candidates: list[tuple[Destination, int, int]] | None = []
+        """For each destination the hash of its name, and its weight; None after a change, until the next message."""
 
     @property
     def inspects_message(self) -> bool:
@@ -54,17 +54,21 @@ class ConsistentHash:
     def add(self, binding: Binding) -> None:
         weight = parse_weight(binding.routing_key)
         self._weights.setdefault(binding.destination, []).append((binding.routing_key, weight))
-        self._collect_candidates()
+        self._candidates = None
 
     def remove(self, binding: Binding) -> None:
         weights = self._weights[binding.destination]
         weights.remove((binding.routing_key, parse_weight(binding.routing_key)))
         if not weights:
             del self._weights[binding.destination]
-        self._collect_candidates()
+        self._candidates = None
 
-    def _collect_candidates(self) -> None:
-        self._candidates = [
+    def remove_destination(self, destination: Destination) -> None:
+        del self._weights[destination]
+        self._candidates = None
+
+    def _collect_candidates(self) -> list[tuple[Destination, int, int]]:
+        return [
             (
                 destination,
                 hash_bytes(destination.name + bytes([isinstance(destination, Exchange)])),
@@ -75,6 +79,8 @@ class ConsistentHash:
 
     def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         candidates = self._candidates
+        if candidates is None:
+            candidates = self._candidates = self._collect_candidates()
         if len(candidates) < 2:
             return [destination for destination, _, _ in candidates]
         number = hash_bytes(self._bytes_to_hash(key, headers, message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Union
 
 from warren.broker.model.exchange.headers import HeadersPattern
@@ -73,11 +74,19 @@ class Exchange:
         self.recent_history: RecentHistory | None = None
         """Last messages of an `x-recent-history` exchange, which a newly bound queue gets; None for other types."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
-        """Bindings from this exchange, by (True for a queue, name of the queue or exchange, routing key, arguments)."""
-        self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """Keys of the bindings to this exchange: (source exchange, routing key, encoded arguments).
+        """Bindings from this exchange, by (True for a queue, name of the queue or exchange, routing key, arguments).
 
-        The dict serves as an ordered set.
+        Those to the destinations in `deleted_destinations` are among them until bulk work has removed them.
+        """
+        self.deleted_destinations: dict[Union[Queue, Exchange], int] = {}  # noqa: UP007
+        """Deleted queues and exchanges with the number of bindings to each that have yet to be removed.
+
+        Nothing is routed to them any more.
+        """
+        self.incoming_bindings: dict[Exchange, dict[tuple[bytes, bytes], bool]] = {}
+        """Keys (routing key, encoded arguments) of the bindings to this exchange, by source exchange.
+
+        The inner dicts serve as ordered sets. A source may be an exchange that was just deleted.
         """
         self.direct: dict[bytes, list[Binding]] = {}
         """Bindings from this exchange by their routing key; empty for a topic exchange, which has a trie instead."""
@@ -104,15 +113,20 @@ class Exchange:
         :raises AmqpError: 406 if the exchange type does not allow the binding, for example with an invalid x-match.
         """
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
-        if key in self.bindings:
-            return False
+        existing = self.bindings.get(key)
+        if existing is not None:
+            if existing.destination not in self.deleted_destinations:
+                return False
+            # It is to a deleted queue or exchange of the same name.
+            self._remove_dead(key, existing)
         if self.selector is not None:
             self.selector.add(binding)
         if self.matching_type == b"headers":
             self.header_patterns[binding] = HeadersPattern(binding.arguments)
         self.bindings[key] = binding
         self.exchange_binding_count += not is_queue
-        binding.destination.incoming_bindings[self.name, binding.routing_key, binding.arguments] = True
+        incoming = binding.destination.incoming_bindings
+        incoming.setdefault(self, {})[binding.routing_key, binding.arguments] = True
         if self.matching_type == b"topic":
             self.topic.add(binding.routing_key, binding.destination)
         else:
@@ -128,14 +142,65 @@ class Exchange:
         :param destination: the name of that queue or exchange.
         :param arguments: the encoded arguments of the binding.
         """
-        binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
-        if binding is None:
+        key = (is_queue, destination, routing_key, arguments)
+        binding = self.bindings.get(key)
+        if binding is None or binding.destination in self.deleted_destinations:
             return None
         self.exchange_binding_count -= not is_queue
-        binding.destination.incoming_bindings.pop((self.name, routing_key, arguments), None)
-        self.header_patterns.pop(binding, None)
+        incoming = binding.destination.incoming_bindings
+        keys = incoming[self]
+        del keys[routing_key, arguments]
+        if not keys:
+            del incoming[self]
         if self.selector is not None:
             self.selector.remove(binding)
+        self._remove(key, binding)
+        return binding
+
+    def stop_routing_to(self, destination: Union[Queue, Exchange], is_queue: bool, count: int) -> None:  # noqa: UP007
+        """Route nothing more to a queue or exchange that is being deleted.
+
+        Its bindings do not count any more. `remove_dead_binding` removes each of them later.
+
+        :param is_queue: True if the destination is a queue, False if it is an exchange.
+        :param count: the number of bindings to it, at least 1.
+        """
+        self.deleted_destinations[destination] = count
+        if not is_queue:
+            self.exchange_binding_count -= count
+        if self.selector is not None:
+            self.selector.remove_destination(destination)
+
+    def remove_dead_binding(
+        self,
+        destination: Union[Queue, Exchange],  # noqa: UP007
+        is_queue: bool,
+        routing_key: bytes,
+        arguments: bytes,
+    ) -> None:
+        """Remove a binding to a deleted queue or exchange, unless one to its successor of the same name has replaced it.
+
+        :param is_queue: True if the destination is a queue, False if it is an exchange.
+        :param arguments: the encoded arguments of the binding.
+        """
+        key = (is_queue, destination.name, routing_key, arguments)
+        binding = self.bindings.get(key)
+        if binding is not None and binding.destination is destination:
+            self._remove_dead(key, binding)
+
+    def _remove_dead(self, key: tuple[bool, bytes, bytes, bytes], binding: Binding) -> None:
+        left = self.deleted_destinations[binding.destination] - 1
+        if left:
+            self.deleted_destinations[binding.destination] = left
+        else:
+            del self.deleted_destinations[binding.destination]
+        self._remove(key, binding)
+
+    def _remove(self, key: tuple[bool, bytes, bytes, bytes], binding: Binding) -> None:
+        """Remove a binding from all that finds bindings, except the selector."""
+        del self.bindings[key]
+        self.header_patterns.pop(binding, None)
+        routing_key = binding.routing_key
         if self.matching_type == b"topic":
             self.topic.remove(routing_key, binding.destination)
         else:
@@ -143,10 +208,25 @@ class Exchange:
             same_key.remove(binding)
             if not same_key:
                 del self.direct[routing_key]
-        return binding
+
+    def live_bindings(self) -> Iterator[Binding]:
+        """Yield the bindings from this exchange, without those to queues and exchanges that are deleted.
+
+        Bindings may be added and removed meanwhile.
+        """
+        for binding in list(self.bindings.values()):
+            if binding.destination not in self.deleted_destinations:
+                yield binding
+
+    @property
+    def binding_count(self) -> int:
+        """Number of bindings from this exchange, without those to queues and exchanges that are deleted."""
+        return len(self.bindings) - sum(self.deleted_destinations.values())
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
         """Return the destinations of the bindings that match a message. The same one may be in the list twice.
+
+        Those in `deleted_destinations` may be among them.
 
         :param headers: the message's decoded headers, by name. Only an exchange that matches headers uses them.
         """

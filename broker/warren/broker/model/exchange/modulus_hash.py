@@ -28,20 +28,25 @@ class ModulusHash:
     def __init__(self) -> None:
         self._counts: dict[Destination, int] = {}
         """Number of bindings of each destination."""
-        self._order: list[Destination] = []
+        self._order: list[Destination] | None = []
+        """Destinations by name; None after a change, until the next message."""
 
     def add(self, binding: Binding) -> None:
         self._counts[binding.destination] = self._counts.get(binding.destination, 0) + 1
-        self._sort()
+        self._order = None
 
     def remove(self, binding: Binding) -> None:
         left = self._counts.pop(binding.destination) - 1
         if left:
             self._counts[binding.destination] = left
-        self._sort()
+        self._order = None
+
+    def remove_destination(self, destination: Destination) -> None:
+        del self._counts[destination]
+        self._order = None
 
     def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
-        return [self._order[hash_bytes(key) % len(self._order)]] if self._order else []
-
-    def _sort(self) -> None:
-        self._order = sorted(self._counts, key=lambda destination: destination.name)
+        order = self._order
+        if order is None:
+            order = self._order = sorted(self._counts, key=lambda destination: destination.name)
+        return [order[hash_bytes(key) % len(order)]] if order else []

@@ -45,5 +45,8 @@ class RandomSelector:
     def remove(self, binding: Binding) -> None:
         self._bindings.remove(binding)
 
+    def remove_destination(self, destination: Destination) -> None:
+        self._bindings = [binding for binding in self._bindings if binding.destination is not destination]
+
     def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         return [random.choice(self._bindings).destination] if self._bindings else []

@@ -137,10 +137,10 @@ class Queue:
         self.scheduler = ConsumerScheduler(arguments.single_active_consumer)
         self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
         """Consumers that can take a message now, the next one first. The deque is that of `scheduler`."""
-        self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """Keys of the bindings to this queue: (source exchange, routing key, encoded arguments).
+        self.incoming_bindings: dict[Exchange, dict[tuple[bytes, bytes], bool]] = {}
+        """Keys (routing key, encoded arguments) of the bindings to this queue, by source exchange.
 
-        The dict serves as an ordered set.
+        The inner dicts serve as ordered sets. A source may be an exchange that was just deleted.
         """
         self.log: Log | None = None
         """Log that persistent messages are written to; None if the queue is not durable or without a data folder."""

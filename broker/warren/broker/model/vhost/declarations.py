@@ -31,6 +31,7 @@ from warren.broker.model.queue.queue_arguments import (
 from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS, refuse_large_segments
+from warren.broker.model.vhost.binding_removal import BindingRemoval
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 from warren.broker.store.definitions.definitions_database import (
@@ -51,6 +52,7 @@ class Declarations:
     def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
         self.vhost = vhost
         self.definitions = definitions
+        """Definitions database; None without a data folder, and once the virtual host is deleted from there."""
         self.settings = VirtualHostSettings(vhost.name.decode(errors="replace"))
         self._incarnations = 0
         self.internal_queues = InternalQueues(self)
@@ -232,21 +234,24 @@ class Declarations:
             return 0
         count = int(queue.ready.count)
         del self.vhost.queues[queue.name]
-        self.vhost.routing_epoch += 1
         if queue.owner is not None:
             owned = self._exclusive_queues[queue.owner]
             del owned[queue]
             if not owned:
                 del self._exclusive_queues[queue.owner]
-        self._unbind_all(queue, True)
+        unused = self._remove_bindings(queue)
         self.internal_queues.remove_for(queue)
         queue.mark_deleted()
+        log, definitions = self.vhost.log, self.definitions
+        if definitions is not None and queue.queue_log is not None:
+            assert log is not None
+            definitions.require_batch(int(log.unwritten_batch(queue.letters_batch)))
+            definitions.delete_queue(self.vhost.name, queue.name, unused)
+        elif definitions is not None and unused:
+            definitions.delete_exchanges(self.vhost.name, unused)
         if queue.queue_log is not None:
-            assert self.definitions is not None
-            assert self.vhost.log is not None
-            self.definitions.require_batch(int(self.vhost.log.unwritten_batch(queue.letters_batch)))
-            self.definitions.delete_queue(self.vhost.name, queue.name)
-            self.vhost.log.drop_queue(queue.queue_log)
+            assert log is not None
+            log.drop_queue(queue.queue_log)
         if isinstance(queue, Stream):
             queue.delete_files()
         return count
@@ -339,58 +344,47 @@ class Declarations:
         exchange = self.vhost.exchanges.get(name)
         if exchange is None:
             return
-        if if_unused and exchange.bindings:
+        if if_unused and exchange.binding_count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{self.describe('exchange', name)} in use")
         self._remove_exchange(exchange)
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         del self.vhost.exchanges[exchange.name]
-        self.internal_queues.remove_for(exchange)
+        stored = self._remove_bindings(exchange)
+        if stored and self.definitions is not None:
+            self.definitions.delete_exchanges(self.vhost.name, stored)
+
+    def _remove_bindings(self, first: Queue | Exchange) -> list[bytes]:
+        """Remove the bindings from and to a queue or exchange that is being deleted.
+
+        Auto-delete exchanges that lose their last binding by this are deleted as well. Return the names of the exchanges
+        to delete from the definitions, `first` included.
+        """
         self.vhost.routing_epoch += 1
-        if exchange.durable and self.definitions is not None:
-            self.definitions.delete_exchange(self.vhost.name, exchange.name)
-        self._unbind_all(exchange, False)
-        bindings = list(exchange.bindings.values())
-        self.vhost.bulk_work.run(exchange, lambda end: self._forget_bindings(exchange.name, bindings, end))
+        removal = BindingRemoval()
+        stored = list[bytes]()
+        deleted = [first]
+        while deleted:
+            each = deleted.pop()
+            if isinstance(each, Exchange):
+                self.internal_queues.remove_for(each)
+                removal.add_outgoing(each)
+                if each.durable:
+                    stored.append(each.name)
+            for source in removal.detach(each):
+                if source.auto_delete and not source.binding_count and self._exists(source):
+                    del self.vhost.exchanges[source.name]
+                    deleted.append(source)
+        self.vhost.bulk_work.run(first, removal.step)
+        return stored
 
-    def _forget_bindings(self, source: bytes, bindings: list[Binding], end: float) -> bool:
-        """Remove bindings of a deleted exchange from their destinations until a time; return True if none is left.
-
-        :param source: the name of the exchange. If there is a new one of this name, its bindings stay.
-        :param bindings: the bindings that are left.
-        :param end: the time by `time.monotonic()`.
-        """
-        while bindings:
-            binding = bindings.pop()
-            destination = binding.destination
-            successor = self.vhost.exchanges.get(source)
-            key = (isinstance(destination, Queue), destination.name, binding.routing_key, binding.arguments)
-            if successor is None or key not in successor.bindings:
-                destination.incoming_bindings.pop((source, binding.routing_key, binding.arguments), None)
-            if time.monotonic() >= end:
-                break
-        return not bindings
-
-    def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
-        """Remove the bindings to a queue or exchange that is being deleted.
-
-        Auto-delete exchanges that lose their last binding by this are deleted as well.
-
-        :param is_queue: True for a queue, False for an exchange.
-        """
-        for source, routing_key, arguments in list(destination.incoming_bindings):
-            exchange = self.vhost.exchanges.get(source)
-            # It may be a successor of the source, whose bindings are not forgotten yet.
-            if exchange is not None and exchange.unbind(is_queue, destination.name, routing_key, arguments):
-                self._unused_exchange(exchange)
+    def _exists(self, exchange: Exchange) -> bool:
+        """Return True unless an exchange is deleted; another of the same name may exist then."""
+        return self.vhost.exchanges.get(exchange.name) is exchange
 
     def _unused_exchange(self, exchange: Exchange) -> None:
         """Delete an exchange if it is auto-delete and has no bindings left."""
-        if (
-            exchange.auto_delete
-            and not exchange.bindings
-            and self.vhost.exchanges.get(exchange.name) is exchange
-        ):
+        if exchange.auto_delete and not exchange.binding_count and self._exists(exchange):
             self._remove_exchange(exchange)
 
     # -- bindings
@@ -458,20 +452,22 @@ class Declarations:
         return BindingRow(self.vhost.name, source.name, destination.name, not is_queue, routing_key, raw)
 
     def clear(self, end: float) -> bool:
-        """Delete queues, then exchanges, until a time, because the virtual host is deleted; return True if none is left.
+        """Delete exchanges, then queues, until a time, because the virtual host is deleted; return True if none is left.
+
+        Queues that are bound to nothing any more take least time.
 
         :param end: the time by `time.monotonic()`.
         """
         queues, exchanges = self.vhost.queues, self.vhost.exchanges
-        while queues:
-            self.delete_queue(next(iter(queues.values())))
-            if time.monotonic() >= end:
-                return False
         while exchanges:
             self._remove_exchange(next(iter(exchanges.values())))
             if time.monotonic() >= end:
+                return False
+        while queues:
+            self.delete_queue(next(iter(queues.values())))
+            if time.monotonic() >= end:
                 break
-        return not exchanges
+        return not queues
 
     # -- recovery
 

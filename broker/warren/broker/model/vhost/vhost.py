@@ -172,6 +172,8 @@ class VirtualHost:
                     matched.extend(exchange.match(key, headers))
                 if exchange.recent_history is not None and message is not None:
                     exchange.recent_history.remember(message, headers)
+            if exchange.deleted_destinations:
+                matched = [each for each in matched if each not in exchange.deleted_destinations]
             if not matched and exchange.alternate is not None:
                 alternate = self.exchanges.get(exchange.alternate)
                 if alternate is not None:

@@ -183,8 +183,9 @@ class VirtualHosts:
     def delete(self, name: str) -> None:
         """Delete a virtual host with its exchanges and queues, and close the connections to it.
 
-        It is unregistered at once. Its queues are deleted in slices, as bulk work of the lane `deletion_lane(name)`, and
-        its name can be used again when that is finished. After a crash in between it exists with the remaining queues.
+        It is unregistered at once, and deleted from the definitions with all that is in it, by one change: a crash leaves
+        all of it or nothing. Memory and log are freed in slices, as bulk work of the lane `deletion_lane(name)`, and its
+        name can be used again when that is finished.
 
         :raises ObjectNotFound: if it does not exist.
         :raises OperationRefused: if it is protected from deletion.
@@ -197,6 +198,10 @@ class VirtualHosts:
             call(name)
         topology.vhost.dead_lettering.stop()
         topology.vhost.dead_lettering.discard_backlog()
+        if self._definitions is not None:
+            self._definitions.delete_virtual_host(name)
+        # Nothing of it is deleted from there one by one, or added by a connection that is still being closed.
+        topology.definitions = None
         self._deleting[name] = topology
         self.bulk_work.run(topology, lambda end: self._delete_slice(name, topology, end))
 
@@ -208,8 +213,6 @@ class VirtualHosts:
         """Delete a part of a virtual host, until a time; return True if it is gone."""
         if not topology.clear(end):
             return False
-        if self._definitions is not None:
-            self._definitions.delete_virtual_host(name)
         del self._deleting[name]
         logger.info("event=virtual_host.deleted name=%r", name)
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
 
 from warren.broker.store.definitions.definition_rows import TABLES, Row, Snapshot
@@ -46,4 +46,15 @@ def remove_statement(kind: type[Row], *key: object) -> Statement:
     return f"DELETE FROM {TABLES[kind][0]} WHERE {where}", key
 
 
-__all__ = ["Statement", "load_snapshot", "put_statement", "remove_statement"]
+def exchange_removals(vhost: bytes, names: Iterable[bytes]) -> list[Statement]:
+    """Return the SQL texts and parameters that remove exchanges with the bindings from and to them."""
+    return [(sql, (vhost, name)) for name in names for sql in _EXCHANGE_REMOVAL]
+
+
+_EXCHANGE_REMOVAL = (
+    "DELETE FROM exchanges WHERE vhost = ? AND name = ?",
+    "DELETE FROM bindings WHERE vhost = ? AND source = ?",
+    "DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 1",
+)
+
+__all__ = ["Statement", "exchange_removals", "load_snapshot", "put_statement", "remove_statement"]

@@ -31,13 +31,18 @@ class Sync(enum.Enum):
 class Gate(Protocol):
     """Interface of the definitions database for the log, whose publisher confirms wait for the database's commits.
 
-    A batch of messages is confirmed only when all changes submitted to that database before it are on disk: otherwise a
-    confirmed message could lose its queue in a crash.
+    A batch of messages is confirmed only when all queues and exchanges that were added to that database before it are on
+    disk: otherwise a confirmed message could lose its queue in a crash. It does not wait for other changes: a deletion of
+    thousands of bindings takes a while.
     """
 
     @property
     def submitted(self) -> int:
         """Number of the last change that was submitted to the definitions database."""
+
+    @property
+    def last_addition(self) -> int:
+        """Number of the last submitted change that has added a queue or an exchange; 0 before the first."""
 
     @property
     def committed(self) -> int:
@@ -55,7 +60,7 @@ class GroupCommit:
 
     The release of a batch sends its publisher confirms.
 
-    :param gate: the definitions database: changes submitted there before a batch must be on disk before its release.
+    :param gate: the definitions database: queues added there before a batch must be on disk before its release.
         None without such a database.
     :param close_batch: closes the current batch and passes it to `add`, if it holds anything.
     :param on_released: called for each released batch, in order.
@@ -94,6 +99,10 @@ class GroupCommit:
     def submitted_change(self) -> int:
         """Return the number of the last change submitted to the definitions database; 0 without such a database."""
         return self._gate.submitted if self._gate is not None else 0
+
+    def last_addition(self) -> int:
+        """Return the number of the last change that has added a queue or an exchange to the definitions; 0 without one."""
+        return self._gate.last_addition if self._gate is not None else 0
 
     def committed_change(self) -> int:
         """Return the number of the last change that the definitions database has committed; 0 without one."""

@@ -93,7 +93,7 @@ class Log:
     `content` is the rest. The methods return the log position of the message (segment and offset, as one number), from
     which `lookup` reads it back.
 
-    :param gate: the definitions database: a batch is confirmed once all changes submitted there before it are on disk.
+    :param gate: the definitions database: a batch is confirmed once all queues added there before it are on disk.
     :param segment_size: bytes after which a new segment is begun.
     :param slack: bytes that the log may use beyond twice the bytes of its live messages before it is compacted; a value
         below `segment_size` counts as `segment_size`.
@@ -124,7 +124,7 @@ class Log:
         self.synced: i64 = 0
         """Number of the last durable batch.
 
-        It is on disk, and so are all changes that were submitted to the definitions database before it.
+        It is on disk, and so are all queues that were added to the definitions database before it.
         """
         self.unwritten_bytes: i64 = 0
         """Bytes that were appended to the log and to streams and are not on disk yet."""
@@ -139,7 +139,7 @@ class Log:
         self.on_synced: Callable[[int], None] = _ignore
         """Callback for each durable batch: it gets the number of the batch and sends the publisher confirms.
 
-        The batch is on disk, and so are all changes that were submitted to the definitions database before it.
+        The batch is on disk, and so are all queues that were added to the definitions database before it.
         """
         self.on_full: Callable[[bool], None] = _ignore
         """Callback that gets True when the disk is full, and False when it has room again."""
@@ -218,7 +218,7 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        """True if all appended records are on disk, and so are the changes of the definitions database before them."""
+        """True if all appended records are on disk, and so are the queues added to the definitions before them."""
         changes = self._changes
         return (
             self.synced == self.batch - 1
@@ -613,7 +613,7 @@ class Log:
         for part in parts:
             size += part.size
         if size > 0 or parts:
-            change = self._commit.submitted_change()
+            change = self._commit.last_addition()
             durable = buffer.spilled < buffer.size or bool(parts)
             end = buffer.base + buffer.offset
             self._commit.add(Batch(self.batch, buffer.take(), size, change, end, durable, parts))
