@@ -11,7 +11,7 @@ export ORDERS
 # Each test process would compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs bench bench-full bench-hot dist clean
+.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs docs-check bench bench-full bench-hot dist clean
 
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
@@ -84,6 +84,12 @@ lint: .venv/.tests .venv/.lint
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
+# The site as readers see it: each page in headless Chromium, at three widths, light and dark. About ten minutes; less with
+# make docs-check PAGES="handle.html patterns/once.html"
+PAGES ?=
+docs-check: .venv/.tests .venv/.docs system-chromium
+	.venv/bin/python -m tests.site.check $(addprefix --page ,$(PAGES))
+
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
 bench-hot: .venv/.tests .venv/.lint
 	.venv/bin/python -m benchmarks.hot_path --base "$(BASE)"
@@ -116,8 +122,8 @@ dist: .venv/.release | system-compiler
 clean:
 	rm -rf .venv .venv-compiled build dist site warrenmq.egg-info
 
-.PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql
-system-python system-runtime system-compiler system-rabbitmq system-postgresql: system-%:
+.PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql system-chromium
+system-python system-runtime system-compiler system-rabbitmq system-postgresql system-chromium: system-%:
 	@PYTHON="$(PYTHON)" .ci/system $*
 
 # One environment, filled by what is asked for: `make demo` installs no test tools, `make test` no linters.

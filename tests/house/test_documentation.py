@@ -41,6 +41,17 @@ def test_the_reference_shows_every_public_name_once(package: str) -> None:
     assert sorted(shown) == sorted(public), "write `::: package.Name` on a page of docs/reference/"
 
 
+def test_every_page_opens_with_a_sentence_that_says_what_for() -> None:
+    """A page begins with its title and then prose, not with code, a table, a list or a picture."""
+    silent = []
+    for page in DOCS.glob("**/*.md"):
+        text = re.sub(r"\A---\n.*?\n---\n|<!--.*?-->\n+", "", page.read_text(), flags=re.DOTALL)
+        opening = re.match(r"\s*# [^\n]+\n\n([^\n].*?)(?:\n\n|\Z)", text, re.DOTALL)
+        if opening is None or not re.match(r"[A-Z`].*[.:]\Z", opening[1].strip(), re.DOTALL):
+            silent.append(page.relative_to(DOCS).as_posix())
+    assert silent == []
+
+
 def test_every_example_is_on_a_page_and_in_a_test() -> None:
     shown = "".join(page.read_text() for page in DOCS.glob("**/*.md"))
     tests = "".join(test.read_text() for test in (ROOT / "tests").glob("**/*.py"))
