@@ -50,6 +50,7 @@ LOADS = (
     Load("get", "100,000 pipelined basic.get", message_loads.get_each, 100_000),
     Load("declare-queues", "10,000 durable queues declared", topology_loads.declare_queues, 10_000),
     Load("delete-queues", "10,000 durable queues deleted", topology_loads.delete_queues, 10_000),
+    Load("expire-queues", "10,000 durable queues expired at once", topology_loads.expire_queues, 10_000),
     Load(
         "exclusive-queues",
         "connection closed with 10,000 exclusive queues",
@@ -67,6 +68,7 @@ LOADS = (
     ),
     Load("topics", "publishes of 120 words to 200 patterns with `#`", topology_loads.topic_patterns, 200),
     Load("fan-out", "10 publishes to 10,000 queues", message_loads.publish_fan_out, 10_000),
+    Load("16-mib", "40 messages of 16 MiB published and delivered", message_loads.largest_messages, 40),
     Load(
         "128-mib",
         "5 messages of 128 MiB published and delivered",

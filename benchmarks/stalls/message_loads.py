@@ -168,9 +168,18 @@ def transaction(client: LoadClient, _: Control, count: int) -> Iterator[None]:
 
 def large_messages(client: LoadClient, _: Control, count: int) -> Iterator[None]:
     """Publish messages of 128 MiB, and take them."""
+    return _large_messages(client, count, 128 * MIB)
+
+
+def largest_messages(client: LoadClient, _: Control, count: int) -> Iterator[None]:
+    """Publish messages of the largest size that is allowed by default, 16 MiB, and take them."""
+    return _large_messages(client, count, 16 * MIB)
+
+
+def _large_messages(client: LoadClient, count: int, size: int) -> Iterator[None]:
     client.declare_queue(QUEUE, durable=True)
     yield
-    client.fill(count, "", QUEUE, body=bytes(128 * MIB))
+    client.fill(count, "", QUEUE, body=bytes(size))
     client.consume(QUEUE, no_ack=True)
     client.discard(count)
 

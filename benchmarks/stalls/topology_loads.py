@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from pamqp import commands
@@ -26,6 +27,14 @@ def delete_queues(client: LoadClient, control: Control, count: int) -> Iterator[
         (encoded(made(commands.Queue.Delete, queue=f"queue-{number}")) for number in range(count)),
         QUEUE_DELETE_OK,
     )
+
+
+def expire_queues(_: LoadClient, control: Control, count: int) -> Iterator[None]:
+    """Let a policy expire this many unused queues at once."""
+    control.make_queues(count)
+    yield
+    control("set_policy", name="expiry", pattern="^queue-", definition={"expires": 500}, apply_to="queues")
+    time.sleep(1.0)
 
 
 def exclusive_queues(client: LoadClient, _: Control, count: int) -> Iterator[None]:

@@ -256,6 +256,32 @@ def test_a_crash_leaves_a_publish_in_all_queues_or_none(tmp_path: Path, phase: s
         assert counts(again.channel()) == ({0} if phase == "staging" else {1})
 
 
+@pytest.mark.parametrize(("count", "is_torn"), [(2, True), (2, False), (QUEUES, True), (QUEUES, False)])
+def test_a_torn_write_leaves_a_publish_in_all_queues_or_none_whatever_their_ttl(
+    tmp_path: Path, count: int, is_torn: bool
+) -> None:
+    with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare_exchange("x", "fanout", durable=True)
+        for number in range(count):
+            channel.declare(f"q{number}", durable=True, x_message_ttl=60_000 + number % 2)
+            channel.bind(f"q{number}", "x")
+        channel.confirm()
+        channel.publish("", b"all", exchange="x", delivery_mode=2)
+        assert channel.settled(1) == [True]
+        image = broker.image()
+    (segment,) = (image / "log").glob("*.log")
+    content = bytearray(segment.read_bytes())
+    end = len(content.rstrip(b"\0"))
+    # The last record is torn, as by a power cut before the sync.
+    if is_torn:
+        content[end - 8 : end] = bytes(8)
+        segment.write_bytes(content)
+    with InProcessBroker(image) as broker, Connection(broker.url) as again:
+        channel = again.channel()
+        assert {channel.ready(f"q{number}") for number in range(count)} == {0 if is_torn else 1}
+
+
 @pytest.mark.parametrize("method", ["confirm", "tx.commit"])
 def test_the_reply_comes_although_the_log_was_written_in_the_middle(tmp_path: Path, method: str) -> None:
     with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:

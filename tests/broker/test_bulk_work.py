@@ -129,6 +129,27 @@ def test_messages_expire_in_slices(timed: Channel, bulk: Bulk) -> None:
     assert timed.drain("dead") == numbers(0, COUNT)
 
 
+def test_queues_that_expire_at_once_are_deleted_in_slices(timed: Channel, bulk: Bulk) -> None:
+    for number in range(20):
+        timed.declare(f"q{number}", x_expires=1000)
+    before = bulk.slices()
+    bulk.broker.advance(1)
+    assert not any(timed.exists(f"q{number}") for number in range(20))
+    assert bulk.slices() - before >= 20
+
+
+def test_messages_that_expire_at_once_in_many_queues_are_dropped_in_slices(
+    timed: Channel, bulk: Bulk
+) -> None:
+    queues = [timed.declare(f"q{number}", x_message_ttl=1000) for number in range(20)]
+    for queue in queues:
+        timed.publish(queue, b"expires")
+    before = bulk.slices()
+    bulk.broker.advance(1)
+    assert {timed.ready(queue) for queue in queues} == {0}
+    assert bulk.slices() - before >= 20
+
+
 def test_a_fast_consumer_does_not_keep_the_broker_busy(timed: Channel, bulk: Bulk) -> None:
     declare(timed)
     fill(timed)

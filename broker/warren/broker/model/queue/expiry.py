@@ -144,11 +144,17 @@ class Expiry:
         self.head_timer = self.queue.vhost.clock.call_at(due / 1000, self.head_expired)
 
     def head_expired(self) -> None:
-        """Dead-letter the expired messages at the head, because the timer has fired."""
+        """Dead-letter the expired messages at the head as bulk work, because the timer has fired."""
         self.head_timer = None
+        vhost = self.queue.vhost
+        vhost.bulk_work.later(vhost.timer_lane, self.drop_after_timer)
+
+    def drop_after_timer(self, _: float) -> bool:
+        """Dead-letter the expired messages at the head, and return True. The argument, the end of a slice, is not used."""
         if not self.queue.deleted:
             self.drop_expired()
             self.schedule_head_timer()
+        return True
 
     def touch(self) -> None:
         """Record that the queue is used now, so that x-expires counts from now.
@@ -174,15 +180,20 @@ class Expiry:
         return self.last_used + self.queue.arguments.expires / 1000
 
     def delete_if_unused(self) -> None:
-        """Delete the queue if x-expires has passed since its last use; otherwise schedule the next check."""
+        """Delete the queue as bulk work if x-expires has passed since its last use; else schedule the next check."""
         queue = self.queue
         self.queue_timer = None
         if queue.deleted or queue.consumers:
             return
         if queue.vhost.clock.now() >= self.queue_expires_at():
-            queue.when_settled(self.delete_if_still_unused)
+            queue.vhost.bulk_work.later(queue.vhost.timer_lane, self.delete_after_timer)
         else:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
+
+    def delete_after_timer(self, _: float) -> bool:
+        """Delete the queue once its messages are settled; return True. The argument, the end of a slice, is not used."""
+        self.queue.when_settled(self.delete_if_still_unused)
+        return True
 
     def delete_if_still_unused(self) -> None:
         """Delete the queue unless it was used while its last dead letters were published."""

@@ -86,8 +86,8 @@ class BulkPublish:
             if self.position < len(targets) and not self.window_queues and time.monotonic() >= end:
                 return False
         self.position = 0
-        for stored in self.by_expiry.values():
-            self.vhost.store_fan_out(stored)
+        if self.by_expiry:
+            self.vhost.store_by_expiry(self.by_expiry)
             self.is_stored = True
         self.by_expiry.clear()
         self.expiries.clear()

@@ -67,6 +67,8 @@ class VirtualHost:
         """Memory budget of the messages in queues; None without a data folder, since nothing can be paged out then."""
         self.bulk_work = BulkWork(clock)
         """Unfinished work on many messages, queues or bindings; that of the whole broker, if it has several hosts."""
+        self.timer_lane: object = object()
+        """Lane of the bulk work of queues whose timers have fired: those of ten thousand queues may fire at once."""
         self.publish_lane: object = object()
         """Lane of the bulk work of its bulk publishes: one is finished before the next begins, so that queues are released.
         """
@@ -226,8 +228,8 @@ class VirtualHost:
                 has_stream = True
             elif message.persistent and queue.log is not None:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
-        for stored in by_expiry.values():
-            self.store_fan_out(stored)
+        if by_expiry:
+            self.store_by_expiry(by_expiry)
         for queue, copy in copies:
             queue.accept(copy)
         if not was_deferred:
@@ -291,6 +293,23 @@ class VirtualHost:
     def all_queues(self) -> list[Queue]:
         """Return all queues: those of clients and the internal ones."""
         return [*self.queues.values(), *self.internal_queues.values()]
+
+    def store_by_expiry(self, copies: dict[int, list[tuple[Queue, Message]]]) -> None:
+        """Write the copies of a message to the log as a whole: after a crash, all queues have it or none.
+
+        The log has its content once for each time of expiry.
+
+        :param copies: the queues with their copies, by the time of expiry; at least one.
+        """
+        log = self.log
+        assert log is not None
+        grouped = len(copies) > 1 and not log.in_group
+        if grouped:
+            log.begin_group()
+        for stored in copies.values():
+            self.store_fan_out(stored)
+        if grouped:
+            log.end_group()
 
     def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
         """Write the copies of a message for several queues to the log as one record, which holds the content once.
