@@ -23,6 +23,7 @@ engine = create_async_engine(
     os.environ.get("DATABASE_URL") or f"sqlite+aiosqlite:///{tempfile.mkdtemp()}/shop.sqlite"
 )
 sessions = async_sessionmaker(engine)
+# --8<-- [start:pattern]
 outbox = Outbox(sessions, ordered_by=lambda event: event.order_id)
 app = App()
 app.publishes(OrderPlaced)
@@ -41,6 +42,9 @@ async def place(order_id: str, *, stock: int) -> None:
         await outbox.add(session, OrderPlaced(order_id=order_id))
         if not stock:
             raise LookupError(f"order {order_id}: out of stock")
+
+
+# --8<-- [end:pattern]
 
 
 billed = asyncio.Event()

@@ -25,6 +25,7 @@ class TripEnded(RoutingSlipEnded, queue="trips.ended"):
     pass
 
 
+# --8<-- [start:pattern]
 slips = RoutingSlips(steps=[BookFlight, BookHotel, BookCar], ends=[TripEnded])
 
 
@@ -53,6 +54,9 @@ async def cancel_hotel(step: BookHotel, room: int) -> None:
 @slips.step(BookCar)
 async def book_car(step: BookCar) -> None:
     raise AbortRoutingSlip("there is no car")
+
+
+# --8<-- [end:pattern]
 
 
 app = App()

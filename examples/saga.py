@@ -82,6 +82,7 @@ class Order(BaseModel):
 
 url = os.environ.get("REDIS_URL")
 store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/sagas.sqlite")
+# --8<-- [start:pattern]
 checkout = Saga(
     "checkout",
     Order,
@@ -124,6 +125,9 @@ def out_of_stock(order: Order, event: OutOfStock) -> CompensateSaga[Order]:
 @checkout.timeout(CheckoutState.PAYING, after=timedelta(minutes=15))
 def unpaid(order: Order) -> CompensateSaga[Order]:
     return CompensateSaga("not paid in time")
+
+
+# --8<-- [end:pattern]
 
 
 @checkout.on(COMPENSATED, CardCharged)

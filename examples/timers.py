@@ -35,6 +35,7 @@ class CheckStock(Command, queue="stock.check"):
 
 url = os.environ.get("REDIS_URL")
 store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/timers.sqlite")
+# --8<-- [start:pattern]
 timers = Timers(
     "shop",
     store=store,
@@ -51,6 +52,7 @@ app.include(timers)
 @app.handle(Remind, once=Once(store))  # each firing has its own message id, so that it takes effect once
 async def remind(command: Remind) -> None:
     print(f"order {command.order_id}: do not forget to pay")
+    # --8<-- [end:pattern]
     reminded.set()
 
 

@@ -27,6 +27,7 @@ class CancelOrder(Command, queue="orders.cancel"):
 
 url = os.environ.get("REDIS_URL")
 store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/decisions.sqlite")
+# --8<-- [start:pattern]
 unpaid = Deadline(
     "order-unpaid",
     after=timedelta(seconds=1),  # in production: minutes=30
@@ -52,6 +53,9 @@ async def paid(payment: OrderPaid) -> None:
             refunded.set()
         case DeadlineOutcome.REPEATED:
             print(f"order {payment.order_id}: paid twice, one given back")
+
+
+# --8<-- [end:pattern]
 
 
 @app.handle(CancelOrder, once=Once(store))

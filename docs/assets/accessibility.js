@@ -11,7 +11,7 @@ function nameParts() {
     nav.dataset.named = number;
     nav.setAttribute("aria-label", `Contents ${number + 1}: ${nav.getAttribute("aria-label")}`);
   });
-  document.querySelectorAll(".md-typeset__scrollwrap").forEach(table => {
+  document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset p:has(> img.flow)").forEach(table => {
     if (table.scrollWidth > table.clientWidth) table.tabIndex = 0;
     else table.removeAttribute("tabindex");
   });

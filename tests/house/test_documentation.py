@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_every_page_opens_with_a_sentence_that_says_what_for() -> None:
         if opening is None or not re.match(r"[A-Z`].*[.:]\Z", opening[1].strip(), re.DOTALL):
             silent.append(page.relative_to(DOCS).as_posix())
     assert silent == []
+
+
+def test_every_picture_is_drawn_from_its_source() -> None:
+    """`docs/extensions/draw_pictures.py` draws `docs/pictures/*.mmd`; each SVG names the digest of its source."""
+    sources = sorted((DOCS / "pictures").glob("*.mmd"))
+    assert len(sources) > 15
+    for source in sources:
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        drawn = source.with_suffix(".svg").read_text()
+        assert f"<!-- source: {digest} -->" in drawn, f"draw it again: draw_pictures.py {source.stem}"
 
 
 def test_every_example_is_on_a_page_and_in_a_test() -> None:

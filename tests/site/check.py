@@ -50,8 +50,14 @@ def check(site: Path, pages: list[str], *, axe: bool = True) -> list[Finding]:
     with served(site) as url, chromium() as browser:
         for finding in unfound_words(browser, url, SEARCHED):
             report(finding)
-        for finding in look_at(browser, url, pages, axe=axe):
-            report(finding)
+        for number, name in enumerate(pages, 1):
+            print(
+                f"{number} of {len(pages)}: {name}",
+                file=sys.stderr,
+                end="\r\x1b[K" if sys.stderr.isatty() else "\n",
+            )
+            for finding in look_at(browser, url, [name], axe=axe):
+                report(finding)
     return found
 
 
