@@ -19,3 +19,4 @@ function nameParts() {
 nameParts();
 new MutationObserver(nameParts).observe(document.body, { childList: true, subtree: true });
 addEventListener("resize", nameParts);
+addEventListener("load", nameParts);

@@ -1,7 +1,8 @@
-"""MkDocs hook for the HTML that Markdown makes: long names that may break between their words, and corners of tables.
+"""MkDocs hook for the HTML that Markdown makes: names in running text that may break, or may not, and corners of tables.
 
-A name in running text, such as `message_interceptors.incoming.overwrite`, may break after a dot, a slash or another sign
-between its words, if it is too long for a line of a phone. An empty cell above row names is no header of a column.
+A long name, such as `message_interceptors.incoming.overwrite`, may break after a dot, a slash or another sign between its
+words, if it is too long for a line of a phone. A shorter one, such as `--data-dir`, never breaks. An empty cell above row
+names is no header of a column.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _breakable(word: re.Match[str]) -> str:
-    if word[0].startswith("<") or len(word[0]) <= CHARACTERS_OF_A_LINE:
+    if word[0].startswith("<"):
         return word[0]
+    if len(word[0]) <= CHARACTERS_OF_A_LINE:
+        # A browser breaks after a hyphen or a slash, even between the two hyphens of an option.
+        return f'<span class="whole">{word[0]}</span>' if re.search(r"[-/?]", word[0]) else word[0]
     parts = BREAK.sub(r"\1<wbr>", word[0]).split("<wbr>")
     return "<wbr>".join(
         part.replace("_", "_<wbr>") if len(part) > CHARACTERS_OF_A_LINE else part for part in parts

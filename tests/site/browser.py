@@ -61,7 +61,11 @@ LAYOUT: Final = """() => {
     if (code.closest('pre')) continue;
     const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
     for (let node; node = walker.nextNode();) {
-      for (const word of node.data.matchAll(/[A-Za-z0-9]+/g)) {
+      // Signs belong to a short name, `--data-dir`; a long one may break between its words.
+      const names = [...node.data.matchAll(/\\S+/g)];
+      const words = names.flatMap(n => n[0].length <= 30 ? [n] : [...n[0].matchAll(/[A-Za-z0-9]+/g)].map(
+        w => Object.assign(w, { index: w.index + n.index })));
+      for (const word of words) {
         range.setStart(node, word.index);
         range.setEnd(node, word.index + word[0].length);
         const lines = new Set([...range.getClientRects()].filter(r => r.width).map(r => Math.round(r.top)));

@@ -85,6 +85,7 @@ DEFECTS = {
     + "x" * 300
     + "</code></pre>",
     "a name is broken within a word": '<p style="width: 4em; overflow-wrap: anywhere"><code>max_connections</code></p>',
+    "within a word: --priorities": '<p style="width: 4em"><code>--priorities</code></p>',
     "picture without a description": '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">',
     "picture not loaded": '<img alt="gone" src="gone.png">',
     "request to another host": '<script src="http://127.0.0.2:9/script.js"></script>',
