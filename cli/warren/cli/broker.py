@@ -8,8 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 
 from warren.broker.broker import Broker
+from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
 from warren.broker.configuration.setting_sources import DEFAULT, RunConfig
 from warren.broker.connection.descriptor_budget import raise_descriptor_limit
@@ -20,11 +23,13 @@ from warren.broker.management.boot_definitions import DefinitionsError
 from warren.broker.model.capture.event_stream import CaptureError
 from warren.broker.store.errors import StoreError
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
-from warren.core.errors import ExitStatus, UsageError
+from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 
 logger = logging.getLogger(__name__)
 
+HTTP_PACKAGES = ("aiohttp", "regex")
+"""Packages that the HTTP API needs."""
 STOP = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -50,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def run(settings: RunConfig) -> int:
-    config = settings.broker
+    config = _with_installed_packages(settings)
     broker = Broker(config)
     stop = asyncio.Event()
     broker.on_shutdown = stop.set
@@ -86,6 +91,21 @@ async def run(settings: RunConfig) -> int:
     finally:
         await ignore_signals(loop)
     return ExitStatus.SUCCESS
+
+
+def _with_installed_packages(settings: RunConfig) -> BrokerConfig:
+    """Return the configuration; without the HTTP API if its packages are not installed, unless it was asked for.
+
+    :raises UsageError: if it was asked for, with the extra to install.
+    """
+    config = settings.broker
+    if config.management_port is None or all(find_spec(package) for package in HTTP_PACKAGES):
+        return config
+    missing = missing_extra_error("management", "the HTTP API (management_port)")
+    if "management_port" in settings.origins:
+        raise missing
+    logger.info("event=http.not_installed advice=%r", str(missing))
+    return replace(config, management_port=None)
 
 
 def _log_storage(settings: RunConfig) -> None:

@@ -343,6 +343,9 @@ class Connection:
         )
         target.immediate = flags & 2 == 2
         channel.resolve(target)
+        last = self.last_target
+        if last is not None:
+            last.count_publishes()
         self.last_target = target
         self.last_header = b""
         self.has_published = True

@@ -202,6 +202,7 @@ class ConnectionLifecycle:
         connection.node.limits.check_new_channel(connection)
         vhost = connection.node.vhosts[connection.vhost].vhost
         connection.channels[number] = Channel(connection, number, vhost)
+        connection.node.churn.channels_opened += 1
         connection.send(frame(number, "channel.open-ok", b""))
 
     def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -334,6 +335,8 @@ class ConnectionLifecycle:
         if connection.phase == CLOSED:
             return
         self.enter(CLOSED)
+        if connection.vhost:
+            connection.node.churn.connections_closed += 1
         self._cancel_timers()
         connection.buffer = b""
         connection.position = 0
