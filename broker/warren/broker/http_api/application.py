@@ -12,14 +12,7 @@ from aiohttp import web
 
 from warren.broker.http_api.api_error import ApiError, from_amqp, from_refusal, object_not_found
 from warren.broker.http_api.call import Call, Handler, Response
-from warren.broker.http_api.caller import (
-    MANAGEMENT,
-    Caller,
-    LoginFailed,
-    authenticate,
-    login_refused,
-    parse_basic,
-)
+from warren.broker.http_api.caller import ANYBODY, MANAGEMENT, Authenticator, Caller, parse_basic
 from warren.broker.http_api.routes import ROUTES
 from warren.broker.http_api.statistics import Statistics
 from warren.broker.management.management import Management
@@ -49,16 +42,22 @@ class _Service:
     def __init__(self, management: Management, statistics: Statistics) -> None:
         self._management = management
         self._statistics = statistics
+        self._authenticator = Authenticator(management.node, BEHAVIOUR_BY_VERSION[management.config.compat])
 
     async def answer(self, request: web.Request, handler: Handler, role: str) -> web.StreamResponse:
         try:
-            caller = await self._caller(request)
-            caller.require(MANAGEMENT)
-            if role:
-                caller.require(role)
+            if role == ANYBODY:
+                caller = self._authenticator.nobody()
+            else:
+                caller = await self._caller(request)
+                caller.require(MANAGEMENT)
+                if role:
+                    caller.require(role)
             call = Call(
                 self._management,
                 self._statistics,
+                self._authenticator,
+                request.remote or "",
                 caller,
                 request.method,
                 request.match_info,
@@ -81,22 +80,12 @@ class _Service:
         return await _send(request, response)
 
     async def _caller(self, request: web.Request) -> Caller:
-        node = self._management.node
         credentials = parse_basic(request.headers.get("Authorization", ""))
         if credentials is None:
             raise web.HTTPUnauthorized(
                 headers={**HEADERS, "WWW-Authenticate": 'Basic realm="Warren Management"'}, text=""
             )
-        address = request.remote or ""
-        try:
-            user = authenticate(node.access, node.login_settings, address, *credentials)
-        except LoginFailed as failure:
-            node.churn.logins_refused["http"] += 1
-            logger.warning("event=http.login_refused peer=%s reason=%r", address, str(failure))
-            await asyncio.sleep(node.login_delays.next_delay(address))
-            raise login_refused() from None
-        node.churn.logins["http"] += 1
-        return Caller(user, node.access, BEHAVIOUR_BY_VERSION[self._management.config.compat])
+        return await self._authenticator.login(request.remote or "", *credentials)
 
 
 async def _body(request: web.Request) -> bytes:
@@ -183,10 +172,12 @@ async def start(management: Management, statistics: Statistics) -> web.AppRunner
     app = web.Application(client_max_size=MOST_BODY, middlewares=[_errors])
     for route in ROUTES:
         endpoint = _endpoint(service, route.handler, route.role)
-        if route.method == "GET":
-            app.router.add_get(route.path, endpoint, allow_head=True)
-        else:
-            app.router.add_route(route.method, route.path, endpoint)
+        # With a slash at the end, too, as RabbitMQ's own page asks.
+        for path in (route.path, f"{route.path}/"):
+            if route.method == "GET":
+                app.router.add_get(path, endpoint, allow_head=True)
+            else:
+                app.router.add_route(route.method, path, endpoint)
     runner = web.AppRunner(
         app, access_log=None, handle_signals=False, keepalive_timeout=75.0, lingering_time=2.0
     )

@@ -16,7 +16,7 @@ from warren.broker.http_api.api_error import (
     not_found,
     object_not_found,
 )
-from warren.broker.http_api.caller import Caller
+from warren.broker.http_api.caller import Authenticator, Caller
 from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.http_api.statistics import Statistics
 from warren.broker.management.management import Management
@@ -47,6 +47,7 @@ NO_CONTENT = 204
 class Call:
     """One request.
 
+    :param address: IP address of the client.
     :param method: method, such as `GET`.
     :param names: parts of the path by name, decoded.
     :param query: parameters of the query.
@@ -57,6 +58,8 @@ class Call:
         self,
         management: Management,
         statistics: Statistics,
+        authenticator: Authenticator,
+        address: str,
         caller: Caller,
         method: str,
         names: Mapping[str, str],
@@ -67,6 +70,8 @@ class Call:
         self.management = management
         self.statistics = statistics
         self.node = management.node
+        self.authenticator = authenticator
+        self.address = address
         self.caller = caller
         self.method = method
         self.names = names

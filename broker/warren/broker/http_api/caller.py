@@ -7,21 +7,28 @@ connections and the node; `administrator` may do everything.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import logging
 from typing import Final
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.authorization import Authorization
-from warren.broker.access.sasl_authentication import LoginSettings, is_loopback
+from warren.broker.access.sasl_authentication import is_loopback
 from warren.broker.access.users import User
+from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.http_api.api_error import ApiError, not_authorised, not_found
 from warren.broker.model.rabbitmq_versions import VersionBehaviour
+
+logger = logging.getLogger(__name__)
 
 ADMINISTRATOR: Final = "administrator"
 MONITORING: Final = "monitoring"
 POLICYMAKER: Final = "policymaker"
 MANAGEMENT: Final = "management"
+ANYBODY: Final = "anybody"
+"""Role of paths that need no login."""
 
 IMPLIED: Final = {
     MANAGEMENT: (MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR),
@@ -89,10 +96,6 @@ class Caller:
         return Authorization(self._access, self.user, vhost.encode("utf-8", "surrogateescape"), self._compat)
 
 
-class LoginFailed(Exception):
-    """A request has credentials that are wrong. The text is for the log."""
-
-
 def parse_basic(header: str) -> tuple[str, bytes] | None:
     """Return user name and password of an `Authorization` header (RFC 7617); None if it has none."""
     scheme, _, encoded = header.partition(" ")
@@ -105,20 +108,33 @@ def parse_basic(header: str) -> tuple[str, bytes] | None:
     return (name.decode(errors="replace"), password) if colon else None
 
 
-def authenticate(access: Access, login: LoginSettings, address: str, name: str, password: bytes) -> User:
-    """Verify name and password of a request, and return the user.
+class Authenticator:
+    """Logins of requests: they are counted, logged if they are refused, and refused after a delay, as over AMQP."""
 
-    :param address: IP address of the client.
-    :raises LoginFailed: if they are wrong, or the user may not connect from this address.
-    """
-    user = access.users.authenticate(name, password)
-    if user is None:
-        raise LoginFailed(f"user {name!r}: invalid credentials")
-    if user.name in login.loopback_users and not is_loopback(address):
-        raise LoginFailed(f"user {name!r} can only connect via localhost")
-    return user
+    def __init__(self, node: BrokerNode, compat: VersionBehaviour) -> None:
+        self._node = node
+        self._compat = compat
 
+    async def login(self, address: str, name: str, password: bytes) -> Caller:
+        """Verify name and password, and return the caller.
 
-def login_refused() -> ApiError:
-    """Return the response to a failed login."""
-    return ApiError(401, "not_authorized", "Not_Authorized")
+        :param address: IP address of the client.
+        :raises ApiError: 401 if they are wrong, or the user may not connect from this address.
+        """
+        node = self._node
+        user = node.access.users.authenticate(name, password)
+        if user is None:
+            reason = "invalid credentials"
+        elif user.name in node.login_settings.loopback_users and not is_loopback(address):
+            reason = "the user can only connect via localhost"
+        else:
+            node.churn.logins["http"] += 1
+            return Caller(user, node.access, self._compat)
+        node.churn.logins_refused["http"] += 1
+        logger.warning("event=http.login_refused peer=%s user=%r reason=%r", address, name, reason)
+        await asyncio.sleep(node.login_delays.next_delay(address))
+        raise ApiError(401, "not_authorized", "Not_Authorized")
+
+    def nobody(self) -> Caller:
+        """Return the caller of a request without a login: it may see nothing."""
+        return Caller(User(""), self._node.access, self._compat)

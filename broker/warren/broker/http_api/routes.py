@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from warren.broker.http_api.call import Handler
-from warren.broker.http_api.caller import ADMINISTRATOR, MONITORING, POLICYMAKER
+from warren.broker.http_api.caller import ADMINISTRATOR, ANYBODY, MONITORING, POLICYMAKER
 from warren.broker.http_api.resources import (
     bindings,
     clients,
@@ -27,7 +27,7 @@ class Route(NamedTuple):
     """Answer to the requests with one method to one path.
 
     :ivar path: path with names of its parts in braces.
-    :ivar role: role that the caller needs besides MANAGEMENT; empty for none.
+    :ivar role: role that the caller needs besides MANAGEMENT; empty for none, ANYBODY for no login at all.
     """
 
     method: str
@@ -38,8 +38,10 @@ class Route(NamedTuple):
 
 ROUTES: Final = (
     Route("GET", "/api/overview", cluster.overview),
+    Route("POST", "/api/login", cluster.log_in, ANYBODY),
+    Route("DELETE", "/api/login", cluster.log_out, ANYBODY),
     Route("GET", "/api/whoami", cluster.whoami),
-    Route("GET", "/api/version", cluster.version),
+    Route("GET", "/api/version", cluster.version, ANYBODY),
     Route("GET", "/api/extensions", cluster.extensions),
     Route("GET", "/api/cluster-name", cluster.cluster_name),
     Route("PUT", "/api/cluster-name", cluster.set_cluster_name, ADMINISTRATOR),
@@ -101,7 +103,6 @@ ROUTES: Final = (
     Route("GET", "/api/vhosts/{vhost}/permissions", permissions.of_vhost, ADMINISTRATOR),
     Route("GET", "/api/vhosts/{vhost}/topic-permissions", permissions.topics_of_vhost, ADMINISTRATOR),
     Route("GET", "/api/users", users.list_all, ADMINISTRATOR),
-    Route("GET", "/api/users/", users.list_all, ADMINISTRATOR),
     Route("GET", "/api/users/without-permissions", users.without_permissions, ADMINISTRATOR),
     Route("POST", "/api/users/bulk-delete", users.bulk_delete, ADMINISTRATOR),
     Route("GET", "/api/users/{user}", users.show, ADMINISTRATOR),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import ssl
 import sys
 import time
 from typing import Final
+from urllib.parse import parse_qsl
 
 from warren.broker.access import passwords
 from warren.broker.connection.descriptor_budget import open_descriptors
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
-from warren.broker.http_api.caller import MONITORING
+from warren.broker.http_api.caller import MANAGEMENT, MONITORING
 from warren.broker.http_api.message_stats import churn, totals
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
@@ -121,6 +123,29 @@ async def overview(call: Call) -> Response:
 async def whoami(call: Call) -> Response:
     user = call.caller.user
     return Response(body={"name": user.name, "tags": list(user.tags), "is_internal_user": True})
+
+
+async def log_in(call: Call) -> Response:
+    """Verify the name and the password of a form; return the user, and the value for the header `Authorization`.
+
+    :raises ApiError: 401 if they are wrong, or the user has no role.
+    """
+    form = dict(parse_qsl(call.raw_body.decode(errors="replace"), keep_blank_values=True))
+    name, password = form.get("username", ""), form.get("password", "").encode()
+    caller = await call.authenticator.login(call.address, name, password)
+    caller.require(MANAGEMENT)
+    token = base64.b64encode(name.encode() + b":" + password).decode()
+    return Response(
+        body={
+            "user": {"name": caller.user.name, "tags": list(caller.user.tags), "is_internal_user": True},
+            "token": {"type": "basic", "value": token},
+        }
+    )
+
+
+async def log_out(_: Call) -> Response:
+    """Answer that the login is over: the broker keeps none."""
+    return Response(NO_CONTENT)
 
 
 async def version(call: Call) -> Response:
