@@ -413,7 +413,7 @@ class Broker:
     async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
         """Collect statistics, and serve the HTTP API."""
         assert self.config.management_port is not None
-        self._collector = Collector(management.node)
+        self._collector = Collector(management.node, management.node_gauges)
         undo.callback(self._collector.stop)
         self._collector.start()
         self._http = HttpServer(management, Statistics(self._collector))
@@ -432,7 +432,7 @@ class Broker:
             raise ListenError(address, error) from None
         self.management_addresses = tuple(bound)
         for each in bound:
-            logger.info("event=http.started address=%s://%s", "https" if tls else "http", each)
+            logger.info("event=http_api.started address=%s://%s", "https" if tls else "http", each)
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""

@@ -104,7 +104,7 @@ def _with_installed_packages(settings: RunConfig) -> BrokerConfig:
     missing = missing_extra_error("management", "the HTTP API (management_port)")
     if "management_port" in settings.origins:
         raise missing
-    logger.info("event=http.not_installed advice=%r", str(missing))
+    logger.info("event=http_api.skipped advice=%r", str(missing))
     return replace(config, management_port=None)
 
 

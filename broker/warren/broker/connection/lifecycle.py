@@ -184,7 +184,7 @@ class ConnectionLifecycle:
             raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
         if name == "channel.close":
             connection.flush()
-            connection.last_target = None
+            connection.forget_target()
             channel.close()
             del connection.channels[number]
             connection.after_bulk_work(lambda: connection.send(frame(number, "channel.close-ok")))
@@ -249,7 +249,7 @@ class ConnectionLifecycle:
                 number,
                 error.text,
             )
-            connection.last_target = None
+            connection.forget_target()
             channel.close()
             channel.closing = True
             reply = frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)

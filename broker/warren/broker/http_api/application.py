@@ -75,7 +75,7 @@ class _Service:
         except (asyncio.CancelledError, web.HTTPException, ConnectionError):
             raise
         except Exception:
-            logger.exception("event=http.request_failed method=%s path=%r", request.method, request.path)
+            logger.exception("event=http_api.request_failed method=%s path=%r", request.method, request.path)
             return _refused(ApiError(500, "internal_server_error", "see the log of the broker"))
         return await _send(request, response)
 

@@ -131,7 +131,7 @@ class Authenticator:
             node.churn.logins["http"] += 1
             return Caller(user, node.access, self._compat)
         node.churn.logins_refused["http"] += 1
-        logger.warning("event=http.login_refused peer=%s user=%r reason=%r", address, name, reason)
+        logger.warning("event=http_api.login_refused peer=%s user=%r reason=%r", address, name, reason)
         await asyncio.sleep(node.login_delays.next_delay(address))
         raise ApiError(401, "not_authorized", "Not_Authorized")
 

@@ -16,6 +16,7 @@ from warren.broker.management.statistics.collector import (
     DISK_COUNTERS,
     EXCHANGE_COUNTERS,
     LENGTHS,
+    NODE_GAUGES,
     QUEUE_COUNTERS,
     channel_values,
     delivery_values,
@@ -96,10 +97,32 @@ def totals(call: Call) -> dict[str, Json]:
     return found
 
 
-def churn(call: Call) -> dict[str, Json]:
-    """Return how many connections, channels and queues came and went, with rates."""
+def node_gauges(call: Call) -> dict[str, Json]:
+    """Return the use of memory, disk, descriptors and sockets, with rates; there are no Erlang processes."""
+    series, chosen = call.statistics.collector.node, SampleRange.parse(call.query, "node_stats")
+    found: dict[str, Json] = {}
+    for column, value in enumerate(call.management.node_gauges()):
+        name = NODE_GAUGES[column]
+        unit = 1024 if name in ("mem_used", "disk_free") else 1
+        details = call.statistics.details(series, column, value, chosen)
+        for key in ("avg", "avg_rate", "rate"):
+            if key in details:
+                details[key] *= unit
+        for sample in details.get("samples", ()):
+            sample["sample"] *= unit
+        found |= {name: value * unit, f"{name}_details": details}
+    found["proc_used"] = 0
+    found["proc_used_details"] = call.statistics.details(None, 0, 0, chosen)
+    return found
+
+
+def churn(call: Call, kind: str) -> dict[str, Json]:
+    """Return how many connections, channels and queues came and went, with rates.
+
+    :param kind: kind of samples that the request may ask for: `msg_rates` or `node_stats`.
+    """
     collector = call.statistics.collector
-    chosen = SampleRange.parse(call.query, "msg_rates")
+    chosen = SampleRange.parse(call.query, kind)
     return call.statistics.values(collector.churn, CHURN, collector.churn_values(), 0, chosen)
 
 

@@ -83,7 +83,7 @@ class HttpServer:
     def _log_pause(self, reason: str) -> None:
         if not self._pause_logged:
             self._pause_logged = True
-            logger.warning("event=http.accepting_paused reason=%r open=%d", reason, self._count())
+            logger.warning("event=http_api.accepting_paused reason=%r open=%d", reason, self._count())
 
     def _on_accepted(self, accepted: socket.socket, tls: TlsContext | None) -> None:
         self._opening += 1
@@ -116,7 +116,7 @@ class HttpServer:
             raise
         except Exception:
             accepted.close()
-            logger.exception("event=http.connection_failed")
+            logger.exception("event=http_api.connection_failed")
         finally:
             self._opening -= 1
 

@@ -32,12 +32,10 @@ def encode_arguments(value: Json) -> bytes:
 
 
 def _amqp_value(value: Json) -> field_tables.Value:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
     if isinstance(value, list):
         return [_amqp_value(each) for each in value]
     if isinstance(value, dict):
         return {name: _amqp_value(each) for name, each in value.items()}
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     raise bad_request(f"arguments cannot hold {value!r}")

@@ -11,11 +11,10 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from warren.broker.access import passwords
-from warren.broker.connection.descriptor_budget import open_descriptors
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import MANAGEMENT, MONITORING
-from warren.broker.http_api.message_stats import churn, totals
+from warren.broker.http_api.message_stats import churn, node_gauges, totals
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.health import own_version
@@ -102,19 +101,21 @@ async def overview(call: Call) -> Response:
         "enable_queue_totals": False,
         "require_definition_json_extension": False,
         "message_stats": stats,
-        "churn_rates": churn(call),
+        "churn_rates": churn(call, "msg_rates"),
         "queue_totals": numbers,
         "object_totals": {
             "channels": sum(len(each.channels) for each in connections),
-            "consumers": sum(len(queue.consumers) for vhost in hosts for queue in vhost.queues.values()),
             "exchanges": sum(len(vhost.exchanges) for vhost in hosts),
             "queues": sum(len(vhost.queues) for vhost in hosts),
             "connections": len(connections),
         },
         "statistics_db_event_queue": 0,
-        "node": NODE,
     }
     if call.caller.has_role(MONITORING):
+        found["node"] = NODE
+        found["object_totals"]["consumers"] = sum(
+            len(queue.consumers) for vhost in hosts for queue in vhost.queues.values()
+        )
         found["listeners"] = listeners(call)
         found["contexts"] = []
     return Response(body=call.select(found))
@@ -185,23 +186,13 @@ def _node(call: Call) -> dict[str, Json]:
         "partitions": [],
         "os_pid": str(os.getpid()),
         "fd_total": management.descriptors.limit,
-        "fd_used": open_descriptors(),
-        "fd_used_details": {"rate": 0.0},
         "sockets_total": admission.most_sockets,
-        "sockets_used": admission.sockets,
-        "sockets_used_details": {"rate": 0.0},
         "mem_limit": resources.memory_limit or 0,
-        "mem_used": resources.memory_used,
-        "mem_used_details": {"rate": 0.0},
         "mem_alarm": "memory" in alarms,
         "mem_calculation_strategy": "rss",
         "disk_free_limit": resources.disk_free_limit,
-        "disk_free": resources.disk_free or 0,
-        "disk_free_details": {"rate": 0.0},
         "disk_free_alarm": "disk" in alarms,
         "proc_total": 0,
-        "proc_used": 0,
-        "proc_used_details": {"rate": 0.0},
         "rates_mode": "basic",
         "uptime": round((time.monotonic() - management.started) * 1000),
         "run_queue": 0,
@@ -224,7 +215,8 @@ def _node(call: Call) -> dict[str, Json]:
         "cluster_links": [],
         "metrics_gc_queue_length": {},
         "crypto_lib_version": ssl.OPENSSL_VERSION,
-        **churn(call),
+        **churn(call, "node_stats"),
+        **node_gauges(call),
     }
 
 

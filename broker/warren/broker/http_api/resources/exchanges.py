@@ -56,7 +56,6 @@ def row(call: Call, topology: Declarations, exchange: Exchange) -> dict[str, Jso
         "internal": exchange.internal,
         "name": name_text(exchange.name),
         "type": name_text(exchange.kind),
-        "user_who_performed_action": "rmq-internal" if _is_predeclared(exchange) else "",
         "vhost": name_text(topology.vhost.name),
     }
     if policy is not None:

@@ -128,8 +128,16 @@ async def _list(call: Call, hosts: list[Declarations]) -> Response:
         return await list_objects(call, queues, queue_name, brief)
     listing = await _listing(call)
     return await list_objects(
-        call, queues, queue_name, lambda queue: None if queue.deleted else row(call, queue, listing)
+        call,
+        queues,
+        queue_name,
+        lambda queue: None if queue.deleted else _without_nulls(row(call, queue, listing)),
     )
+
+
+def _without_nulls(found: dict[str, Json]) -> dict[str, Json]:
+    """Leave out what has no value, as RabbitMQ's lists do."""
+    return {name: value for name, value in found.items() if value is not None}
 
 
 TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
@@ -269,7 +277,7 @@ async def get_messages(call: Call) -> Response:
     _check(call, READ, queue)
     if isinstance(queue, Stream):
         described = topology.describe("queue", queue.name)
-        raise bad_request(f"basic.get not supported by stream queues {described}")
+        raise bad_request(f"540 basic.get not supported by stream queues {described}")
     await _settled(call, queue)
     taken: list[Message] = []
     shown: list[Json] = []

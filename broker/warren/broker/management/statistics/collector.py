@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from warren.broker.connection.tcp_statistics import bytes_exchanged
 from warren.broker.management import queue_counts
-from warren.broker.management.statistics.series import LEVELS, NEWEST, TICK, Level, Series
+from warren.broker.management.statistics.series import COMPACT, LEVELS, NEWEST, TICK, Level, Series
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.message_counts import MessageCounts
 
@@ -51,6 +51,8 @@ CHURN: Final = (
     "queue_created",
     "queue_deleted",
 )
+NODE_GAUGES: Final = ("mem_used", "disk_free", "fd_used", "sockets_used")
+"""Gauges of the node; the first two in KiB, because a sample holds 32 bits."""
 TRAFFIC: Final = ("recv_oct", "send_oct")
 EXCHANGE_COUNTERS: Final = ("publish_in", "publish_out")
 
@@ -88,8 +90,13 @@ class Collector:
     All of it runs on the broker's event loop, in slices.
     """
 
-    def __init__(self, node: BrokerNode) -> None:
+    def __init__(self, node: BrokerNode, node_values: Callable[[], list[int]]) -> None:
+        """Create a collector.
+
+        :param node_values: returns the present values of NODE_GAUGES.
+        """
         self._node = node
+        self._node_values = node_values
         self._task: asyncio.Task[None] | None = None
         self._restored: dict[Queue, int] = {}
         """Messages that had arrived in queues before the broker started, where there were any."""
@@ -100,6 +107,8 @@ class Collector:
         self.vhosts: dict[bytes, Series] = {}
         self.totals = Series(len(LENGTHS), len(CHANNEL_COUNTERS) + 2)
         """Lengths and counters of the whole broker, then messages read from and written to disk."""
+        self.node = Series(len(NODE_GAUGES), 0)
+        """Use of memory, disk and descriptors."""
         self.churn = Series(0, len(CHURN))
         """Counters of objects that came and went."""
         self._offset = time.time() - node.loop.time()
@@ -183,7 +192,7 @@ class Collector:
                 ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
                 counts = self.queue_counts(queue)
                 values = [ready + unacked, ready, unacked, int(counts.published), *delivery_values(counts)]
-                _record(self.queues, queue, tick, values, len(LENGTHS))
+                _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT)
                 lengths[0] += values[0]
                 lengths[1] += ready
                 lengths[2] += unacked
@@ -203,6 +212,7 @@ class Collector:
                 totals[index] += value
         self.totals.record(tick, totals)
         self.churn.record(tick, self.churn_values())
+        self.node.record(tick, self._node_values())
         self._forget()
 
     def _forget(self) -> None:

@@ -33,6 +33,8 @@ class Level(NamedTuple):
 
 LEVELS: Final = (Level(1, 121), Level(12, 61), Level(120, 49), Level(360, 49))
 """Samples of ten minutes, an hour, eight hours and a day."""
+COMPACT: Final = (Level(1, 121), Level(24, 31), Level(720, 25))
+"""Samples of ten minutes, an hour and a day with fewer of the older ones: for queues, of which there may be very many."""
 NEWEST: Final = LEVELS[:1]
 """Samples of ten minutes only."""
 
