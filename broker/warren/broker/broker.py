@@ -431,8 +431,9 @@ class Broker:
         except OSError as error:
             raise ListenError(address, error) from None
         self.management_addresses = tuple(bound)
+        scheme = "https" if tls else "http"
         for each in bound:
-            logger.info("event=http_api.started address=%s://%s", "https" if tls else "http", each)
+            logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""

@@ -1,4 +1,4 @@
-"""Who may ask what: logins, roles, permissions of other virtual hosts, and requests that harm nobody."""
+"""Access to the HTTP API: logins, roles, permissions of other virtual hosts, and requests that harm nobody."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_totals_keep_what_ended_channels_and_deleted_queues_have_counted(
 
     def shown() -> bool:
         found = api.get("overview")["message_stats"]
-        return found.get("publish") == 7 and found.get("get_no_ack") == 1
+        return bool(found.get("publish") == 7 and found.get("get_no_ack") == 1)
 
     wait_until(shown, "the next sample shows the totals")
     assert stats(api, "vhosts/%2f")["publish"] == 7
