@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from warren.patterns import (
     Deadline,
@@ -37,7 +38,9 @@ class Checkout(BaseModel):
 
 
 def outbox(folder: Path) -> Component:
-    return Outbox(async_sessionmaker(create_async_engine(f"sqlite+aiosqlite:///{folder}/outbox.sqlite")))
+    # Without a pool, no connection outlives its use.
+    engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/outbox.sqlite", poolclass=NullPool)
+    return Outbox(async_sessionmaker(engine))
 
 
 def deadline(folder: Path) -> Component:

@@ -21,20 +21,27 @@ from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 
 @pytest.mark.parametrize("reason", [None, asyncio.CancelledError, ConnectionResetError("gone")], ids=repr)
-@pytest.mark.parametrize("turns", [1, 3, 5])
 async def test_opening_a_channel_while_the_connection_is_lost(
-    amqp_url: str, reason: BaseException | type[BaseException] | None, turns: int
+    amqp_url: str, reason: BaseException | type[BaseException] | None
 ) -> None:
-    session = await Session.open(amqp_url, "ends", lambda _: None)
-    opening = asyncio.ensure_future(session.channel())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    await session._connection.close(
-        reason
-    )  # as aiormq's reader does when it has ended, None at a frame's boundary
-    with pytest.raises(TransportUnavailable, match="cannot open a channel"):
-        await opening
-    await session.close()
+    lost = 0
+    for turns in range(1, 6):
+        session = await Session.open(amqp_url, "ends", lambda _: None)
+        opening = asyncio.ensure_future(session.channel())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opened = opening.done()
+        # As aiormq's reader does when it has ended, None at a frame's boundary.
+        await session._connection.close(reason)
+        if opened:
+            # How many turns it takes depends on the version of Python and on the broker's answer.
+            await opening
+        else:
+            with pytest.raises(TransportUnavailable, match="cannot open a channel"):
+                await opening
+            lost += 1
+        await session.close()
+    assert lost
 
 
 async def test_opening_a_channel_while_the_loss_is_being_noticed(proxy: Proxy) -> None:

@@ -24,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
     try:
-        return run_command(name, words[1:])
+        status = run_command(name, words[1:])
+        # What is still buffered would fail at the interpreter's exit, with a traceback, if the reader is gone.
+        sys.stdout.flush()
+        return status
     except UsageError as error:
         print(f"warren {name}: {error}", file=sys.stderr)
         return ExitStatus.USAGE
@@ -34,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.SUCCESS
     except Exception as error:
         # Errors of the components have an exit status and a text of one line; any other exception is a bug in Warren.
-        status = getattr(error, "exit_status", None)
-        if status is None:
+        own_status = getattr(error, "exit_status", None)
+        if own_status is None:
             raise
         print(f"warren {name}: {error}", file=sys.stderr)
-        return int(status)
+        return int(own_status)
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
 
