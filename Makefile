@@ -3,7 +3,7 @@
 ROOTS := core wire cli sdk patterns broker pipeline examples
 SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/null)
 # The first that really runs: a shim of a version manager may exist and fail.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore

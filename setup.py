@@ -14,7 +14,6 @@ COMPILED = [
     "wire/warren/wire/content.py",
     "wire/warren/wire/headers_splice.py",
     "broker/warren/broker/model/message.py",
-    "broker/warren/broker/model/message_counts.py",
     "broker/warren/broker/model/queue/backing_queue.py",
     "broker/warren/broker/model/queue/priority_backing_queue.py",
     "broker/warren/broker/model/queue/delayed_messages.py",
@@ -101,4 +100,17 @@ def extensions() -> list[object]:
     return mypycify(options, opt_level="3", debug_level="0", group_name="warren")  # type: ignore[no-any-return]
 
 
-setup(ext_modules=extensions())
+def project_urls() -> dict[str, str]:
+    """Return the links of the package's page on the index, from the URL of the repository in WARREN_REPOSITORY_URL."""
+    repository = os.environ.get("WARREN_REPOSITORY_URL", "").rstrip("/")
+    if not repository:
+        return {}
+    return {
+        "Repository": repository,
+        "Issues": f"{repository}/issues",
+        "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+        "Documentation": os.environ.get("WARREN_DOCUMENTATION_URL") or f"{repository}/tree/main/docs",
+    }
+
+
+setup(ext_modules=extensions(), project_urls=project_urls())
