@@ -25,7 +25,8 @@ from tests.support.raw_client import RawClient, content, encoded, made
 from warren.broker import BrokerConfig
 from warren.broker.configuration.sizes import parse_size
 from warren.broker.connection.heartbeats import HEARTBEAT_FRAME
-from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory, release_memory, resident_memory
+from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory
+from warren.core.operating_system.memory import release_memory, resident_memory
 
 
 class Switches(Protocol):

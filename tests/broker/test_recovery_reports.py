@@ -249,7 +249,7 @@ from pathlib import Path
 from warren.cli.broker import main
 from warren.broker.store.file_system import os_files
 
-fault, sync, write = Path(sys.argv[1]), os_files._sync, os.pwrite
+fault, sync, write = Path(sys.argv[1]), os_files.sync_file, os_files.write_at
 
 def fault_name():
     try:
@@ -268,7 +268,7 @@ def full_write(handle, data, offset):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return write(handle, data, offset)
 
-os_files._sync, os.pwrite = failing_sync, full_write
+os_files.sync_file, os_files.write_at = failing_sync, full_write
 sys.exit(main(sys.argv[2:]))
 """
 """A broker process whose syncs fail, or whose writes find no room, depending on the content of a file."""

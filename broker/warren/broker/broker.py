@@ -21,18 +21,14 @@ from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.descriptor_budget import DescriptorBudget, descriptor_budget
 from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
-from warren.broker.connection.listen_address import Address
-from warren.broker.connection.listener import BoundAddress, Listener, ListenError
+from warren.broker.connection.listener import BoundAddress, Listener
 from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
 from warren.broker.disk_delays import DiskDelayMonitor
-from warren.broker.http_api.server import HttpServer
-from warren.broker.http_api.statistics import Statistics
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.management import Management
-from warren.broker.management.statistics.collector import Collector
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat_checks import PortabilityChecks
@@ -44,8 +40,7 @@ from warren.broker.model.queue.queue import Queue
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
-from warren.broker.pending_work import PendingWork
-from warren.broker.process_memory import resident_memory
+from warren.broker.pending_work import UNSEEN_BYTES_SECONDS, PendingWork
 from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.stall_monitor import StallMonitor
 from warren.broker.store.data_folder import DataFolder
@@ -59,6 +54,8 @@ from warren.broker.store.log.recovery import Recovery
 from warren.broker.store.stream.stream_recovery import recover_streams
 from warren.broker.store.stream.stream_store import StreamStore
 from warren.broker.store.unclaimed_queues import LogRecovery
+from warren.core.operating_system.memory import resident_memory
+from warren.core.operating_system.sockets import COUNTS_UNREAD
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -110,8 +107,6 @@ class Broker:
 
         After a failure the broker confirms nothing any more and has to be stopped.
         """
-        self.management_addresses: tuple[Address, ...] = ()
-        """Addresses of the HTTP API, once started; none unless `management_port` is set."""
         self.bound_addresses: tuple[BoundAddress, ...] = ()
         """Addresses at which the broker listens, once started: first those without TLS, then those with it."""
         self._clock = clock or RealClock()
@@ -132,8 +127,6 @@ class Broker:
         self._clock_jumps: ClockJumpMonitor | None = None
         self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
-        self._http: HttpServer | None = None
-        self._collector: Collector | None = None
         self._control: ControlSocket | None = None
 
     @property
@@ -217,13 +210,13 @@ class Broker:
             self._start_monitor(node, undo)
             self._start_stall_monitor(loop, undo)
             listener = await self._listen(node, undo)
-            management = await self._open_control(node, parameters)
-            if self.config.management_port is not None:
-                await self._open_http(management, undo)
+            await self._open_control(node, parameters)
             self._listener = listener
             self._node = node
             if isinstance(self._clock, VirtualClock):
-                self._clock.watch(PendingWork(node))
+                self._clock.watch(PendingWork(node, listener))
+                if not COUNTS_UNREAD:
+                    self._clock.quiet_seconds = UNSEEN_BYTES_SECONDS
             undo.pop_all()
 
     def _make_virtual_hosts(
@@ -373,7 +366,7 @@ class Broker:
         )
         return self._admission
 
-    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> Management:
+    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> None:
         """Start management, which performs operators' requests, and open its control socket if one is configured."""
         assert self._monitor is not None
         assert self._descriptors is not None
@@ -387,7 +380,7 @@ class Broker:
             self.config,
             self._descriptors,
             self._admission,
-            self._describe_listeners,
+            lambda: [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses],
         )
         path = self.config.control_path
         if path is not None:
@@ -402,38 +395,6 @@ class Broker:
         management.utilisation.start()
         management.on_shutdown = self.on_shutdown
         self._management = management
-        return management
-
-    def _describe_listeners(self) -> list[str]:
-        """Return the addresses that accept connections, with the scheme of their URLs, as text for people."""
-        scheme = "https" if self.config.management_tls else "http"
-        found = [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses]
-        return found + [f"{scheme} at {address}" for address in self.management_addresses]
-
-    async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
-        """Collect statistics, and serve the HTTP API."""
-        assert self.config.management_port is not None
-        self._collector = Collector(management.node, management.node_gauges)
-        undo.callback(self._collector.stop)
-        self._collector.start()
-        self._http = HttpServer(management, Statistics(self._collector))
-        undo.push_async_callback(self._http.close)
-        tls = None
-        if self.config.management_tls:
-            if self._tls_context is None:
-                self._tls_context = TlsContext(self.config.tls)
-                undo.callback(self._tls_context.stop)
-                self._tls_context.watch(management.node.loop)
-            tls = self._tls_context
-        address = Address(self.config.management_host, self.config.management_port)
-        try:
-            bound = await self._http.open(address, tls)
-        except OSError as error:
-            raise ListenError(address, error) from None
-        self.management_addresses = tuple(bound)
-        scheme = "https" if tls else "http"
-        for each in bound:
-            logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""
@@ -573,12 +534,8 @@ class Broker:
         Connections are closed with 320 CONNECTION_FORCED.
         """
         listener, node = self._listener, self._node
-        management, control, http, collector = self._management, self._control, self._http, self._collector
-        self._listener = self._node = self._management = self._control = self._http = self._collector = None
-        if http is not None:
-            await http.close()
-        if collector is not None:
-            collector.stop()
+        management, control = self._management, self._control
+        self._listener = self._node = self._management = self._control = None
         if management is not None:
             management.utilisation.stop()
         if control is not None:

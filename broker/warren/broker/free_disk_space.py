@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -36,10 +36,9 @@ class FreeDiskSpace:
 
 def _free_bytes(folder: Path) -> int | None:
     try:
-        found = os.statvfs(folder)
+        return shutil.disk_usage(folder).free
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
 
 
 __all__ = ["FreeDiskSpace"]

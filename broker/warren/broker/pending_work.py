@@ -5,22 +5,28 @@ Such work is unread input, unsent output, bulk work, and confirms, definitions o
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import stat
-import struct
-import termios
 import time
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.connection.connection_phases import CLOSED
 from warren.broker.connection.flow_control import TURN_OVER
+from warren.core.operating_system.descriptors import open_descriptors
+from warren.core.operating_system.sockets import COUNTS_UNREAD, unread_bytes
 
 if TYPE_CHECKING:
     from warren.broker.connection.broker_node import BrokerNode
     from warren.broker.connection.connection import Connection
+    from warren.broker.connection.listener import Listener
 
+UNSEEN_BYTES_SECONDS: Final = 0.02
+"""Seconds of real time without input from a client after which no bytes are on their way any more.
+
+For systems that do not count the bytes that wait in a socket. A local connection delivers within microseconds, and the
+event loop polls several times meanwhile, also after this process stood still.
+"""
 UNREAD_GRACE: Final = 0.05
 """Seconds of real time after which unread bytes of a client are no longer pending work.
 
@@ -32,11 +38,14 @@ class PendingWork:
     """Callable for `VirtualClock.watch` that describes work which the broker, or a client, has not finished yet.
 
     Clients are considered only if they run in the same process: the broker's output to them is pending until they
-    have read it from their sockets.
+    have read it from their sockets. On systems that do not count unread bytes, each input of a client counts once as
+    pending work, and the clock waits until there has been none for UNSEEN_BYTES_SECONDS.
     """
 
-    def __init__(self, node: BrokerNode) -> None:
+    def __init__(self, node: BrokerNode, listener: Listener) -> None:
         self._node = node
+        self._listener = listener
+        self._inputs = 0
         self._clients: dict[Connection, ClientSocket | None] = {}
 
     def __call__(self) -> str:
@@ -52,6 +61,10 @@ class PendingWork:
         for declarations in node.vhosts.values():
             if declarations.vhost.streams is not None and declarations.vhost.streams.reading:
                 return "a read of a stream"
+        if self._listener.inputs != self._inputs:
+            self._inputs = self._listener.inputs
+            if not COUNTS_UNREAD:
+                return "input from a client"
         for connection in list(self._clients):
             if connection not in node.connections:
                 del self._clients[connection]
@@ -99,11 +112,7 @@ class ClientSocket:
         :param here: address of the broker's end of the connection.
         :param there: address of the client's end.
         """
-        try:
-            descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
-        except OSError:
-            return None  # Not Linux: unread bytes of a client cannot be counted.
-        for descriptor in descriptors:
+        for descriptor in open_descriptors():
             if socket_address(descriptor, peer=True) == here and socket_address(descriptor) == there:
                 return ClientSocket(descriptor, there)
         return None
@@ -122,19 +131,6 @@ class ClientSocket:
             self._unread = unread
             self._unread_since = now
         return unread > 0 and now - self._unread_since < UNREAD_GRACE
-
-
-def unread_bytes(descriptor: int) -> int:
-    """Return the number of bytes that a socket has received and nobody has read; 0 if it is closed.
-
-    :param descriptor: file descriptor of the socket.
-    """
-    try:
-        answer = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
-    except OSError:
-        return 0
-    size: int = struct.unpack("i", answer)[0]
-    return size
 
 
 def socket_address(descriptor: int, *, peer: bool = False) -> object:

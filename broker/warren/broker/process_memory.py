@@ -1,12 +1,12 @@
-"""Memory of this process: the limit set by its control groups or the machine, and the resident memory."""
+"""Memory that this process may use: the limit set by its control groups or the machine."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from warren.core.operating_system.memory import machine_memory
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 MIN_MEMORY_LIMIT: Final = 16 * 1024 * 1024
@@ -20,30 +20,7 @@ def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/sel
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, `memory.max`, and cgroup-v1/memory.html.
     """
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *_limits(cgroups, membership)])
-
-
-def resident_memory() -> int:
-    """Return the bytes of this process that are resident in memory; 0 if the system does not report them."""
-    try:
-        # Not with a file object, which takes five more system calls while a client waits for its confirm.
-        descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            pages = int(os.read(descriptor, 100).split()[1])
-        finally:
-            os.close(descriptor)
-    except (OSError, IndexError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def release_memory() -> None:
-    """Return unused memory of the allocator to the system, where the C library can (glibc)."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
+    return min([machine_memory(), *_limits(cgroups, membership)])
 
 
 def _limits(cgroups: Path, membership: Path) -> Iterator[int]:

@@ -12,7 +12,7 @@ from typing import Final
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.flow_control import DISK_RESOURCE, MEMORY_RESOURCE
 from warren.broker.free_disk_space import FreeDiskSpace
-from warren.broker.process_memory import release_memory, resident_memory
+from warren.core.operating_system.memory import release_memory, resident_memory
 
 CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks of memory and disk. In between, publishes may exceed the memory limit."""

@@ -10,9 +10,10 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from warren.broker.connection.turn_clock import TurnClock
+from warren.core.operating_system.portable_switch import present
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -26,6 +27,11 @@ FRAMES: Final = 6
 """Most functions of a sampled stack that are logged, the innermost first."""
 OWN_FOLDER: Final = str(Path(__file__).parents[1])
 """Folder of Warren's modules: functions of other modules are left out of the logged stack."""
+
+
+# Linux has both; only the event loop of `warren broker` on Linux is measured.
+_thread_clock: Final[Any] = present("time", "pthread_getcpuclockid")
+_read_clock: Final[Any] = present("time", "clock_gettime")
 
 
 class ProcessTimes(NamedTuple):
@@ -91,7 +97,7 @@ class StallMonitor:
         if not self.threshold:
             return
         self._loop_thread = threading.get_ident()
-        self._clock_id = time.pthread_getcpuclockid(self._loop_thread)
+        self._clock_id = _thread_clock(self._loop_thread)
         self._last = self._before = self._times()
         gc.callbacks.append(self._on_collection)
         self._thread = threading.Thread(target=self._watch, name="warren-stall-monitor", daemon=True)
@@ -109,7 +115,7 @@ class StallMonitor:
     # -- the monitor's thread
 
     def _times(self) -> ProcessTimes:
-        return ProcessTimes(time.clock_gettime(self._clock_id), time.process_time(), self._watches)
+        return ProcessTimes(_read_clock(self._clock_id), time.process_time(), self._watches)
 
     def _watch(self) -> None:
         """Look at the loop until the monitor stops."""

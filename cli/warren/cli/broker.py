@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from importlib.util import find_spec
 
 from warren.broker.broker import Broker
-from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
 from warren.broker.configuration.setting_sources import DEFAULT, RunConfig
-from warren.broker.connection.descriptor_budget import raise_descriptor_limit
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
@@ -23,14 +18,12 @@ from warren.broker.management.boot_definitions import DefinitionsError
 from warren.broker.model.capture.event_stream import CaptureError
 from warren.broker.store.errors import StoreError
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
-from warren.core.errors import ExitStatus, UsageError, missing_extra_error
+from warren.core.errors import ExitStatus, UsageError
 from warren.core.log_output import write_logs
+from warren.core.operating_system.descriptors import raise_descriptor_limit
+from warren.core.operating_system.signals import END_SIGNALS, ignore_signals, on_signal
 
 logger = logging.getLogger(__name__)
-
-HTTP_PACKAGES = ("aiohttp", "regex")
-"""Packages that the HTTP API needs."""
-STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,13 +48,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def run(settings: RunConfig) -> int:
-    config = _with_installed_packages(settings)
+    config = settings.broker
     broker = Broker(config)
     stop = asyncio.Event()
     broker.on_shutdown = stop.set
     loop = asyncio.get_running_loop()
-    for number in STOP:
-        loop.add_signal_handler(number, stop.set)
+    for number in END_SIGNALS:
+        on_signal(loop, number, stop.set)
     try:
         await broker.start()
     except StoreError as error:
@@ -89,23 +82,11 @@ async def run(settings: RunConfig) -> int:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
     finally:
-        await ignore_signals(loop)
+        # A signal mask does not apply to other threads, so end them first.
+        await loop.shutdown_default_executor()
+        # The closing event loop would restore the default action, and a second signal kill the process.
+        ignore_signals(loop, END_SIGNALS)
     return ExitStatus.SUCCESS
-
-
-def _with_installed_packages(settings: RunConfig) -> BrokerConfig:
-    """Return the configuration; without the HTTP API if its packages are not installed, unless it was asked for.
-
-    :raises UsageError: if it was asked for, with the extra to install.
-    """
-    config = settings.broker
-    if config.management_port is None or all(find_spec(package) for package in HTTP_PACKAGES):
-        return config
-    missing = missing_extra_error("management", "the HTTP API (management_port)")
-    if "management_port" in settings.origins:
-        raise missing
-    logger.info("event=http_api.skipped advice=%r", str(missing))
-    return replace(config, management_port=None)
 
 
 def _log_storage(settings: RunConfig) -> None:
@@ -128,17 +109,3 @@ def _folder_hint(settings: RunConfig, error: StoreError) -> str:
     return (
         "" if chosen or error.status != ExitStatus.USAGE else "; choose one with --data-dir, or --in-memory"
     )
-
-
-async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """Ignore further signals while the process exits.
-
-    A closing event loop restores the default action of SIGTERM and SIGINT, and a second signal would kill the process.
-    """
-    # The signal mask below does not apply to other threads, so end them first.
-    await loop.shutdown_default_executor()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
-    for number in STOP:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)

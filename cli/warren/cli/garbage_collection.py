@@ -9,7 +9,7 @@ import asyncio
 import gc
 from typing import Final
 
-from warren.broker.process_memory import resident_memory
+from warren.core.operating_system.memory import resident_memory
 
 YOUNG: Final = 20_000
 """New objects, less those that are gone, after which they are searched."""

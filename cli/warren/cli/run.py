@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from warren.cli.worker_supervisor import (
 )
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
+from warren.core.operating_system.signals import END_SIGNALS, RELOAD_SIGNAL, on_signal
 
 if TYPE_CHECKING:
     from warren.sdk import App, Health
@@ -197,9 +197,10 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
         notify("STOPPING=1")
         supervisor.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, supervisor.restart)
+    for number in END_SIGNALS:
+        on_signal(loop, number, stop)
+    if RELOAD_SIGNAL is not None:
+        on_signal(loop, RELOAD_SIGNAL, supervisor.restart)
     if watched:
         background.append(asyncio.create_task(_reload(supervisor, watched)))
     try:

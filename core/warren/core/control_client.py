@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any, Final
 
+from warren.core.control_endpoint import connect
 from warren.core.default_data_folder import default_data_folder
 from warren.core.errors import ExitStatus
 
-PATH_LIMIT: Final = 100
-"""Longest path of a Unix socket, in bytes, that every supported system accepts (`sun_path` has 104 or 108)."""
 SOCKET_VARIABLE: Final = "WARREN_BROKER_CONTROL_SOCKET"
 FOLDER_VARIABLE: Final = "WARREN_BROKER_DATA_DIR"
 
@@ -68,44 +66,30 @@ def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: floa
     :raises ControlError: with the broker's reason if it refuses, or if it cannot be reached
     """
     request = json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(timeout or None)
-        try:
-            _connect(sock, path)
+    try:
+        with connect(path, timeout or None) as sock:
             sock.sendall(request)
             with sock.makefile("rb") as stream:
                 line = stream.readline()
-        except TimeoutError:
-            raise ControlError(
-                f"the broker at {path} did not answer within {timeout:g} s", ExitStatus.IO
-            ) from None
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise ControlError(
-                f"no broker listens at {path}; check that it runs, and with this data folder", ExitStatus.IO
-            ) from None
-        except PermissionError:
-            raise ControlError(
-                f"no permission to open {path}; run this command as the user of the broker", ExitStatus.IO
-            ) from None
-        except OSError as error:
-            raise ControlError(
-                f"the connection to the broker at {path} failed: {error.strerror or error}", ExitStatus.IO
-            ) from None
+    except TimeoutError:
+        raise ControlError(
+            f"the broker at {path} did not answer within {timeout:g} s", ExitStatus.IO
+        ) from None
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise ControlError(
+            f"no broker listens at {path}; check that it runs, and with this data folder", ExitStatus.IO
+        ) from None
+    except PermissionError:
+        raise ControlError(
+            f"no permission to open {path}; run this command as the user of the broker", ExitStatus.IO
+        ) from None
+    except OSError as error:
+        raise ControlError(
+            f"the connection to the broker at {path} failed: {error.strerror or error}", ExitStatus.IO
+        ) from None
     if not line.endswith(b"\n"):
         raise ControlError(f"the broker at {path} stopped before it answered", ExitStatus.IO)
     reply = json.loads(line)
     if "error" in reply:
         raise ControlError(str(reply["error"]), int(reply.get("status", ExitStatus.FAILED)))
     return reply.get("result")
-
-
-def _connect(sock: socket.socket, path: Path) -> None:
-    if len(os.fsencode(path)) <= PATH_LIMIT:
-        sock.connect(str(path))
-        return
-    # The path is too long for the kernel; through a descriptor of its folder it is short.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sock.connect(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)

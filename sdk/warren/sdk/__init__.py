@@ -21,12 +21,7 @@ from warren.sdk.consume.dependencies import Depends, Header
 from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
-from warren.sdk.consume.streams.reader_options import (
-    OnRecreated,
-    OnStreamError,
-    StreamHandlerOptions,
-    StreamOffset,
-)
+from warren.sdk.consume.streams.reader_options import OnStreamError, StreamHandlerOptions, StreamOffset
 from warren.sdk.consume.streams.replay import ReplayReport
 from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Mode, Subscription
@@ -49,7 +44,6 @@ from warren.sdk.errors import (
     ReplayStopped,
     Requeue,
     RetryLater,
-    StreamRecreated,
     TlsFailed,
     TopologyMismatch,
     TransactionError,
@@ -132,7 +126,6 @@ __all__ = [
     "Mode",
     "Nacked",
     "NoServer",
-    "OnRecreated",
     "OnStreamError",
     "Outgoing",
     "PropertyOptions",
@@ -158,7 +151,6 @@ __all__ = [
     "Statistics",
     "StreamHandlerOptions",
     "StreamOffset",
-    "StreamRecreated",
     "StreamSubscription",
     "Subscription",
     "Sync",

@@ -10,7 +10,9 @@ import errno
 import math
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+from warren.core.operating_system.sockets import watches_descriptors
 
 BACKLOG: Final = 1024
 """Connections that the system keeps for a listening socket until they are accepted."""
@@ -41,10 +43,14 @@ class Acceptor:
         on_resumed: Callable[[], None],
     ) -> None:
         self._loop = loop
+        self._uses_tasks = not watches_descriptors(loop)
         self._wait = wait
         self._on_paused = on_paused
         self._on_resumed = on_resumed
         self._listening: dict[socket.socket, OnAccepted] = {}
+        self._accepting: dict[socket.socket, asyncio.Task[None]] = {}
+        """Tasks that accept the connections of listening sockets, on event loops that watch no descriptors."""
+        self._ended: set[asyncio.Task[None]] = set()
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -53,15 +59,62 @@ class Acceptor:
         listening.setblocking(False)
         self._listening[listening] = on_accepted
         if not self._paused:
-            self._loop.add_reader(listening, self._accept, listening)
+            self._watch(listening)
 
-    def close(self) -> None:
-        """Close the listening sockets."""
+    def stop(self) -> None:
+        """Accept no more connections."""
         self._cancel_timer()
         for listening in self._listening:
-            self._loop.remove_reader(listening)
+            self._unwatch(listening)
+            if not self._uses_tasks:
+                listening.close()
+        if not self._uses_tasks:
+            self._listening.clear()
+
+    async def close(self) -> None:
+        """Accept no more connections, and close the listening sockets."""
+        self.stop()
+        # The event loop still knows the sockets of cancelled tasks.
+        await asyncio.gather(*self._ended, return_exceptions=True)
+        for listening in self._listening:
             listening.close()
         self._listening.clear()
+
+    def _watch(self, listening: socket.socket) -> None:
+        if self._uses_tasks:
+            self._accepting[listening] = self._loop.create_task(self._accept_in_turn(listening))
+        else:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _unwatch(self, listening: socket.socket) -> None:
+        if not self._uses_tasks:
+            self._loop.remove_reader(listening)
+            return
+        task = self._accepting.pop(listening, None)
+        if task is not None:
+            task.cancel()
+            self._ended.add(task)
+            task.add_done_callback(self._ended.discard)
+
+    async def _accept_in_turn(self, listening: socket.socket) -> None:
+        """Accept one connection after the other, until this task is cancelled or accepting pauses.
+
+        A connection that arrives after `wait` has returned 0 is accepted, even if another listening socket has used up the
+        bound meanwhile.
+        """
+        while True:
+            wait = self._wait()
+            if wait:
+                self._pause("bound reached", wait)
+                return
+            try:
+                accepted, peer = await self._loop.sock_accept(listening)
+            except OSError as error:
+                if self._is_shortage(error):
+                    return
+                await asyncio.sleep(0)
+                continue
+            self._on_connection(listening, accepted, peer)
 
     def resume(self) -> None:
         """Accept again after a pause; no effect without one."""
@@ -73,7 +126,7 @@ class Acceptor:
                 return
             self._paused = False
             for listening in self._listening:
-                self._loop.add_reader(listening, self._accept, listening)
+                self._watch(listening)
             self._on_resumed()
 
     def _accept(self, listening: socket.socket) -> None:
@@ -90,18 +143,27 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in SHORTAGE_ERRORS:
-                    self._pause(error.strerror or str(error), SHORTAGE_PAUSE)
+                if self._is_shortage(error):
                     return
                 # An error of the one connection, which has ended before it was accepted.
                 continue
             accepted.setblocking(False)
-            self._listening[listening](accepted, str(peer[0]) if peer else "")
+            self._on_connection(listening, accepted, peer)
+
+    def _on_connection(self, listening: socket.socket, accepted: socket.socket, peer: Any) -> None:
+        self._listening[listening](accepted, str(peer[0]) if peer else "")
+
+    def _is_shortage(self, error: OSError) -> bool:
+        """Pause if the system had no descriptor or memory for another socket, and return whether that was the error."""
+        if error.errno not in SHORTAGE_ERRORS:
+            return False
+        self._pause(error.strerror or str(error), SHORTAGE_PAUSE)
+        return True
 
     def _pause(self, reason: str, seconds: float) -> None:
         self._paused = True
         for listening in self._listening:
-            self._loop.remove_reader(listening)
+            self._unwatch(listening)
         self._on_paused(reason)
         self._schedule(seconds)
 

@@ -343,7 +343,6 @@ class Connection:
         )
         target.immediate = flags & 2 == 2
         channel.resolve(target)
-        self.forget_target()
         self.last_target = target
         self.last_header = b""
         self.has_published = True
@@ -703,7 +702,7 @@ class Connection:
         if count > MOST_PIECES or count * LARGE_PIECE > size:
             pieces = [b"".join(pieces)]
         try:
-            count = os.writev(int(self.descriptor), pieces)
+            count = os.writev(int(self.descriptor), pieces)  # type: ignore[attr-defined,unused-ignore]
         except OSError:
             # Full, or gone: the transport finds out which.
             count = 0
@@ -719,7 +718,7 @@ class Connection:
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
             try:
-                written: i64 = os.writev(int(self.descriptor), pieces[:MOST_PIECES])
+                written: i64 = os.writev(int(self.descriptor), pieces[:MOST_PIECES])  # type: ignore[attr-defined,unused-ignore]
             except OSError:
                 # Full, or gone: the transport finds out which.
                 written = 0
@@ -784,20 +783,13 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.cancel_consumers()
 
-    def forget_target(self) -> None:
-        """Decode the method frame of the next publish again, because channels or alarms have changed."""
-        last = self.last_target
-        if last is not None:
-            last.count_publishes()
-            self.last_target = None
-
     def release_channels(self) -> None:
         """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues.
 
         What takes longer than a slice is done as bulk work. It is called when connection.close is sent, or the
         connection is lost; the socket may stay open for a while.
         """
-        self.forget_target()
+        self.last_target = None
         self.scheduled_confirms.clear()
         self.cancel_consumers()
         channels = list(self.channels.values())

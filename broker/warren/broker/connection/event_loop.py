@@ -12,6 +12,7 @@ import selectors
 import sys
 
 from warren.broker.connection.socket_reader import SocketReader
+from warren.core.operating_system.portable_switch import PORTABLE
 
 if sys.platform == "linux":
 
@@ -59,4 +60,6 @@ if sys.platform == "linux":
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop: a `DirectReadEventLoop` on Linux; elsewhere, without epoll, asyncio's default loop."""
-    return DirectReadEventLoop() if sys.platform == "linux" else asyncio.new_event_loop()
+    if sys.platform == "linux" and not PORTABLE:
+        return DirectReadEventLoop()
+    return asyncio.new_event_loop()

@@ -130,7 +130,7 @@ class FlowControl:
         if self.alarm and not had_alarm:
             for connection in self.connections:
                 connection.has_published = False
-                connection.forget_target()
+                connection.last_target = None
                 if connection.reads_paused & AWAITING_REPLY:
                     connection.node.hangups.watch(connection)
             for connection in self.paused:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import select
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warren.broker.connection.heartbeats import HEARTBEAT_FRAME
+from warren.core.operating_system.portable_switch import offered
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
-HANGUP: Final = getattr(select, "EPOLLRDHUP", 0)
+HANGUP: Final[int] = offered("select", "EPOLLRDHUP") or 0
 """Event mask of the end of a socket's input; errors and resets are always reported. 0 on systems without epoll."""
+_new_epoll: Final[Any] = offered("select", "epoll")
 PROBE_SECONDS: Final = 15.0
 """Seconds between two probes of clients without heartbeats."""
 MOST_EVENTS: Final = 256
@@ -39,7 +40,7 @@ class HangupWatch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # Created at the start: a lack of descriptors blocks clients too, and would prevent its creation then.
-        self._epoll: select.epoll | None = select.epoll() if HANGUP else None
+        self._epoll: Any = _new_epoll() if HANGUP else None
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self._on_ready)
         self._descriptors: dict[Connection, int] = {}

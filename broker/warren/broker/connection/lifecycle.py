@@ -184,7 +184,7 @@ class ConnectionLifecycle:
             raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
         if name == "channel.close":
             connection.flush()
-            connection.forget_target()
+            connection.last_target = None
             channel.close()
             del connection.channels[number]
             connection.after_bulk_work(lambda: connection.send(frame(number, "channel.close-ok")))
@@ -202,7 +202,6 @@ class ConnectionLifecycle:
         connection.node.limits.check_new_channel(connection)
         vhost = connection.node.vhosts[connection.vhost].vhost
         connection.channels[number] = Channel(connection, number, vhost)
-        connection.node.churn.channels_opened += 1
         connection.send(frame(number, "channel.open-ok", b""))
 
     def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -249,7 +248,7 @@ class ConnectionLifecycle:
                 number,
                 error.text,
             )
-            connection.forget_target()
+            connection.last_target = None
             channel.close()
             channel.closing = True
             reply = frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
@@ -335,8 +334,6 @@ class ConnectionLifecycle:
         if connection.phase == CLOSED:
             return
         self.enter(CLOSED)
-        if connection.vhost:
-            connection.node.churn.connections_closed += 1
         self._cancel_timers()
         connection.buffer = b""
         connection.position = 0

@@ -75,6 +75,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._connection is not None
+        self._listener.inputs += 1
         self._connection.data_received(bytes(self._reader.view[:nbytes]))
 
     def pause_writing(self) -> None:
@@ -131,6 +132,8 @@ class Listener:
         self.reads_directly = isinstance(reader, SocketReader)
         """True if the event loop has a `SocketReader`, which then reads the sockets without TLS."""
         self.socket_reader = reader if isinstance(reader, SocketReader) else SocketReader()
+        self.inputs = 0
+        """Times that asyncio has passed input of a client to its connection; a `SocketReader` is not counted."""
         self.bound: list[BoundAddress] = []
         """Addresses at which the listener accepts connections, in the order in which they were opened."""
         self._admission = admission
@@ -163,7 +166,7 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Close the listening sockets, and the sockets that are still in their PROXY header or TLS handshake."""
-        self._acceptor.close()
+        self._acceptor.stop()
         for task in self._opening:
             task.cancel()
 
@@ -239,6 +242,7 @@ class Listener:
 
     async def close(self) -> None:
         """Wait until the sockets of ended connections are closed; after DRAIN_SECONDS, abort the remaining ones."""
+        await self._acceptor.close()
         await asyncio.gather(*self._opening, return_exceptions=True)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):

@@ -120,7 +120,7 @@ class SocketReader:
             pieces = [view[kept : kept + room]]
         count: i64
         try:
-            count = os.readv(descriptor, pieces)
+            count = os.readv(descriptor, pieces)  # type: ignore[attr-defined,unused-ignore]
         except BlockingIOError:
             return True
         except OSError:

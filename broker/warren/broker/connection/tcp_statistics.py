@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import socket
 import struct
-import sys
-import termios
 from typing import Any, Final, Protocol
 
-TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+from warren.core.operating_system.portable_switch import offered, present
+from warren.core.operating_system.sockets import unread_bytes
+
+TCP_INFO: Final[int | None] = offered("socket", "TCP_INFO")
 """Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
 RECEIVED_AT: Final = 128
 """Byte offset of tcpi_bytes_received in struct tcp_info."""
-SENT_AT: Final = 200
-"""Byte offset of tcpi_bytes_sent in struct tcp_info."""
 KEEPALIVE_INTERVAL: Final = 10
 """Seconds between two keepalive probes that are not answered."""
 KEEPALIVE_PROBES: Final = 6
 """Unanswered keepalive probes after which the system ends a connection."""
+KEEPALIVE_IDLE: Final[int | None] = present("socket", "TCP_KEEPIDLE") or present("socket", "TCP_KEEPALIVE")
+"""Socket option of the seconds without input after which a socket is probed; macOS has another name for it."""
 FULL_SHARE: Final = 4
 """Divisor of a socket's receive buffer: with more unread bytes than this part, the client may be unable to send more."""
 
@@ -56,20 +56,12 @@ def bytes_received(sock: Socket | None) -> int | None:
     return found
 
 
-def bytes_exchanged(sock: Socket | None) -> list[int]:
-    """Return the numbers of bytes that a socket has received and sent; 0 where the system does not count them."""
-    info = tcp_info(sock)
-    if len(info) < SENT_AT + _received.size:
-        return [0, 0]
-    return [_received.unpack_from(info, RECEIVED_AT)[0], _received.unpack_from(info, SENT_AT)[0]]
-
-
 def is_receive_buffer_full(sock: Socket | None) -> bool:
     """Return whether so much input waits in a socket that the client may be unable to send more."""
     if sock is None:
         return False
     try:
-        unread = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        unread = unread_bytes(sock.fileno())
         size: int = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     except (OSError, ValueError):
         return False
@@ -86,6 +78,7 @@ def enable_keepalive(sock: Socket, idle: int) -> None:
     # A system may lack one of the options, and then uses its own default.
     with contextlib.suppress(OSError, AttributeError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        if KEEPALIVE_IDLE is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, KEEPALIVE_IDLE, idle)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)

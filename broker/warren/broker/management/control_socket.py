@@ -1,5 +1,8 @@
 """Control socket: a Unix socket with mode 0600 that accepts requests and sends replies, each one line of JSON.
 
+On systems without Unix sockets it is a port of the loopback interface (`control_endpoint`), and the first line of each
+connection is the secret that the file at the socket's path holds.
+
 A request is `{"verb": NAME, "arguments": {...}}`. Its reply is `{"result": VALUE}`, or
 `{"error": ONE LINE, "status": EXIT STATUS}`. A connection may send any number of requests, one after the other.
 """
@@ -8,21 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
-import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from warren.broker.connection.acceptor import Acceptor
 from warren.broker.management.json_encoding import encode_in_steps
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model import operator_errors
+from warren.core.control_endpoint import (
+    LOOPBACK,
+    connect,
+    read_loopback_endpoint,
+    short_address,
+    uses_unix_socket,
+    write_loopback_endpoint,
+)
 from warren.core.errors import ExitStatus
+from warren.core.operating_system.portable_switch import offered
+from warren.core.operating_system.sockets import UNIX_FAMILY
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +45,18 @@ MAX_CONNECTIONS: Final = 32
 """Control connections that may be open at once; further ones are refused."""
 IDLE_SECONDS: Final = 60.0
 """Seconds that a connection may stay idle between requests, or leave a reply unread, before it is closed."""
-PATH_LIMIT: Final = 100
-"""Longest path of a Unix socket, in bytes, that every supported system accepts."""
+
+PROBE_SECONDS: Final = 1.0
+"""Seconds in which a running broker accepts the connection that finds out whether it runs."""
+
+_set_mode: Final[Any] = offered("os", "fchmod")
 
 PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
 """Function that performs a verb with its arguments and returns the result."""
 
 
 class ControlSocket:
-    """Server of the control socket, a Unix socket for requests of operators.
+    """Server of the control socket, for requests of operators.
 
     :param perform: performs the verb of a request with its arguments; its result is the reply.
     """
@@ -49,6 +65,8 @@ class ControlSocket:
         self._perform = perform
         self._acceptor: Acceptor | None = None
         self._path: Path | None = None
+        self._secret: str | None = None
+        """Secret with which each connection begins; None for a Unix socket, whose permissions protect it."""
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._pause_logged = False
         self._opening: set[asyncio.Task[tuple[asyncio.Transport, asyncio.StreamReaderProtocol]]] = set()
@@ -59,7 +77,13 @@ class ControlSocket:
         :raises OSError: if the socket cannot be created, or a running process listens there
         """
         self._acceptor = Acceptor(asyncio.get_running_loop(), _accept_always, self._log_pause, _ignore)
-        self._acceptor.listen(bind_socket(path), self._on_accepted)
+        if uses_unix_socket(path):
+            self._acceptor.listen(bind_socket(path), self._on_accepted)
+        else:
+            _refuse_second_broker(path)
+            sock = socket.create_server((LOOPBACK, 0), backlog=MAX_CONNECTIONS)
+            self._acceptor.listen(sock, self._on_accepted)
+            self._secret = write_loopback_endpoint(path, sock.getsockname()[1]).secret
         self._path = path
 
     async def close(self) -> None:
@@ -67,7 +91,7 @@ class ControlSocket:
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is None:
             return
-        acceptor.close()
+        await acceptor.close()
         tasks = list(self._open)
         for task in tasks:
             task.cancel()
@@ -102,14 +126,26 @@ class ControlSocket:
             return
         self._open[task] = writer
         try:
-            while await self._serve(reader, writer):
-                pass
+            if await self._knows_secret(reader):
+                while await self._serve(reader, writer):
+                    pass
         except (OSError, TimeoutError, asyncio.CancelledError):
             # The client is gone or idle, or the broker stops. Abort: the client may never read the rest.
             writer.transport.abort()
         finally:
             del self._open[task]
             writer.close()
+
+    async def _knows_secret(self, reader: asyncio.StreamReader) -> bool:
+        """Read the secret with which a connection begins, if there is one; return whether it is right."""
+        if self._secret is None:
+            return True
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                line = await reader.readuntil(b"\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return False
+        return hmac.compare_digest(line[:-1], self._secret.encode())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Read and answer one request; return whether another may follow on the connection.
@@ -180,35 +216,38 @@ def bind_socket(path: Path) -> socket.socket:
 
     :raises OSError: if the socket cannot be created, or a running process listens there
     """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder = -1
+    assert UNIX_FAMILY is not None
+    _refuse_second_broker(path)
+    sock = socket.socket(UNIX_FAMILY, socket.SOCK_STREAM)
     try:
-        address = str(path)
-        if len(os.fsencode(address)) > PATH_LIMIT:
-            # The path is too long for the kernel; through a descriptor of its folder it is short.
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            address = f"/proc/self/fd/{folder}/{path.name}"
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(1.0)
-                try:
-                    probe.connect(address)
-                except (ConnectionRefusedError, TimeoutError):
-                    path.unlink()
-                else:
-                    raise OSError(f"{path} is the control socket of a running broker")
         # bind() creates the file with this mode; a chmod afterwards would leave a moment with another mode.
-        os.fchmod(sock.fileno(), 0o600)
-        sock.bind(address)
-        os.chmod(path, 0o600)
+        _set_mode(sock.fileno(), 0o600)
+        with short_address(path) as address:
+            sock.bind(address)
+        path.chmod(0o600)
         sock.listen(MAX_CONNECTIONS)
     except BaseException:
         sock.close()
         raise
-    finally:
-        if folder >= 0:
-            os.close(folder)
     return sock
+
+
+def _refuse_second_broker(path: Path) -> None:
+    """Remove what a stopped broker left at the path of a control socket, or refuse to take the place of a running one.
+
+    :raises OSError: a running process listens there.
+    """
+    if not path.exists():
+        return
+    mode = path.stat().st_mode
+    if not stat.S_ISSOCK(mode) and read_loopback_endpoint(path) is None:
+        return
+    try:
+        connect(path, PROBE_SECONDS).close()
+    except (ConnectionRefusedError, FileNotFoundError, TimeoutError):
+        path.unlink(missing_ok=True)
+    else:
+        raise OSError(f"{path} is the control socket of a running broker")
 
 
 def _accept_always() -> float:

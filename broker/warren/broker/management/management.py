@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.connection.admission import Admission
 from warren.broker.connection.broker_node import BrokerNode
-from warren.broker.connection.descriptor_budget import DescriptorBudget, open_descriptors
+from warren.broker.connection.descriptor_budget import DescriptorBudget
 from warren.broker.disk_delays import DiskDelayMonitor
 from warren.broker.management.consumer_utilisation import ConsumerUtilisation
 from warren.broker.management.definitions_export import BrokerMetadata
@@ -109,15 +109,6 @@ class Management:
         if definitions is not None and definitions.submitted != before:
             await definitions.flush()
         return result
-
-    def node_gauges(self) -> list[int]:
-        """Return used memory and free disk space in KiB, and the numbers of descriptors and sockets in use."""
-        return [
-            self.resources.memory_used // 1024,
-            (self.resources.disk_free or 0) // 1024,
-            open_descriptors(),
-            self.admission.sockets,
-        ]
 
     def vhost(self, request: Request) -> VirtualHost:
         """Return the virtual host that a request names; `/` if it names none.

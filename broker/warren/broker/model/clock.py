@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
-_ELAPSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+from warren.core.operating_system.portable_switch import offered, present
+
+_BOOT_TIME: Final[int | None] = offered("time", "CLOCK_BOOTTIME")
+_elapsed: Final[Callable[[], float]] = (
+    time.monotonic if _BOOT_TIME is None else partial(present("time", "clock_gettime"), _BOOT_TIME)
+)
 """Clock that never jumps. On Linux it also counts the time for which the machine is suspended."""
 
 
@@ -44,10 +50,10 @@ class RealClock:
     """
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.clock_gettime(_ELAPSED)
+        self._offset = time.time() - _elapsed()
 
     def now(self) -> float:
-        return time.clock_gettime(_ELAPSED) + self._offset
+        return _elapsed() + self._offset
 
     def wall(self) -> float:
         return time.time()

@@ -84,6 +84,9 @@ class VirtualClock:
 
     def __init__(self, start: float = 1_000_000_000.0, *, patience: float = 5.0) -> None:
         self.patience = patience
+        self.quiet_seconds: float = 0.0
+        """Seconds of real time without work in progress after which all work counts as done, and after QUIET_TURNS at the
+        earliest. A broker sets it on systems that do not report all work."""
         self.soon = 0
         """Number of calls that the next iteration of the event loop makes, because their time has come."""
         self._now = start
@@ -212,13 +215,17 @@ class VirtualClock:
         """
         deadline = time.monotonic() + self.patience
         quiet = turns = 0
-        while quiet < QUIET_TURNS:
-            await asyncio.sleep(0 if turns < SPINNING_TURNS else 0.001)
+        quiet_since = time.monotonic()
+        while quiet < QUIET_TURNS or (
+            self.quiet_seconds and time.monotonic() - quiet_since < self.quiet_seconds
+        ):
+            await asyncio.sleep(0 if turns < SPINNING_TURNS and quiet < QUIET_TURNS else 0.001)
             busy = self._busy()
             if not busy:
                 quiet += 1
                 continue
             quiet = 0
+            quiet_since = time.monotonic()
             turns += 1
             if time.monotonic() > deadline:
                 raise Unsettled(f"after {self.patience:g} s of real time there is still {busy}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from warren.broker.store.errors import StoreError, disk_error
+from warren.core.operating_system.files import BINARY, lock_file, read_at, write_at
 
 
 def lock_data_folder(folder: Path) -> int:
@@ -15,23 +15,25 @@ def lock_data_folder(folder: Path) -> int:
     :raises StoreError: another broker holds the lock, or the file cannot be written.
     """
     try:
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | BINARY, 0o600)
     except OSError as error:
         raise disk_error(f"write in the data folder {folder}", error) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    except BlockingIOError:
-        owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        held = lock_file(lock)
+        if held:
+            os.ftruncate(lock, 0)
+            write_at(lock, b"%d\n" % os.getpid(), 0)
+        else:
+            owner = read_at(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+    except OSError as error:
+        os.close(lock)
+        raise disk_error(f"lock the data folder {folder}", error) from None
+    if not held:
         os.close(lock)
         raise StoreError(
             f"data folder {folder} is in use by another broker (process {owner}); stop it, or choose another folder with"
             " --data-dir"
-        ) from None
-    except OSError as error:
-        os.close(lock)
-        raise disk_error(f"lock the data folder {folder}", error) from None
+        )
     return lock
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from warren.core.errors import UsageError
+from warren.core.operating_system.files import sync_folder
 from warren.patterns.claim_check.blob_store import BlobStoreUnavailable
 
 Result = TypeVar("Result")
@@ -54,7 +55,7 @@ class FolderBlobStore:
         folder = self._path / name[:PREFIX]
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
-            _sync(self._path)
+            sync_folder(self._path)
         unfinished = folder / f"{name}.{secrets.token_hex(4)}{UNFINISHED}"
         try:
             with unfinished.open("xb") as file:
@@ -65,7 +66,7 @@ class FolderBlobStore:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        _sync(folder)
+        sync_folder(folder)
 
     def _get(self, name: str) -> bytes | None:
         folder = self._path / name[:PREFIX]
@@ -111,16 +112,6 @@ class FolderBlobStore:
 
     def __repr__(self) -> str:
         return f"FolderBlobStore({str(self._path)!r})"
-
-
-def _sync(folder: Path) -> None:
-    """Write the folder's entries to the disk with fsync(2). Without this, a rename in the folder may be lost in a power
-    failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 __all__ = ["FolderBlobStore"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from typing import Protocol
+
+from warren.core.operating_system.signals import END_SIGNALS, on_signal
 
 
 class Startable(Protocol):
@@ -53,8 +54,8 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     stop = stop or StopRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.request)
+    for number in END_SIGNALS:
+        on_signal(loop, number, stop.request)
     starting = asyncio.ensure_future(app.start())
     stopping = asyncio.ensure_future(stop.wait())
     try:

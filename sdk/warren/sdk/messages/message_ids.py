@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from warren.core.operating_system.processes import after_fork
+
 RANDOM_BATCH = 256
 """Number of random numbers that are fetched from the operating system at once."""
 _LAST = [0, 0]
@@ -44,4 +46,4 @@ def milliseconds_of(identity: str) -> int | None:
         return None
 
 
-os.register_at_fork(after_in_child=_RANDOM.clear)
+after_fork(_RANDOM.clear)

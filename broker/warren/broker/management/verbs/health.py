@@ -10,13 +10,13 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from warren.broker.connection.descriptor_budget import open_descriptors
 from warren.broker.management import queue_counts
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import table
 from warren.core.errors import ExitStatus
+from warren.core.operating_system.descriptors import count_open_descriptors
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
@@ -174,7 +174,7 @@ def status(management: Management, _: Request) -> Json:
             "Free disk space (bytes)": "unknown" if resources.disk_free is None else resources.disk_free,
         },
         "File Descriptors": {
-            "Total": f"{open_descriptors()}, limit: {management.descriptors.limit}",
+            "Total": f"{count_open_descriptors()}, limit: {management.descriptors.limit}",
             "Sockets": f"{management.admission.sockets}, limit: {management.admission.most_sockets}",
             "Unopened connections": f"{management.admission.unopened}, limit: {management.admission.most_unopened}",
             "Accepting connections": "yes" if management.admission.accepting else "no",

@@ -7,6 +7,7 @@ the snapshot, a new snapshot replaces it.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,7 +20,7 @@ from warren.broker.store.definitions.journal_format import (
 )
 from warren.broker.store.definitions.row_statements import Statement
 from warren.broker.store.definitions.schema_migrations import VERSION
-from warren.broker.store.file_system.file_replacement import replace_file
+from warren.broker.store.file_system.file_replacement import write_partial
 from warren.broker.store.file_system.files_protocol import SHORTAGE_ERRORS
 from warren.broker.store.file_system.small_file import read_file
 
@@ -81,13 +82,22 @@ class DefinitionsJournal:
         data = encode_header(self._identity, VERSION) + encode_transaction(
             self._identity, generation, statements
         )
-        replace_file(self._files, self.path, data)
+        partial = write_partial(self._files, self.path, data)
+        # Windows replaces no file that is open.
+        was_open = self._handle >= 0
         self.close()
+        try:
+            self._files.rename(partial, self.path)
+        except OSError:
+            if was_open:
+                self._handle = self._files.open(self.path)
+            raise
         self._handle = self._files.open(self.path)
         self.size = len(data)
         self._is_ragged = False
         self._is_synced = True
         self._set_threshold(len(data))
+        self._files.sync_folder(os.path.dirname(self.path))
 
     def append(self, generation: int, statements: Iterable[Statement]) -> None:
         """Append the record of a transaction. Call `keep` when it is committed, or else `discard`.

@@ -31,6 +31,7 @@ from warren.broker.store.definitions.schema_migrations import (
     unknown_version,
 )
 from warren.broker.store.errors import StoreError
+from warren.core.operating_system.files import BINARY, sync_folder
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -355,7 +356,7 @@ def _write_database(source: sqlite3.Connection, path: Path) -> None:
     partial = path.with_name(path.name + ".new")
     partial.unlink(missing_ok=True)
     # SQLite would create it readable for everybody.
-    handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(partial, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
     try:
         source.execute("VACUUM INTO ?", (str(partial),))
         os.fsync(handle)
@@ -363,14 +364,14 @@ def _write_database(source: sqlite3.Connection, path: Path) -> None:
         os.close(handle)
     _remove_wal(path)
     partial.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _create_database(path: Path) -> sqlite3.Connection:
     """Open the database, and create it with its tables if it does not exist."""
     if not path.exists():
         _remove_wal(path)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
     database = _connect(path)
     try:
         configure(database)
@@ -396,14 +397,6 @@ def _move_aside(folder: DataFolder, with_journal: bool) -> None:
         path = str(folder.path / "definitions.journal")
         folder.files.rename(path, f"{path}.damaged")
     folder.files.sync_folder(str(folder.path))
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _open_journal(

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from warren.broker.store.file_system.files_protocol import Files
 
 
-def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Write a file under a temporary name (`path` and `.new`), sync it, rename it to `path`, and sync the folder.
+def replace_file(files: Files, path: str, data: bytes, close_old: Callable[[], None] = lambda: None) -> None:
+    """Write a file under a temporary name, sync it, rename it to `path`, and sync the folder.
 
+    :param close_old: function that closes the file that is replaced, called when the new one is written: Windows replaces
+        no file that is open.
     :raises OSError: the disk failed. The file at `path` has its old content or its new one.
+    """
+    partial = write_partial(files, path, data)
+    close_old()
+    files.rename(partial, path)
+    files.sync_folder(os.path.dirname(path))
+
+
+def write_partial(files: Files, path: str, data: bytes) -> str:
+    """Write a file under a temporary name (`path` and `.new`), sync it, and return that name.
+
+    :raises OSError: the disk failed. The file at `path` is as it was.
     """
     partial = f"{path}.new"
     files.unlink(partial)
@@ -20,8 +34,7 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
         files.sync(handle)
     finally:
         files.close(handle)
-    files.rename(partial, path)
-    files.sync_folder(os.path.dirname(path))
+    return partial
 
 
-__all__ = ["replace_file"]
+__all__ = ["replace_file", "write_partial"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import AbstractContextManager, nullcontext
 
 from warren.broker.store.file_system.spare_descriptors import SpareDescriptors
+from warren.core.operating_system.files import FOLDERS_SYNC, REMOVES_OPEN_FILES, sync_file, write_at
 
 _spares = SpareDescriptors()
 """Spare descriptors of this process."""
-_sync = getattr(os, "fdatasync", os.fsync)
-"""Function that syncs a file: fdatasync, or on systems without it fsync, which syncs the file's metadata, too."""
+_no_removal: AbstractContextManager[object] = nullcontext() if REMOVES_OPEN_FILES else threading.Lock()
+"""On Windows, where an open file cannot be removed: held while a file is read, and while one is removed or renamed."""
 
 
 class OsFiles:
@@ -25,7 +28,7 @@ class OsFiles:
         return os.stat(path).st_size
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        with open(path, "rb", buffering=0, opener=_open_briefly) as file:
+        with _no_removal, open(path, "rb", buffering=0, opener=_open_briefly) as file:
             file.seek(offset)
             parts = []
             while size > 0 and (part := file.read(size)):
@@ -38,17 +41,17 @@ class OsFiles:
         return _spares.open(path, os.O_RDWR | os.O_CREAT, stays_open=True)
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
-        written = os.pwrite(handle, data, offset)
+        written = write_at(handle, data, offset)
         if written < len(data):
             rest = memoryview(data)
             while written < len(data):
-                written += os.pwrite(handle, rest[written:], offset + written)
+                written += write_at(handle, rest[written:], offset + written)
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
-        _sync(handle)
+        sync_file(handle)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -56,14 +59,18 @@ class OsFiles:
 
     def unlink(self, path: str) -> None:
         try:
-            os.unlink(path)
+            with _no_removal:
+                os.unlink(path)
         except FileNotFoundError:
             return
 
     def rename(self, path: str, target: str) -> None:
-        os.replace(path, target)
+        with _no_removal:
+            os.replace(path, target)
 
     def sync_folder(self, folder: str) -> None:
+        if not FOLDERS_SYNC:
+            return
         handle = _open_briefly(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

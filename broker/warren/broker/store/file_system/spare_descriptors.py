@@ -11,6 +11,8 @@ import os
 import threading
 from typing import Final
 
+from warren.core.operating_system.files import BINARY
+
 logger = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_ERRORS: Final = (errno.EMFILE, errno.ENFILE)
@@ -42,7 +44,7 @@ class SpareDescriptors:
         """
         while True:
             try:
-                return os.open(path, flags | os.O_CLOEXEC, mode)
+                return os.open(path, flags | BINARY, mode)
             except OSError as error:
                 if error.errno not in NO_DESCRIPTOR_ERRORS or not self._give_up(stays_open):
                     raise
@@ -54,7 +56,7 @@ class SpareDescriptors:
         with self._lock:
             while len(self._held) < SPARES:
                 try:
-                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                    self._held.append(os.open(os.devnull, os.O_RDONLY))
                 except OSError:
                     return
             if self._short:

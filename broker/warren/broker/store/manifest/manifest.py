@@ -343,7 +343,7 @@ class Manifest:
             data.append(encode_manifest_record(self._identity, generation, number, kind, values))
         content = b"".join(data) + bytes(ROOM)
         try:
-            replace_file(self._files, self._path, content)
+            replace_file(self._files, self._path, content, self._close_file)
         except OSError as error:
             if error.errno not in SHORTAGE_ERRORS:
                 raise

@@ -1,1 +1,0 @@
-"""Objects of the API by kind: functions that answer the requests for them."""

@@ -1,1 +1,0 @@
-"""Comparison of the HTTP API with that of RabbitMQ's management plugin, answer by answer."""
