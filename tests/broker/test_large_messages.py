@@ -7,12 +7,13 @@ import struct
 
 import pytest
 from pamqp.commands import Basic
+from pamqp.commands import Connection as ConnectionClass
 
 from tests.support.blocking_client import Channel, Connection
 from tests.support.bulk_work import bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, encoded, made
 from warren.wire.content import join_content
 
 MIB = 1024 * 1024
@@ -73,6 +74,55 @@ def test_small_frames_of_a_large_message_are_joined(
     client.abort()
     # The transport of Python 3.12 sums up all its pieces at each write.
     assert 0 < len(sizes) <= len(BODY) // 65536 + 2
+
+
+def test_a_large_message_is_passed_to_the_transport_in_slices(
+    timed: Channel, inprocess: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk = bulk_of(inprocess)
+    server = bulk.connection()
+    turns = [0]
+
+    def count() -> None:
+        turns[0] += 1
+        bulk.node.loop.call_soon(count)
+
+    inprocess.call(count)
+    written: list[int] = []
+    write = server.transport.write
+
+    def record(data: bytes) -> None:
+        written.append(turns[0])
+        write(data)
+
+    queue = timed.declare()
+    for _ in range(COUNT):
+        timed.publish(queue, BODY)
+    assert timed.ready(queue) == COUNT
+    monkeypatch.setattr(server.transport, "write", record)
+    timed.send(Basic.Consume(queue=queue, no_ack=True))
+    assert isinstance(timed.next(), Basic.ConsumeOk)
+    assert [message.body for message in timed.deliveries(COUNT)] == [BODY] * COUNT
+    # Others are served between two frames: the beginning of one, and its body, are passed together.
+    assert len(set(written)) > len(written) // 3 > 10
+
+
+def test_a_connection_that_is_closed_gets_all_of_a_large_message_first(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    bulk_of(inprocess)
+    queue = timed.declare()
+    timed.publish(queue, BODY)
+    assert timed.ready(queue) == 1
+    with RawClient(inprocess.url) as client:
+        client.connect().open()
+        client.send_bytes(
+            encoded(made(Basic.Consume, queue=queue, no_ack=True))
+            + encoded(made(ConnectionClass.Close, reply_code=200, reply_text="", class_id=0, method_id=0), 0)
+        )
+        client.expect(Basic.ConsumeOk)
+        assert client.receive_message(Basic.Deliver).body == BODY
+        client.expect(ConnectionClass.CloseOk)
 
 
 def test_a_lost_client_is_not_logged_for_each_piece(

@@ -80,7 +80,7 @@ class PendingWork:
         sock = connection.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return ""
-        if connection.out or connection.flush_scheduled:
+        if connection.out or connection.flush_scheduled or connection.large_output:
             return "output for"
         if connection.reads_paused & TURN_OVER:
             return "input from"

@@ -8,6 +8,7 @@ import logging
 import os
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
@@ -149,6 +150,8 @@ class Connection:
         """Received bytes that are not processed yet: an incomplete frame, or frames whose processing is paused."""
         self.out: list[bytes | memoryview] = []
         """Pieces of output that have yet to be written."""
+        self.large_output: deque[bytes | memoryview] = deque()
+        """Pieces of large output that the transport has yet to get, in slices: it copies them."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
         """Publisher confirms of the channels for which the next flush sends basic.ack and basic.nack."""
@@ -692,7 +695,7 @@ class Connection:
 
         :param size: bytes of all pieces.
         """
-        if size >= LARGE_CONTENT:
+        if size >= LARGE_CONTENT or self.large_output:
             self.write_large(pieces)
             return
         if self.descriptor < 0 or (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -711,10 +714,10 @@ class Connection:
             self.transport.write(b"".join(pieces)[count:])
 
     def write_large(self, pieces: list[bytes | memoryview]) -> None:
-        """Write as much of large output as the socket takes, and pass the rest to the transport.
-
-        Small pieces are joined: since Python 3.12, the transport counts all its pieces each time that it gets one.
-        """
+        """Write as much of large output as the socket takes, and pass the rest to the transport in slices."""
+        if self.large_output:
+            self.large_output.extend(pieces)
+            return
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
             try:
@@ -729,16 +732,34 @@ class Connection:
                 self.transport.write(memoryview(pieces[at])[written:])
                 at += 1
         self.transport_buffers = True
+        self.large_output.extend(pieces[at:])
+        self.continue_large_output()
+
+    def continue_large_output(self) -> None:
+        """Pass a part of the large output to the transport, and leave the rest to the next iterations of the event loop.
+
+        Until Python 3.11, the transport copies what it gets: 128 MiB take a tenth of a second.
+        """
+        if not self.pass_large_output(time.monotonic() + self.node.virtual_hosts.bulk_work.slice_seconds):
+            self.node.loop.call_soon(self.continue_large_output)
+
+    def pass_large_output(self, end: float) -> bool:
+        """Pass large output to the transport until a time; return True if none is left.
+
+        Small pieces are joined: since Python 3.12, the transport counts all its pieces each time that it gets one.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        output = self.large_output
         small: list[bytes | memoryview] = []
         size: i64 = 0
         # It logs each write to a connection that it has found to be lost.
-        while at < len(pieces) and not self.transport.is_closing():
-            piece = pieces[at]
-            at += 1
+        while output and not self.transport.is_closing():
+            piece = output.popleft()
             if len(piece) < JOINED_BYTES:
                 small.append(piece)
                 size += len(piece)
-                if size < JOINED_BYTES and at < len(pieces):
+                if size < JOINED_BYTES and output:
                     continue
             if small:
                 self.transport.write(b"".join(small))
@@ -746,6 +767,10 @@ class Connection:
                 size = 0
             if len(piece) >= JOINED_BYTES:
                 self.transport.write(piece)
+            if output and time.monotonic() >= end:
+                return False
+        output.clear()
+        return True
 
     def pause_deliveries(self) -> None:
         """Stop deliveries to this client: the write buffer has reached its high-water mark."""

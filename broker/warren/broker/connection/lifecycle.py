@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -345,6 +346,8 @@ class ConnectionLifecycle:
 
     def _close_socket(self) -> None:
         transport = self.connection.transport
+        # The last reply may be behind a large delivery.
+        self.connection.pass_large_output(math.inf)
         if not transport.is_closing():
             transport.close()
         if transport.get_write_buffer_size():

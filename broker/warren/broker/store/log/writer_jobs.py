@@ -11,7 +11,7 @@ from warren.broker.store.log.record_format import Record
 from warren.broker.store.log.segment_reader import SegmentReader
 from warren.broker.store.stream.stream_log import StreamBatch
 
-PART_SIZE: Final = 4 * 1024 * 1024
+PART_SIZE: Final = 1024 * 1024
 """Bytes from which on a write is divided."""
 
 
@@ -25,7 +25,7 @@ class SegmentWrite:
         self.pieces = pieces
 
     def parts(self) -> Iterator[bytes]:
-        """Return the bytes in parts of some MiB, each joined when it is asked for.
+        """Return the bytes in parts of about a MiB, each joined when it is asked for.
 
         A thread that joins views of hundreds of megabytes would stop all others meanwhile.
         """
