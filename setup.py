@@ -14,6 +14,7 @@ COMPILED = [
     "wire/warren/wire/content.py",
     "wire/warren/wire/headers_splice.py",
     "broker/warren/broker/model/message.py",
+    "broker/warren/broker/model/message_counts.py",
     "broker/warren/broker/model/queue/backing_queue.py",
     "broker/warren/broker/model/queue/priority_backing_queue.py",
     "broker/warren/broker/model/queue/delayed_messages.py",

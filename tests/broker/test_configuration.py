@@ -291,7 +291,6 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
         "backing_queue_module (line 39)",
         "lazy_queue_explicit_gc_run_operation_threshold (line 40)",
         "queue_explicit_gc_run_operation_threshold (line 41)",
-        "management.tcp.port (line 42)",
         "cluster_name (line 43)",
         "queue_index_embed_msgs_below (line 44)",
     )

@@ -25,6 +25,7 @@ from warren.sdk import (
     Router,
     StreamSubscription,
 )
+from warren.sdk.consume.streams.reader_lease import ReaderLease
 from warren.sdk.consume.subscription import Mode
 
 
@@ -628,3 +629,62 @@ def test_a_command_and_options_without_a_stream_are_errors() -> None:
         app.handle(Pay, stream="orders")
     with pytest.raises(ConfigError, match="offset is an option of streams"):
         app.handle(Counted, queue="orders", offset="first")  # type: ignore[call-overload]
+
+
+async def test_a_handler_that_cancels_its_own_task_fails_once(make_app: MakeApp, name: str) -> None:
+    Happened = counted(name)
+    app = make_app()
+    seen: list[int] = []
+
+    @app.handle(Happened, stream=name, offset="first", resume=True)
+    async def project(message: Any) -> None:
+        seen.append(message.number)
+        if message.number == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with app:
+        await publish(app, Happened, range(3))
+        dead = await app.get(f"{name}.project.dead", timeout=30)
+        assert dead is not None
+        assert dead.offset == 1
+        await dead.ack()
+        await eventually(lambda: len(seen) == 3, "the reader goes on")
+    async with app:
+        await publish(app, Happened, range(3, 4))
+        await eventually(lambda: 3 in seen, "the next start resumes behind the message")
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_a_reader_that_is_cancelled_as_it_gets_the_lease_gives_way(
+    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Happened, apps, seen = two_processes(make_app, name)
+    monkeypatch.setattr("warren.sdk.consume.streams.stream_subscription.CHECK_SECONDS", 0.0)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    checked: list[ReaderLease] = []
+    is_taken = ReaderLease.is_taken
+
+    async def slow(lease: ReaderLease) -> bool:
+        """Answer the first question only when the lease is granted and the reader cancelled."""
+        checked.append(lease)
+        if len(checked) == 1:
+            asked.set()
+            await go_on.wait()
+            return False
+        return await is_taken(lease)
+
+    monkeypatch.setattr(ReaderLease, "is_taken", slow)
+    starting = asyncio.create_task(apps[0].start())
+    await asked.wait()
+    await eventually(lambda: f"{name}.one" in apps[0].subscriptions, "the reader exists")
+    await eventually(lambda: checked[0]._granted, "the lease is granted")
+    await apps[0].subscriptions[f"{name}.one"].cancel()
+    go_on.set()
+    await starting
+    async with apps[1]:
+        await publish(apps[1], Happened, range(1))
+        await eventually(lambda: seen == [1], "the other process reads")
+    await apps[0].stop()

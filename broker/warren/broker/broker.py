@@ -21,14 +21,18 @@ from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.descriptor_budget import DescriptorBudget, descriptor_budget
 from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
-from warren.broker.connection.listener import BoundAddress, Listener
+from warren.broker.connection.listen_address import Address
+from warren.broker.connection.listener import BoundAddress, Listener, ListenError
 from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
 from warren.broker.disk_delays import DiskDelayMonitor
+from warren.broker.http_api.server import HttpServer
+from warren.broker.http_api.statistics import Statistics
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.management import Management
+from warren.broker.management.statistics.collector import Collector
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat_checks import PortabilityChecks
@@ -107,6 +111,8 @@ class Broker:
 
         After a failure the broker confirms nothing any more and has to be stopped.
         """
+        self.management_addresses: tuple[Address, ...] = ()
+        """Addresses of the HTTP API, once started; none unless `management_port` is set."""
         self.bound_addresses: tuple[BoundAddress, ...] = ()
         """Addresses at which the broker listens, once started: first those without TLS, then those with it."""
         self._clock = clock or RealClock()
@@ -127,6 +133,8 @@ class Broker:
         self._clock_jumps: ClockJumpMonitor | None = None
         self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
+        self._http: HttpServer | None = None
+        self._collector: Collector | None = None
         self._control: ControlSocket | None = None
 
     @property
@@ -210,7 +218,9 @@ class Broker:
             self._start_monitor(node, undo)
             self._start_stall_monitor(loop, undo)
             listener = await self._listen(node, undo)
-            await self._open_control(node, parameters)
+            management = await self._open_control(node, parameters)
+            if self.config.management_port is not None:
+                await self._open_http(management, undo)
             self._listener = listener
             self._node = node
             if isinstance(self._clock, VirtualClock):
@@ -366,7 +376,7 @@ class Broker:
         )
         return self._admission
 
-    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> None:
+    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> Management:
         """Start management, which performs operators' requests, and open its control socket if one is configured."""
         assert self._monitor is not None
         assert self._descriptors is not None
@@ -380,7 +390,7 @@ class Broker:
             self.config,
             self._descriptors,
             self._admission,
-            lambda: [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses],
+            self._describe_listeners,
         )
         path = self.config.control_path
         if path is not None:
@@ -395,6 +405,38 @@ class Broker:
         management.utilisation.start()
         management.on_shutdown = self.on_shutdown
         self._management = management
+        return management
+
+    def _describe_listeners(self) -> list[str]:
+        """Return the addresses that accept connections, with the scheme of their URLs, as text for people."""
+        scheme = "https" if self.config.management_tls else "http"
+        found = [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses]
+        return found + [f"{scheme} at {address}" for address in self.management_addresses]
+
+    async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
+        """Collect statistics, and serve the HTTP API."""
+        assert self.config.management_port is not None
+        self._collector = Collector(management.node, management.node_gauges)
+        undo.callback(self._collector.stop)
+        self._collector.start()
+        self._http = HttpServer(management, Statistics(self._collector))
+        undo.push_async_callback(self._http.close)
+        tls = None
+        if self.config.management_tls:
+            if self._tls_context is None:
+                self._tls_context = TlsContext(self.config.tls)
+                undo.callback(self._tls_context.stop)
+                self._tls_context.watch(management.node.loop)
+            tls = self._tls_context
+        address = Address(self.config.management_host, self.config.management_port)
+        try:
+            bound = await self._http.open(address, tls)
+        except OSError as error:
+            raise ListenError(address, error) from None
+        self.management_addresses = tuple(bound)
+        scheme = "https" if tls else "http"
+        for each in bound:
+            logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""
@@ -534,8 +576,12 @@ class Broker:
         Connections are closed with 320 CONNECTION_FORCED.
         """
         listener, node = self._listener, self._node
-        management, control = self._management, self._control
-        self._listener = self._node = self._management = self._control = None
+        management, control, http, collector = self._management, self._control, self._http, self._collector
+        self._listener = self._node = self._management = self._control = self._http = self._collector = None
+        if http is not None:
+            await http.close()
+        if collector is not None:
+            collector.stop()
         if management is not None:
             management.utilisation.stop()
         if control is not None:

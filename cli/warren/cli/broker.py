@@ -7,8 +7,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 
 from warren.broker.broker import Broker
+from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
 from warren.broker.configuration.setting_sources import DEFAULT, RunConfig
 from warren.broker.connection.event_loop import new_event_loop
@@ -18,12 +21,15 @@ from warren.broker.management.boot_definitions import DefinitionsError
 from warren.broker.model.capture.event_stream import CaptureError
 from warren.broker.store.errors import StoreError
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
-from warren.core.errors import ExitStatus, UsageError
+from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 from warren.core.operating_system.descriptors import raise_descriptor_limit
 from warren.core.operating_system.signals import END_SIGNALS, ignore_signals, on_signal
 
 logger = logging.getLogger(__name__)
+
+HTTP_PACKAGES = ("aiohttp", "regex")
+"""Packages that the HTTP API needs."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def run(settings: RunConfig) -> int:
-    config = settings.broker
+    config = _with_installed_packages(settings)
     broker = Broker(config)
     stop = asyncio.Event()
     broker.on_shutdown = stop.set
@@ -87,6 +93,21 @@ async def run(settings: RunConfig) -> int:
         # The closing event loop would restore the default action, and a second signal kill the process.
         ignore_signals(loop, END_SIGNALS)
     return ExitStatus.SUCCESS
+
+
+def _with_installed_packages(settings: RunConfig) -> BrokerConfig:
+    """Return the configuration; without the HTTP API if its packages are not installed, unless it was asked for.
+
+    :raises UsageError: if it was asked for, with the extra to install.
+    """
+    config = settings.broker
+    if config.management_port is None or all(find_spec(package) for package in HTTP_PACKAGES):
+        return config
+    missing = missing_extra_error("management", "the HTTP API (management_port)")
+    if "management_port" in settings.origins:
+        raise missing
+    logger.info("event=http_api.skipped advice=%r", str(missing))
+    return replace(config, management_port=None)
 
 
 def _log_storage(settings: RunConfig) -> None:

@@ -21,7 +21,12 @@ from warren.sdk.consume.dependencies import Depends, Header
 from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
-from warren.sdk.consume.streams.reader_options import OnStreamError, StreamHandlerOptions, StreamOffset
+from warren.sdk.consume.streams.reader_options import (
+    OnRecreated,
+    OnStreamError,
+    StreamHandlerOptions,
+    StreamOffset,
+)
 from warren.sdk.consume.streams.replay import ReplayReport
 from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Mode, Subscription
@@ -44,6 +49,7 @@ from warren.sdk.errors import (
     ReplayStopped,
     Requeue,
     RetryLater,
+    StreamRecreated,
     TlsFailed,
     TopologyMismatch,
     TransactionError,
@@ -126,6 +132,7 @@ __all__ = [
     "Mode",
     "Nacked",
     "NoServer",
+    "OnRecreated",
     "OnStreamError",
     "Outgoing",
     "PropertyOptions",
@@ -151,6 +158,7 @@ __all__ = [
     "Statistics",
     "StreamHandlerOptions",
     "StreamOffset",
+    "StreamRecreated",
     "StreamSubscription",
     "Subscription",
     "Sync",

@@ -300,6 +300,21 @@ class ReplayStopped(WarrenError):
         self.offset: int | None = offset
 
 
+class StreamRecreated(WarrenError):
+    """A reader stopped, because its stream was deleted and declared anew since its position was stored: the offsets began
+    at 0 again, and new messages below the position would be passed over. `on_recreated="first"` makes the reader begin with
+    the first message of the new stream.
+
+    :ivar stream: name of the stream.
+    :ivar offset: the stored position, an offset of the former stream.
+    """
+
+    def __init__(self, text: str, stream: str, offset: int) -> None:
+        super().__init__(text, retryable=False)
+        self.stream: str = stream
+        self.offset: int = offset
+
+
 class HandlerOutcome(Exception):
     """Base class of the exceptions with which a handler (or `Once`) chooses the outcome of its message.
 

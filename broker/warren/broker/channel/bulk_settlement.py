@@ -184,6 +184,7 @@ class BulkSettlement:
             # A deletion of the queue waits.
             consumer.queue.returns += 1
         group.messages.append(message)
+        self.channel.counts.given_back += 1
         message.consumer = None
         capture = consumer.queue.capture
         if capture is not None:
@@ -200,6 +201,7 @@ class BulkSettlement:
         """Make the messages unacknowledged again, and close the connection: one of them is a message of a stream."""
         channel = self.channel
         for group in self.groups.values():
+            channel.counts.given_back -= len(group.messages)
             for message in group.messages:
                 if group.consumer is not None:
                     message.consumer = group.consumer

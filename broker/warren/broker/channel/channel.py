@@ -29,8 +29,9 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.exchange.headers import may_have_cc
 from warren.broker.model.message import Message
+from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.queue.consumer import Consumer
-from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
+from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue, count_deliveries
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut, BulkPublish
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
@@ -64,8 +65,23 @@ class PublishTarget:
         self.routes_by_message: bool = False
         """True if routing depends on more than the routing key, such as headers or the flag `immediate`."""
         self.queues: list[Queue] = []
+        self.published: i64 = 0
+        """Publishes that `count_publishes` has yet to add to the counts of the channel and the exchange."""
+        self.routed_by_message: i64 = 0
+        """Copies of those, more or less than `queues` for each, where routing depends on the message."""
         self.is_slow: bool = False
         """True if a single publish may take long, because it is routed by its message or reaches many queues."""
+
+    def count_publishes(self) -> None:
+        """Add the publishes since the last call to the counts of the channel and the exchange."""
+        count = self.published
+        exchange = self.resolved_exchange
+        if count and exchange is not None:
+            self.published = 0
+            self.channel.counts.published += count
+            exchange.published_in += int(count)
+            exchange.published_out += int(count * len(self.queues) + self.routed_by_message)
+            self.routed_by_message = 0
 
 
 class Channel:
@@ -100,6 +116,8 @@ class Channel:
         """Consumers of the channel, by their consumer tags."""
         self.queues_left: list[Queue] = []
         """Queues of cancelled consumers while the channel closes; `close` offers their messages to other consumers."""
+        self.counts = MessageCounts()
+        """Messages of the channel, without those of its present consumers and of the repeated publish."""
         self.confirms = PublisherConfirms(self)
         self.assembler = ContentAssembler(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
@@ -130,6 +148,7 @@ class Channel:
 
         :raises AmqpError: 404 if the exchange does not exist, 403 if it is internal or the user may not publish to it.
         """
+        target.count_publishes()
         if self.writable_epoch != self.vhost.routing_epoch:
             self.writable.clear()
             self.writable_epoch = self.vhost.routing_epoch
@@ -212,8 +231,10 @@ class Channel:
             raise user_id_mismatch(self, properties.user_id)
         queues = target.queues
         capture = self.capture
+        target.published += 1
         if target.routes_by_message or (properties.headers and may_have_cc(properties.headers)):
             queues = route_by_message(self, target, message, properties)
+            target.routed_by_message += len(queues) - len(target.queues)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
@@ -396,6 +417,7 @@ class Channel:
         As in RabbitMQ, messages are returned consumer by consumer, in the order of the consumer tags.
         """
         consumers: dict[Consumer, list[Message]] = {}
+        self.counts.given_back += len(messages)
         for message in messages:
             consumer = message.consumer
             assert consumer is not None
@@ -510,6 +532,7 @@ class Channel:
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
             self.queues_left.append(subscription.queue)
+            self.count_ended(subscription)
         self.subscriptions.clear()
         self.stop_replies()
 
@@ -543,8 +566,30 @@ class Channel:
         if self.tx is not None:
             self.tx.rollback()
         self.confirms.ranges.clear()
+        self.vhost.ended_counts.add(self.message_counts())
+        self.connection.node.churn.channels_closed += 1
         job = BulkSettlement(self, self.last_tag, CHANNEL_ENDED)
         self.vhost.bulk_work.run(self.connection, job.step, job.end)
+
+    # -- counts
+
+    def count_ended(self, subscription: Subscription) -> None:
+        """Keep the deliveries to a consumer that ends in the counts of the channel."""
+        count_deliveries(self.counts, subscription)
+
+    def message_counts(self) -> MessageCounts:
+        """Return the numbers of messages that went through the channel."""
+        target = self.connection.last_target
+        if target is not None and target.channel is self:
+            target.count_publishes()
+        found = MessageCounts()
+        found.add(self.counts)
+        for subscription in self.subscriptions.values():
+            count_deliveries(found, subscription)
+        found.confirmed = self.confirms.sent
+        held = len(self.unacked) + (self.tx.settled_count() if self.tx is not None else 0)
+        found.acknowledged = found.delivered + found.fetched - found.given_back - held
+        return found
 
     def offer_queues_left(self) -> None:
         """Deliver messages of the queues whose consumers the end of the channel has cancelled."""

@@ -80,8 +80,10 @@ def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queu
         code, text = 312, b"NO_ROUTE"
     else:
         exchange.unroutable_dropped += 1
+        channel.counts.dropped_unroutable += 1
         return
     exchange.unroutable_returned += 1
+    channel.counts.returned_unroutable += 1
     if channel.capture is not None:
         channel.capture.returned(message, channel.origin, text)
     connection = channel.connection

@@ -64,11 +64,14 @@ class Subscription(Consumer):
         connection = channel.connection
         tag: i64 = channel.last_tag + 1
         channel.last_tag = tag
+        self.delivered += 1
         if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
             self.encode_method(message)
         content = message.content
         if message.delivery_count or message.has_bcc:
             content = delivered_content(self.queue, message)
+            if message.redelivered:
+                self.redelivered += 1
         encoded_tag = _pack_tag(tag, message.redelivered)
         if len(content) < LARGE_CONTENT:
             if message.channel != channel.number or len(content) > connection.frame_max:
@@ -135,4 +138,5 @@ class Subscription(Consumer):
     def cancel_from_server(self) -> None:
         """Remove the consumer, which the broker has cancelled, from its channel, and send basic.cancel."""
         self.channel.subscriptions.pop(self.tag, None)
+        self.channel.count_ended(self)
         self.channel.connection.notify_consumer_cancelled(self.channel.number, self.tag)

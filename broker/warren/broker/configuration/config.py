@@ -63,6 +63,10 @@ class BrokerConfig:
     :param stall_threshold: milliseconds from which on a turn of the event loop, in which no other client is served, is
         counted and logged as a stall; 0 is never. It is 100 in `warren broker`; an embedded broker measures nothing.
     :param control_socket: path of the socket for `warren ctl`; by default `control.sock` in the data folder.
+    :param management_port: port of the HTTP API for management; 0 is any free port, `none` is no HTTP API. `warren broker`
+        listens at 15672 if its AMQP port is 5672; with another AMQP port it has no HTTP API unless this is set.
+    :param management_host: address of the HTTP API; loopback by default.
+    :param management_tls: serve the HTTP API with TLS, with the certificate of `tls_certificate`.
     :param capture_events: stream that receives the life-cycle events of messages (published, delivered, acknowledged and
         so on): `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is declared
         if it does not exist.
@@ -107,6 +111,9 @@ class BrokerConfig:
     disk_free_limit: int | str = "50MB"
     stall_threshold: int = 0
     control_socket: Path | None = None
+    management_port: int | None = None
+    management_host: str = "127.0.0.1"
+    management_tls: bool = False
     capture_events: tuple[str, ...] = ()
     load_definitions: Path | None = None
     accept_data_loss: bool = False
@@ -137,6 +144,10 @@ class BrokerConfig:
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it must be between {least} and {most}")
+        if self.management_port is not None and not 0 <= self.management_port <= 65535:
+            raise ValueError(f"management_port is {self.management_port}; it must be between 0 and 65535")
+        if self.management_tls and (self.tls.certificate is None or self.tls.key is None):
+            raise ValueError("management_tls is set; it needs tls_certificate and tls_key")
         if self.max_unopened_per_address is not None and self.max_unopened_per_address < 1:
             raise ValueError(
                 f"max_unopened_per_address is {self.max_unopened_per_address}; it must be at least 1"

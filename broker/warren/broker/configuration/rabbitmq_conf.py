@@ -35,6 +35,8 @@ EQUIVALENT_KEYS: Final = {
     "proxy_protocol": "proxy_protocol",
     "management.load_definitions": "load_definitions",
     "consumer_timeout": "consumer_timeout",
+    "management.tcp.port": "management_port",
+    "management.tcp.ip": "management_host",
 }
 """Equivalent Warren setting of each key of rabbitmq.conf whose value needs no conversion."""
 

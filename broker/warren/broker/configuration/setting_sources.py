@@ -16,6 +16,8 @@ from warren.core.default_data_folder import default_data_folder
 from warren.core.errors import UsageError
 
 DEFAULT: Final = "default"
+DEFAULT_MANAGEMENT_PORT: Final = 15672
+"""Port of the HTTP API if neither it nor an address for AMQP is set: a second broker on the machine has to choose both."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def build_config(
     tls = {name.removeprefix(TLS): values.pop(name) for name in list(values) if name.startswith(TLS)}
     storage = StorageConfig(in_memory=values.pop("in_memory"))
     values["data_dir"] = _data_dir(settings, storage, environment)
+    if "management_port" not in settings and not {"port", "listeners"} & settings.keys():
+        values["management_port"] = DEFAULT_MANAGEMENT_PORT
     log = LogConfig(log_level=values.pop("log_level"), log_json=values.pop("log_json"))
     try:
         broker = BrokerConfig(tls=TlsConfig(**tls), **values)

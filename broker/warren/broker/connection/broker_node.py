@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.sasl_authentication import LoginSettings
+from warren.broker.connection.churn import Churn
 from warren.broker.connection.connection_limits import ConnectionLimits
 from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.flow_control import LOG_SOURCE, STOPPING, FlowControl
@@ -62,6 +63,7 @@ class BrokerNode:
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
         self.limits = ConnectionLimits(self.connections, self.vhosts, access, settings)
+        self.churn = Churn()
         self.login_delays = LoginDelays(settings.login_failure_delay, loop.time)
         self.hangups = HangupWatch(loop)
         self.flow = FlowControl(self.connections, log)
@@ -79,6 +81,8 @@ class BrokerNode:
         """(change, connection, reply): replies to send when the change of definitions with this number is on disk."""
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
         """(batch, connection, reply): replies to send when the log batch with this number is on disk."""
+        self.sync_calls: deque[tuple[int, Callable[[bool], None]]] = deque()
+        """(batch, function): functions to call when the log batch with this number is on disk, or the log has failed."""
         self.confirms_drained: Optional[asyncio.Future[None]] = None  # noqa: UP045
         """Future resolved when no publish waits for the disk any more; None unless the broker is stopping."""
 
@@ -171,9 +175,22 @@ class BrokerNode:
         while self.sync_waiters and self.sync_waiters[0][0] <= batch:
             _, connection, reply = self.sync_waiters.popleft()
             self.send_awaited_reply(connection, reply)
+        while self.sync_calls and self.sync_calls[0][0] <= batch:
+            self.sync_calls.popleft()[1](True)
         if not self.confirm_waiters:
             self.resolve_drained()
         self.flow.on_batch_synced()
+
+    def when_synced(self, call: Callable[[bool], None]) -> None:
+        """Call a function when all that is in the log now is on disk; at once if it is, or there is no log.
+
+        The argument is False if the log has failed meanwhile.
+        """
+        batch = self.last_batch() if self.log is not None else 0
+        if self.log_failed() or batch <= self.synced_batch():
+            call(not self.log_failed())
+        else:
+            self.sync_calls.append((int(batch), call))
 
     def on_disk_full(self, full: bool) -> None:
         """Raise or clear the alarm for a full disk, and block the publishers that wait for it.
@@ -200,6 +217,8 @@ class BrokerNode:
             confirms.waiting = False
             confirms.channel.connection.schedule_confirms(confirms)
             confirms.channel.connection.flush()
+        while self.sync_calls:
+            self.sync_calls.popleft()[1](False)
         self.resolve_drained()
 
     def resolve_drained(self) -> None:

@@ -346,6 +346,7 @@ class Connection:
         )
         target.immediate = flags & 2 == 2
         channel.resolve(target)
+        self.forget_target()
         self.last_target = target
         self.last_header = b""
         self.has_published = True
@@ -808,13 +809,20 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.cancel_consumers()
 
+    def forget_target(self) -> None:
+        """Decode the method frame of the next publish again, because channels or alarms have changed."""
+        last = self.last_target
+        if last is not None:
+            last.count_publishes()
+            self.last_target = None
+
     def release_channels(self) -> None:
         """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues.
 
         What takes longer than a slice is done as bulk work. It is called when connection.close is sent, or the
         connection is lost; the socket may stay open for a while.
         """
-        self.last_target = None
+        self.forget_target()
         self.scheduled_confirms.clear()
         self.cancel_consumers()
         channels = list(self.channels.values())

@@ -130,7 +130,7 @@ class FlowControl:
         if self.alarm and not had_alarm:
             for connection in self.connections:
                 connection.has_published = False
-                connection.last_target = None
+                connection.forget_target()
                 if connection.reads_paused & AWAITING_REPLY:
                     connection.node.hangups.watch(connection)
             for connection in self.paused:

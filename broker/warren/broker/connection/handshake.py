@@ -87,9 +87,11 @@ class Handshake:
                 mechanism,
                 str(refusal),
             )
+            node.churn.logins_refused["amqp091"] += 1
             explains = capabilities.get("authentication_failure_close") is True
             self._refuse_login(mechanism, explains)
             return
+        node.churn.logins["amqp091"] += 1
         self._user = user
         connection.user = user.name.encode()
         settings = node.settings
@@ -147,6 +149,7 @@ class Handshake:
         assert self._user is not None
         connection.authorization = connection.node.limits.authorize(connection, self._user, vhost)
         connection.vhost = vhost
+        connection.node.churn.connections_opened += 1
         self._lifecycle.enter(RUNNING)
         if connection.admitted is not None:
             connection.admitted.on_opened()

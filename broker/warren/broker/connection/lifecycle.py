@@ -185,7 +185,7 @@ class ConnectionLifecycle:
             raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
         if name == "channel.close":
             connection.flush()
-            connection.last_target = None
+            connection.forget_target()
             channel.close()
             del connection.channels[number]
             connection.after_bulk_work(lambda: connection.send(frame(number, "channel.close-ok")))
@@ -203,6 +203,7 @@ class ConnectionLifecycle:
         connection.node.limits.check_new_channel(connection)
         vhost = connection.node.vhosts[connection.vhost].vhost
         connection.channels[number] = Channel(connection, number, vhost)
+        connection.node.churn.channels_opened += 1
         connection.send(frame(number, "channel.open-ok", b""))
 
     def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -249,7 +250,7 @@ class ConnectionLifecycle:
                 number,
                 error.text,
             )
-            connection.last_target = None
+            connection.forget_target()
             channel.close()
             channel.closing = True
             reply = frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
@@ -335,6 +336,8 @@ class ConnectionLifecycle:
         if connection.phase == CLOSED:
             return
         self.enter(CLOSED)
+        if connection.vhost:
+            connection.node.churn.connections_closed += 1
         self._cancel_timers()
         connection.buffer = b""
         connection.position = 0

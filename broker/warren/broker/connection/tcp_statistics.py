@@ -14,6 +14,8 @@ TCP_INFO: Final[int | None] = offered("socket", "TCP_INFO")
 """Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
 RECEIVED_AT: Final = 128
 """Byte offset of tcpi_bytes_received in struct tcp_info."""
+SENT_AT: Final = 200
+"""Byte offset of tcpi_bytes_sent in struct tcp_info."""
 KEEPALIVE_INTERVAL: Final = 10
 """Seconds between two keepalive probes that are not answered."""
 KEEPALIVE_PROBES: Final = 6
@@ -54,6 +56,14 @@ def bytes_received(sock: Socket | None) -> int | None:
         return None
     found: int = _received.unpack_from(info, RECEIVED_AT)[0]
     return found
+
+
+def bytes_exchanged(sock: Socket | None) -> list[int]:
+    """Return the numbers of bytes that a socket has received and sent; 0 where the system does not count them."""
+    info = tcp_info(sock)
+    if len(info) < SENT_AT + _received.size:
+        return [0, 0]
+    return [_received.unpack_from(info, RECEIVED_AT)[0], _received.unpack_from(info, SENT_AT)[0]]
 
 
 def is_receive_buffer_full(sock: Socket | None) -> bool:

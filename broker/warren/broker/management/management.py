@@ -35,6 +35,7 @@ from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.stall_monitor import StallMonitor
+from warren.core.operating_system.descriptors import count_open_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +110,15 @@ class Management:
         if definitions is not None and definitions.submitted != before:
             await definitions.flush()
         return result
+
+    def node_gauges(self) -> list[int]:
+        """Return used memory and free disk space in KiB, and the numbers of descriptors and sockets in use."""
+        return [
+            self.resources.memory_used // 1024,
+            (self.resources.disk_free or 0) // 1024,
+            count_open_descriptors(),
+            self.admission.sockets,
+        ]
 
     def vhost(self, request: Request) -> VirtualHost:
         """Return the virtual host that a request names; `/` if it names none.

@@ -352,6 +352,8 @@ class Runtime:
                 reader=endpoint.reader,
                 lease_link=self._publish_connection,
                 clock=self._clock,
+                marks=self._registry.declares,
+                give_up=endpoint.give_up,
             )
         subscription = create(
             connection,

@@ -250,7 +250,8 @@ class Subscription:
                     await self._start_consumer(channel)
                 except WarrenError as error:
                     log.warning("event=consumer.restart_failed queue=%s error=%s", self.queue.name, error)
-                    await _close(channel)
+                    if channel.usable:
+                        await _close(channel)
         self._notify()
 
     async def _supervise(self) -> None:

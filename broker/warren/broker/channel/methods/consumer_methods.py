@@ -92,6 +92,7 @@ def basic_cancel(context: MethodContext) -> None:
     subscription = context.channel.subscriptions.pop(tag, None)
     context.reply("basic.cancel-ok", tag)
     if subscription is not None:
+        context.channel.count_ended(subscription)
         subscription.queue.unsubscribe(subscription)
         subscription.queue.drain()
         if subscription.queue is context.channel.replies:
@@ -119,9 +120,18 @@ def get_one(context: MethodContext, queue: Queue) -> None:
     channel, connection = context.channel, context.connection
     message = None if queue.deleted else queue.get()
     if message is None:
+        channel.counts.fetched_empty += 1
+        queue.counts.fetched_empty += 1
         context.reply("basic.get-empty", b"")
         return
     channel.last_tag += 1
+    for counts in (channel.counts, queue.counts):
+        if context.arguments.flag("no_ack"):
+            counts.fetched_no_ack += 1
+        else:
+            counts.fetched += 1
+        if message.redelivered:
+            counts.redelivered += 1
     tag = int(channel.last_tag)
     content = delivered_content(queue, message)
     encoded = frame(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.broker.connection.connection_phases import AWAITING_HEADER, RUNNING
 from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED
-from warren.broker.connection.tcp_statistics import RECEIVED_AT, tcp_info
+from warren.broker.connection.tcp_statistics import RECEIVED_AT, SENT_AT, tcp_info
 from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
 from warren.wire import amqp_url
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
 SEGMENTS_AT: Final = 152
-SENT_AT: Final = 200
-"""Byte offset of tcpi_bytes_sent in struct tcp_info.
-
-SEGMENTS_AT is that of tcpi_data_segs_in and tcpi_data_segs_out.
-"""
+"""Byte offset of tcpi_data_segs_in and tcpi_data_segs_out in struct tcp_info."""
 
 
 def address(connection: Connection, own: bool) -> tuple[str, int | str]:

@@ -101,6 +101,10 @@ class Exchange:
         """
         self.exchange_binding_count = 0
         """Number of bindings whose destination is an exchange."""
+        self.published_in = 0
+        """Messages that clients published to it."""
+        self.published_out = 0
+        """Copies of those messages that it routed to queues."""
         self.unroutable_dropped = 0
         """Number of messages that reached no queue and were dropped."""
         self.unroutable_returned = 0

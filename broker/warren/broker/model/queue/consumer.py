@@ -18,6 +18,10 @@ class Consumer:
 
     unacked: i64 = 0
     """Number of messages that were delivered to it and are not settled yet."""
+    delivered: i64 = 0
+    """Number of messages that were delivered to it."""
+    redelivered: i64 = 0
+    """Number of those that were requeued before."""
     prefetch: i64 = 0
     """Limit of its unacknowledged messages (basic.qos); 0 is no limit."""
     stalled: bool = False

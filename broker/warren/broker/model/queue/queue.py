@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from warren.broker.model.argument_checks import Overflow
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_head, message_mark
+from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.queue.backing_queue import BackingQueue
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.consumer_scheduler import ConsumerScheduler
@@ -137,6 +138,8 @@ class Queue:
         self.scheduler = ConsumerScheduler(arguments.single_active_consumer)
         self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
         """Consumers that can take a message now, the next one first. The deque is that of `scheduler`."""
+        self.counts = MessageCounts()
+        """Messages that were fetched and given back, and deliveries to consumers that have ended."""
         self.incoming_bindings: dict[Exchange, dict[tuple[bytes, bytes], bool]] = {}
         """Keys (routing key, encoded arguments) of the bindings to this queue, by source exchange.
 
@@ -516,6 +519,7 @@ class Queue:
     def reject(self, messages: list[Message]) -> None:
         """Dead-letter delivered messages that a client has rejected without requeue."""
         self.unacked -= len(messages)
+        self.counts.given_back += len(messages)
         if not self.deleted:
             self.vhost.dead_lettering.dead_letter(self, messages, "rejected")
 
@@ -536,6 +540,7 @@ class Queue:
         :param failed: True if their channel has ended; False if a client requeued them.
         """
         self.unacked -= len(messages)
+        self.counts.given_back += len(messages)
         if self.deleted:
             return
         over_limit: list[Message] = []
@@ -664,6 +669,7 @@ class Queue:
         """
         if not self.scheduler.remove(consumer):
             return
+        count_deliveries(self.counts, consumer)
         if self.capture is not None:
             self.capture.consumer_cancelled(consumer)
         self.expiry.touch()
@@ -678,6 +684,23 @@ class Queue:
         """Delete the queue if it has auto-delete, unless it has got a consumer since its last one has gone."""
         if self.is_abandoned():
             self.vhost.remove_queue(self)
+
+    def message_counts(self) -> MessageCounts:
+        """Return the numbers of messages that went through the queue since the broker started.
+
+        As arrived counts each message that was given a place in the queue since the queue was declared or restored.
+        """
+        found = MessageCounts()
+        found.add(self.counts)
+        for consumer in self.consumers:
+            count_deliveries(found, consumer)
+        found.published = self.arrived()
+        found.acknowledged = found.delivered + found.fetched - found.given_back - self.unacked
+        return found
+
+    def arrived(self) -> i64:
+        """Return the number of messages that have arrived in the queue, which restarts do not set back."""
+        return self.next_sequence - 1
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -718,3 +741,12 @@ class Queue:
             if self.capture is not None:
                 self.capture.consumer_cancelled(consumer)
             consumer.cancel_from_server()
+
+
+def count_deliveries(counts: MessageCounts, consumer: Consumer) -> None:
+    """Add the deliveries to a consumer."""
+    if consumer.no_ack:
+        counts.delivered_no_ack += consumer.delivered
+    else:
+        counts.delivered += consumer.delivered
+    counts.redelivered += consumer.redelivered

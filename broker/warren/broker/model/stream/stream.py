@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
-from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
+from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue, count_deliveries
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.entry_codec import entry_head, with_offset
 from warren.broker.model.stream.stream_reader import StreamMessage, StreamReader
@@ -89,6 +89,9 @@ class Stream(Queue):
     def message_count(self) -> i64:
         """Return the number of messages that are on disk."""
         return self.messages.committed - min(self.messages.first, self.messages.committed)
+
+    def arrived(self) -> i64:
+        return self.messages.next_offset
 
     def stored_bytes(self) -> i64:
         """Return the bytes that the stream takes on disk, or in memory if there is no data folder."""
@@ -315,6 +318,7 @@ class Stream(Queue):
 
     def reject(self, messages: list[Message]) -> None:
         self.unacked -= len(messages)
+        self.counts.given_back += len(messages)
 
     def reinsert_all(self, messages: list[Message], failed: bool) -> None:
         """Settle unacknowledged messages that a client requeues or whose channel ends.
@@ -324,6 +328,7 @@ class Stream(Queue):
         :param failed: ignored; `Queue.reinsert_all` uses it.
         """
         self.unacked -= len(messages)
+        self.counts.given_back += len(messages)
 
     def after_requeue(self) -> None:
         """Do nothing: a stream keeps its messages."""
@@ -362,8 +367,10 @@ class Stream(Queue):
         if not self.readers:
             self.messages.keep_chunks = False
             self.tail.clear()
-        if self.scheduler.remove(consumer) and self.capture is not None:
-            self.capture.consumer_cancelled(consumer)
+        if self.scheduler.remove(consumer):
+            count_deliveries(self.counts, consumer)
+            if self.capture is not None:
+                self.capture.consumer_cancelled(consumer)
 
     def purge(self, lane: object) -> i64:
         return 0

@@ -130,6 +130,7 @@ class Declarations:
         # An exclusive queue is deleted with its connection, so that it is never durable.
         durable = durable and not exclusive
         self.refuse_reserved(name)
+        self.vhost.queues_declared += 1
         existing = self.vhost.queues.get(name) if name else None
         if existing is not None:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
@@ -160,6 +161,7 @@ class Declarations:
         if exclusive:
             self._exclusive_queues.setdefault(owner, {})[queue] = True
         queue.expiry.touch()
+        self.vhost.queues_created += 1
         return queue
 
     def _make_queue(
@@ -233,6 +235,7 @@ class Declarations:
         if queue.deleted:
             return 0
         count = int(queue.ready.count)
+        self.vhost.queues_deleted += 1
         del self.vhost.queues[queue.name]
         if queue.owner is not None:
             owned = self._exclusive_queues[queue.owner]

@@ -14,6 +14,7 @@ from warren.broker.model.exchange.delayed import DELAY_HEADER, delay_ms
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_head
+from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.policy.policies import Policies
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import ACCEPTED, REJECTED, STORED, Queue
@@ -87,6 +88,12 @@ class VirtualHost:
         self.declarations: Declarations | None = None
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Hook that records life-cycle events; None if event capture is off."""
+        self.queues_declared = 0
+        """Declarations of queues that succeeded, of new and of existing ones."""
+        self.queues_created = 0
+        self.queues_deleted = 0
+        self.ended_counts = MessageCounts()
+        """Messages of the channels that have ended."""
         self.streams: StreamStore | None = None
         """Store of the files of its streams; None before the first stream is declared."""
 

@@ -38,14 +38,24 @@ class StoredPosition:
 
     :ivar offset: the lowest offset that is not handled, or None.
     :ivar since: the time, or None.
+    :ivar mark: the mark of the stream that the offset belongs to (see `stream_mark`); None if it has none.
+    :ivar incarnation: number of times that the reader began again because its stream had been declared anew.
     """
 
     offset: int | None = None
     since: datetime | None = None
+    mark: str | None = None
+    incarnation: int = 0
 
     def encode(self) -> bytes:
         since = None if self.since is None else int(self.since.timestamp())
-        return json.dumps({"offset": self.offset, "since": since}).encode()
+        content = {
+            "offset": self.offset,
+            "since": since,
+            "mark": self.mark,
+            "incarnation": self.incarnation,
+        }
+        return json.dumps(content).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> StoredPosition:
@@ -57,9 +67,12 @@ class StoredPosition:
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
         offset, since = content.get("offset"), content.get("since")
+        mark, incarnation = content.get("mark"), content.get("incarnation")
         return cls(
             offset if isinstance(offset, int) else None,
             datetime.fromtimestamp(since, UTC) if isinstance(since, int) else None,
+            mark if isinstance(mark, str) else None,
+            incarnation if isinstance(incarnation, int) else 0,
         )
 
 
@@ -246,13 +259,22 @@ class ReaderLease:
 
 
 def _latest(positions: Iterable[StoredPosition]) -> StoredPosition:
-    """Return the position that is furthest: the highest offset, otherwise the earliest time."""
+    """Return the position that is furthest in the latest stream: the highest offset, otherwise the earliest time."""
     known = list(positions)
+    latest = max((position.incarnation for position in known), default=0)
+    known = [position for position in known if position.incarnation == latest]
     offsets = [position for position in known if position.offset is not None]
     if offsets:
         return max(offsets, key=lambda position: position.offset or 0)
     times = [position for position in known if position.since is not None]
-    return min(times, key=lambda position: position.since or datetime.max) if times else StoredPosition()
+    if times:
+        return min(times, key=lambda position: position.since or datetime.max)
+    return _marked(known)
+
+
+def _marked(positions: Iterable[StoredPosition]) -> StoredPosition:
+    """Return a position with a mark, or an empty one: a process that asks for the lease publishes one without."""
+    return next((position for position in positions if position.mark is not None), StoredPosition())
 
 
 __all__ = ["CHECK_SECONDS", "ReaderLease", "StoredPosition"]

@@ -26,6 +26,10 @@ OnStreamError = Literal["dead_letter", "skip", "stop"]
 """Policy for a message whose handler has failed finally: `dead_letter` publishes a copy to the reader's dead letter queue
 and goes on after its confirm; `skip` logs it and goes on; `stop` stops the reader before the message."""
 
+OnRecreated = Literal["stop", "first"]
+"""Policy of a reader with `resume` for a stream that was deleted and declared anew since the position was stored: `stop`
+stops the reader with `StreamRecreated`; `first` logs that and begins with the first message of the new stream."""
+
 STORE_EVERY: Final = 100
 STORE_WITHIN: Final = "1s"
 STREAM_PREFETCH: Final = 100
@@ -50,6 +54,8 @@ class StreamHandlerOptions(HandlerOptions, total=False):
     """With `resume`: number of handled messages after which the position is stored, before the next one is handled."""
     store_within: Duration
     """With `resume`: time after which the position of a handled message is stored at the latest."""
+    on_recreated: OnRecreated
+    """With `resume`: policy for a stream that was deleted and declared anew; by default `stop`."""
     filter: str | Sequence[str] | None
     """Filter values: the reader gets only messages with one of them."""
     match_unfiltered: bool
@@ -69,6 +75,7 @@ class ReaderOptions:
     store_within: timedelta
     filter: tuple[str, ...]
     match_unfiltered: bool
+    on_recreated: OnRecreated
 
     @classmethod
     def of(cls, stream: str, reader: str, options: StreamHandlerOptions) -> ReaderOptions:
@@ -86,6 +93,10 @@ class ReaderOptions:
         resume = options.get("resume", False)
         if not resume and ("store_every" in options or "store_within" in options):
             raise ConfigError("store_every and store_within need resume=True: nothing is stored without it")
+        on_recreated = options.get("on_recreated", "stop")
+        check_choice("on_recreated", on_recreated, OnRecreated)
+        if not resume and "on_recreated" in options:
+            raise ConfigError("on_recreated needs resume=True: without it there is no stored position")
         values = options.get("filter") or ()
         chosen = (values,) if isinstance(values, str) else tuple(values)
         match_unfiltered = options.get("match_unfiltered", False)
@@ -101,6 +112,7 @@ class ReaderOptions:
             duration(options.get("store_within", STORE_WITHIN)),
             chosen,
             match_unfiltered,
+            on_recreated,
         )
 
     @property

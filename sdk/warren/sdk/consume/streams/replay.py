@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.settlement import Settlement
+from warren.sdk.consume.streams.last_chunk import read_last_chunk
 from warren.sdk.consume.streams.reader_options import StreamOffset, check_offset, offset_argument
 from warren.sdk.consume.streams.stream_endpoint import StreamEndpoint
 from warren.sdk.errors import ConfigError, ReplayStopped, TransportUnavailable
@@ -20,8 +20,6 @@ from warren.sdk.transport.session import Session
 ANSWER_SECONDS = 30.0
 EMPTY_SECONDS = 5.0
 """Seconds to wait for the last message of a stream that has none by its count; RabbitMQ updates it every few seconds."""
-WHOLE_CHUNK: Final = 65_535
-"""Prefetch count to get the last chunk in one piece; it is the largest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,11 @@ async def replay(
     if end is not None:
         check_offset("end", end)
     stream = endpoint.reader.stream
-    newest = await _last_message(session, stream)
-    if newest is None or newest.offset is None:
+    chunk = await read_last_chunk(session, stream, EMPTY_SECONDS)
+    if chunk is None or chunk.last.offset is None:
         return ReplayReport(0, None, None)
-    last = newest.offset
+    newest = chunk.last
+    last = chunk.last.offset
     if isinstance(end, int):
         last = min(last, end - 1)
     since = _time(start, clock.now())
@@ -97,45 +96,6 @@ async def replay(
     finally:
         channel.close_in_background()
     return ReplayReport(delivered, first, latest)
-
-
-async def _last_message(session: Session, stream: str) -> Delivery | None:
-    """Return the last message of a stream, or None if it is empty.
-
-    A consumer that begins at `last` gets the last chunk. All its messages have arrived when the answer to its
-    cancellation does, because a broker sends them together.
-    """
-    channel = await session.channel()
-    newest: list[Delivery] = []
-    arrived = asyncio.Event()
-
-    def deliver(method: bytes, header: bytes, body: bytes) -> None:
-        newest[:] = [Delivery.from_frames(method, header, body, stream)[1]]
-        arrived.set()
-
-    channel.on_delivery = deliver
-    waiting = asyncio.ensure_future(arrived.wait())
-    try:
-        with translate_errors(f"cannot read stream {stream!r}"):
-            declared = await channel.run(
-                channel.methods.queue_declare(stream, passive=True, timeout=ANSWER_SECONDS)
-            )
-            tag = await channel.run(
-                channel.consume(
-                    stream,
-                    prefetch=WHOLE_CHUNK,
-                    stream=True,
-                    arguments={"x-stream-offset": "last"},
-                    timeout=ANSWER_SECONDS,
-                )
-            )
-            seconds = None if declared.message_count else EMPTY_SECONDS
-            await asyncio.wait((waiting, channel.ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            await channel.run(channel.cancel(tag, ANSWER_SECONDS))
-    finally:
-        waiting.cancel()
-        channel.close_in_background()
-    return newest[0] if newest else None
 
 
 async def _consume(channel: DataChannel, stream: str, prefetch: int, start: StreamOffset, now: float) -> None:

@@ -153,6 +153,10 @@ class StreamEndpoint(Endpoint):
         )
         self.settler: Settler = self.stream_settler
 
+    async def give_up(self, delivery: Delivery, error: BaseException) -> Settlement:
+        """Apply the reader's policy to a message whose handler ended without a result; return the settlement."""
+        return await self.settler.dead_letter(delivery, "failed", error, self._handler_for(delivery))
+
     async def _process(self, delivery: Delivery) -> Settlement:
         if self._handler_for(delivery) is None:
             self.statistics.passed_over += 1

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
+from warren.sdk.consume.streams.last_chunk import read_last_chunk
 from warren.sdk.consume.streams.offset_tracker import OffsetTracker
 from warren.sdk.consume.streams.reader_lease import CHECK_SECONDS, ReaderLease, StoredPosition
 from warren.sdk.consume.streams.reader_options import ReaderOptions, offset_argument
+from warren.sdk.consume.streams.stream_mark import has_mark, mark_stream
 from warren.sdk.consume.subscription import (
     CANCEL_SECONDS,
     CONSUMING_MODES,
@@ -25,7 +28,7 @@ from warren.sdk.consume.subscription import (
 )
 from warren.sdk.consume.workers import Job, Process
 from warren.sdk.durations import Duration
-from warren.sdk.errors import TransportUnavailable, WarrenError
+from warren.sdk.errors import StreamRecreated, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Timer
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
@@ -41,6 +44,11 @@ RabbitMQ before 4.0 does for a queue with a single active consumer."""
 RENEW_SECONDS: Final = 300.0
 """Seconds between two renewals of a lease; RabbitMQ closes a channel with a message that is unacknowledged for longer than
 its `consumer_timeout`, by default 30 minutes."""
+START_SECONDS: Final = 60.0
+"""Longest time to check the stream, find the position and start the consumer; after that it is tried again."""
+
+GiveUp = Callable[[Delivery, BaseException], Awaitable[Settlement]]
+"""Function that applies `on_error` to a message, and returns the settlement."""
 
 
 class StreamSubscription(Subscription):
@@ -51,6 +59,9 @@ class StreamSubscription(Subscription):
     :param lease_link: connection on which the lease is held and the position is stored; not the one that consumes, because
         a broker in need of memory or disk space blocks connections that publish.
     :param clock: the App's clock.
+    :param marks: True to mark the stream, so that one that was declared anew is noticed; False for an App that declares
+        nothing.
+    :param give_up: applies `on_error` to a message whose handler ended without a result, as one that cancels its task.
     """
 
     def __init__(
@@ -61,6 +72,8 @@ class StreamSubscription(Subscription):
         reader: ReaderOptions,
         lease_link: SupervisedConnection,
         clock: Clock,
+        marks: bool,
+        give_up: GiveUp,
         prefetch: int,
         concurrency: int,
         process: Process,
@@ -84,11 +97,24 @@ class StreamSubscription(Subscription):
         self._handler = process
         self._lease_link = lease_link
         self._clock = clock
+        self._marks = marks
+        self._give_up = give_up
+        self._errors: dict[int, BaseException] = {}
+        """Errors with which handlers have ended their worker, by offset, until they are given up."""
+        self._mark: str | None = None
+        self._incarnation = 0
+        """Number of times that the reader began again because its stream had been declared anew."""
         self._tracker = OffsetTracker()
+        self._channels: WeakSet[DataChannel] = WeakSet()
+        """Channels of consumers of the present stream; offsets of messages from others are those of a former stream."""
         self._source: DataChannel | None = None
         """Channel of the present consumer; deliveries on others are ignored."""
+        self._starting: DataChannel | None = None
+        """Channel of a consumer whose stream is not checked yet."""
+        self._early: list[tuple[bytes, bytes, bytes]] = []
+        """Deliveries on that channel."""
         self._since: datetime | None = None
-        """Time from which the reader reads while no message has been delivered to it."""
+        """Time from which the reader reads while its position is unknown."""
         self._expected: int | None = None
         """Offset of the first message after a start at a known position, until that is delivered."""
         self._lease: ReaderLease | None = None
@@ -116,6 +142,11 @@ class StreamSubscription(Subscription):
         return self._tracker.position
 
     @property
+    def mark(self) -> str | None:
+        """The exchange by which the reader knows its stream; None without `resume`, and before the reader is active."""
+        return self._mark
+
+    @property
     def in_desired_state(self) -> bool:
         return self._stands_by or super().in_desired_state
 
@@ -140,9 +171,15 @@ class StreamSubscription(Subscription):
 
     def halt(self, delivery: Delivery, error: BaseException) -> None:
         """Stop before a message that cannot be handled (`on_error="stop"`); `resume` tries it again."""
-        self.error = self._halted = WarrenError(
-            f"the reader {self.reader.name!r} stopped before offset {delivery.offset}: {type(error).__name__}: {error}"
+        self._halt(
+            WarrenError(
+                f"the reader {self.reader.name!r} stopped before offset {delivery.offset}:"
+                f" {type(error).__name__}: {error}"
+            )
         )
+
+    def _halt(self, error: WarrenError) -> None:
+        self.error = self._halted = error
         if not self._stopping and self._mode in CONSUMING_MODES:
             self._set_mode(Mode.PAUSED)
 
@@ -200,6 +237,9 @@ class StreamSubscription(Subscription):
                     log.info("event=stream_reader.stood_by reader=%s", self.reader.name)
                     self._notify()
             await acquiring
+            if self._mode not in CONSUMING_MODES:
+                # Cancelled while `is_taken` waited for its answer: a lease that is kept now would never be released.
+                return None
             granted = True
         finally:
             self._stands_by = False
@@ -214,6 +254,12 @@ class StreamSubscription(Subscription):
         self._lease = lease
         stored = lease.position
         self._stored = stored.offset
+        if stored.mark is not None and stored.mark != self._mark:
+            if self._mark is not None:
+                # Another process has read a later stream meanwhile.
+                self._forget_stream()
+            self._mark = stored.mark
+        self._incarnation = max(self._incarnation, stored.incarnation)
         if stored.offset is not None:
             self._tracker.begin(stored.offset)
         if self._since is None:
@@ -234,30 +280,169 @@ class StreamSubscription(Subscription):
     # The consumer
 
     async def _start_consumer(self, channel: DataChannel) -> None:
+        with translate_errors(f"cannot read stream {self.queue.name!r}"):
+            async with asyncio.timeout(START_SECONDS):
+                if self.reader.resume and not await self._is_same_stream():
+                    return
+                await self._find_position()
+                await self._store_start()
+                try:
+                    await self._start_reading(channel)
+                except BaseException:
+                    self._tag = ""
+                    channel.close_in_background()
+                    raise
+                finally:
+                    self._starting = None
+                    self._early.clear()
+
+    async def _start_reading(self, channel: DataChannel) -> None:
+        """Start the consumer at the position. Its deliveries wait until the mark shows that the stream is still the same:
+        a stream that is declared anew between the first check and the consumer would not be noticed otherwise.
+        """
         position = self._tracker.position
-        since = self._since
-        if position is None and since is None and self.reader.offset == "next":
-            # If the connection is lost before the first message arrives, those that follow meanwhile must not be missed.
-            self._since = datetime.fromtimestamp(int(self._clock.now()), UTC)
-        elif position is None and since is None and isinstance(self.reader.offset, timedelta):
-            since = self._since = datetime.fromtimestamp(
-                int(self._clock.now() - self.reader.offset.total_seconds()), UTC
-            )
-        start = position if position is not None else since if since is not None else self.reader.offset
+        start = (
+            position
+            if position is not None
+            else self._since
+            if self._since is not None
+            else self.reader.offset
+        )
         arguments: dict[str, Any] = {
             "x-stream-offset": offset_argument(start, self._clock.now()),
             **self.reader.filter_arguments(),
         }
-        if self._lease is not None and self._stored is None and self._lease.position.since != self._since:
-            await self._lease.store(StoredPosition(since=self._since))
         self._expected = position
-        self._source = channel
+        checks = self.reader.resume and self._mark is not None
+        if checks:
+            self._starting = channel
+        else:
+            self._attach(channel)
         prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
-        with translate_errors(f"cannot read stream {self.queue.name!r}"):
-            async with asyncio.timeout(CANCEL_SECONDS * 2):
-                self._tag = await channel.consume(
-                    self.queue.name, prefetch=prefetch, stream=True, arguments=arguments
-                )
+        self._tag = await channel.consume(
+            self.queue.name, prefetch=prefetch, stream=True, arguments=arguments
+        )
+        if not checks:
+            return
+        if self._mark is None or not await has_mark(await self._lease_link.wait_up(), self._mark):
+            raise TransportUnavailable(f"stream {self.queue.name!r} was deleted while its consumer started")
+        self._attach(channel)
+        for early in self._early:
+            self._deliver(channel, *early)
+
+    def _attach(self, channel: DataChannel) -> None:
+        self._source = channel
+        self._channels.add(channel)
+
+    async def _is_same_stream(self) -> bool:
+        """Check that the stream is the one that the stored position belongs to, and mark it if it has no mark yet. Return
+        False if it is another one and the reader has stopped for that.
+
+        :raises WarrenError: if the connection or the lease is lost.
+        """
+        lease = self._active_lease()
+        if not self._marks:
+            return True
+        session = await self._lease_link.wait_up()
+        if self._mark is not None:
+            if await has_mark(session, self._mark):
+                return True
+            position = self._tracker.position
+            if position:
+                # Below the position there may be messages that nobody has handled.
+                action = self.reader.on_recreated
+                log.error(
+                    "event=stream_reader.stream_recreated reader=%s offset=%s action=%s",
+                    self.reader.name, position, action,
+                )  # fmt: skip
+                if action == "stop":
+                    self._halt(self._recreated(position))
+                    return False
+                self._incarnation += 1
+            if position is not None:
+                self._forget_stream()
+                self._tracker.begin(0)
+        try:
+            self._mark = await mark_stream(session, self.queue.name, self.reader.name)
+        except TopologyMismatch as error:
+            if error.reply_code != 403:
+                raise
+            log.warning("event=stream_reader.mark_refused reader=%s error=%s", self.reader.name, error)
+            self._mark = None
+        position = self._tracker.position
+        await lease.store(replace(self._known(lease), offset=position))
+        self._stored = position
+        return True
+
+    def _recreated(self, position: int) -> StreamRecreated:
+        reader, stream = self.reader.name, self.queue.name
+        return StreamRecreated(
+            f"the stream {stream!r} was deleted and declared anew since its reader {reader!r} stored the position"
+            f" {position}: the new messages below it would be passed over; start the reader with on_recreated='first' to"
+            " handle all messages of the new stream",
+            stream,
+            position,
+        )
+
+    def _forget_stream(self) -> None:
+        """Forget all offsets: those that were delivered belong to a stream that does not exist any more."""
+        self._tracker = OffsetTracker()
+        self._channels.clear()
+        self._unacknowledged.clear()
+        self._handled_since_store = 0
+
+    async def _find_position(self) -> None:
+        """Find the offset at which a reader with `last` or `next` begins, from the end of the stream. From then on it does
+        not miss the messages that are published while it has no connection, or is stopped before its first message.
+        """
+        offset = self.reader.offset
+        if self._tracker.position is not None or self._since is not None:
+            return
+        if isinstance(offset, timedelta):
+            self._since = datetime.fromtimestamp(int(self._clock.now() - offset.total_seconds()), UTC)
+        elif offset in ("last", "next"):
+            chunk = await read_last_chunk(await self._link.wait_up(), self.queue.name, empty_seconds=0.0)
+            if chunk is None:
+                # A stream is empty only before its first message: retention keeps the last one.
+                self._tracker.begin(0)
+                return
+            first, last = chunk.first.offset, chunk.last.offset
+            if first is not None and last is not None:
+                self._tracker.begin(first if offset == "last" else last + 1)
+
+    async def _store_start(self) -> None:
+        """Store where the reader begins, if that is not stored yet.
+
+        :raises WarrenError: if the lease is lost.
+        """
+        if not self.reader.resume:
+            return
+        lease = self._active_lease()
+        wanted = self._known(lease)
+        if self._stored is None and wanted != lease.position:
+            await lease.store(wanted)
+            self._stored = wanted.offset
+
+    def _known(self, lease: ReaderLease) -> StoredPosition:
+        """Return what this process knows of its position: an offset, or a time while that is unknown."""
+        offset = self._tracker.position
+        return replace(
+            lease.position,
+            offset=offset,
+            since=None if offset is not None else self._since,
+            mark=self._mark,
+            incarnation=self._incarnation,
+        )
+
+    def _active_lease(self) -> ReaderLease:
+        """Return the lease.
+
+        :raises TransportUnavailable: if this process does not have it: another one may be the active reader now.
+        """
+        lease = self._lease
+        if lease is None or lease.ended.done():
+            raise TransportUnavailable(f"the reader {self.reader.name!r} is not the active one")
+        return lease
 
     def _consumer_lost(self, ended: asyncio.Future[None]) -> WarrenError:
         self._source = None
@@ -287,6 +472,8 @@ class StreamSubscription(Subscription):
 
     def _deliver(self, channel: DataChannel, method: bytes, header: bytes, body: bytes) -> None:
         if channel is not self._source:
+            if channel is self._starting:
+                self._early.append((method, header, body))
             return
         tag, delivery = Delivery.from_frames(method, header, body, self.queue.name)
         offset = delivery.offset
@@ -329,9 +516,24 @@ class StreamSubscription(Subscription):
             except WarrenError:
                 # The lease is lost: another process may be the active reader now.
                 return Settlement.RELEASE
-        return await self._handler(delivery, delivery_tag)
+        try:
+            return await self._handler(delivery, delivery_tag)
+        except BaseException as error:
+            # The worker ends, and settles the message with `REJECT` if this was the handler's doing.
+            self._errors[delivery.offset or 0] = error
+            raise
+
+    async def _give_up_job(self, job: Job) -> None:
+        """Apply `on_error` to a message whose handler has ended its worker, as one that cancels its task."""
+        error = self._errors.pop(_offset(job), None) or RuntimeError("the handler ended its worker")
+        self._job_ended(job, await self._give_up(job.delivery, error))
 
     def _job_ended(self, job: Job, settlement: Settlement) -> None:
+        if settlement is Settlement.REJECT:
+            # A stream takes no message back: read again, it would end the next worker, and so on for ever.
+            self._in_background(self._give_up_job(job))
+            return
+        self._errors.pop(_offset(job), None)
         super()._job_ended(job, settlement)
         if settlement is not Settlement.ACK and self._mode in CONSUMING_MODES and not self._stopping:
             self._read_again(job.channel)
@@ -339,6 +541,10 @@ class StreamSubscription(Subscription):
     def _settle(self, job: Job, settlement: Settlement) -> None:
         """Acknowledge a handled message, whether its channel is open or not; a stream takes no message back."""
         offset = _offset(job)
+        if job.channel is not self._source and job.channel not in self._channels:
+            # The offset is one of a former stream.
+            self.statistics.stale += 1
+            return
         if settlement is not Settlement.ACK:
             self._tracker.release(offset)
             if not job.channel.usable:
@@ -380,9 +586,7 @@ class StreamSubscription(Subscription):
 
         :raises WarrenError: if the lease is lost.
         """
-        lease = self._lease
-        if lease is None or lease.ended.done():
-            raise TransportUnavailable(f"the reader {self.reader.name!r} is not the active one")
+        lease = self._active_lease()
         if self._stored is None or self._handled_since_store >= self.reader.store_every:
             await self._store(lease)
 
@@ -392,7 +596,7 @@ class StreamSubscription(Subscription):
             if position is None or position == self._stored:
                 return
             handled = self._handled_since_store
-            await lease.store(replace(lease.position, offset=position, since=None))
+            await lease.store(replace(self._known(lease), offset=position))
             self._stored = position
             self._handled_since_store -= handled
 
@@ -417,13 +621,16 @@ class StreamSubscription(Subscription):
         def due() -> None:
             self._timers.pop(name, None)
             if (lease := self._lease) is not None:
-                task = asyncio.ensure_future(self._in_background(action, lease))
-                self._background.add(task)
-                task.add_done_callback(self._background.discard)
+                self._in_background(self._while_active(action, lease))
 
         self._timers[name] = self._clock.call_at(self._clock.now() + seconds, due)
 
-    async def _in_background(
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _while_active(
         self, action: Callable[[ReaderLease], Awaitable[None]], lease: ReaderLease
     ) -> None:
         try:

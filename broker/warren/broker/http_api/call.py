@@ -1,0 +1,208 @@
+"""One request to the HTTP API: its path, query and body, its caller, and the broker that it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from warren.broker.http_api.api_error import (
+    ApiError,
+    bad_request,
+    from_amqp,
+    from_refusal,
+    not_found,
+    object_not_found,
+)
+from warren.broker.http_api.caller import Authenticator, Caller
+from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.http_api.statistics import Statistics
+from warren.broker.management.management import Management
+from warren.broker.management.request import Json, Request
+from warren.broker.model.operator_errors import OperationRefused
+from warren.broker.model.vhost.declarations import Declarations
+from warren.wire.reply_codes import AmqpError
+
+
+@dataclass
+class Response:
+    """Response to a request.
+
+    :param body: JSON value; None for no body. `encoded` replaces it if it is not None.
+    :param encoded: body as parts of JSON text that are sent one after the other.
+    """
+
+    status: int = 200
+    body: Json = None
+    encoded: list[bytes] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+CREATED = 201
+NO_CONTENT = 204
+
+
+class Call:
+    """One request.
+
+    :param address: IP address of the client.
+    :param method: method, such as `GET`.
+    :param names: parts of the path by name, decoded.
+    :param query: parameters of the query.
+    :param body: body of the request.
+    """
+
+    def __init__(
+        self,
+        management: Management,
+        statistics: Statistics,
+        authenticator: Authenticator,
+        address: str,
+        caller: Caller,
+        method: str,
+        names: Mapping[str, str],
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        self.management = management
+        self.statistics = statistics
+        self.node = management.node
+        self.authenticator = authenticator
+        self.address = address
+        self.caller = caller
+        self.method = method
+        self.names = names
+        self.query = query
+        self.headers = headers
+        self._body = body
+
+    # -- path
+
+    def name(self, part: str) -> str:
+        """Return a part of the path."""
+        return self.names[part]
+
+    def data(self, part: str) -> bytes:
+        """Return a part of the path as bytes, as AMQP names are."""
+        return self.names[part].encode("utf-8", "surrogateescape")
+
+    def flag(self, name: str) -> bool:
+        """Return whether a parameter of the query is `true`."""
+        return self.query.get(name) == "true"
+
+    def declarations(self) -> Declarations:
+        """Return the virtual host of the path, which the caller may open.
+
+        :raises ApiError: 404 if there is none, or the caller may not open it.
+        """
+        name = self.name("vhost")
+        if name not in self.node.virtual_hosts:
+            raise not_found("vhost_not_found") if self.method == "PUT" else object_not_found()
+        self.caller.require_open(name)
+        return self.node.virtual_hosts.declarations_of(name)
+
+    def visible(self) -> Declarations:
+        """Return the virtual host of the path, whose objects the caller may see.
+
+        :raises ApiError: 404 if there is none, or the caller may not see it.
+        """
+        name = self.name("vhost")
+        if name not in self.node.virtual_hosts:
+            raise object_not_found()
+        self.caller.require_see(name)
+        return self.node.virtual_hosts.declarations_of(name)
+
+    def all_visible(self) -> list[Declarations]:
+        """Return the virtual hosts whose objects the caller may see, by name."""
+        hosts = self.node.virtual_hosts
+        return [hosts.declarations_of(each.name) for each in hosts.all() if self.caller.may_see(each.name)]
+
+    # -- body
+
+    @property
+    def raw_body(self) -> bytes:
+        """Body as it was received."""
+        return self._body
+
+    def body(self, *required: str) -> dict[str, Json]:
+        """Return the body, a JSON object; an empty body is an empty object.
+
+        :param required: names that the object must have.
+        :raises ApiError: 400 if the body is no JSON object, or lacks a name.
+        """
+        try:
+            found = json.loads(self._body) if self._body.strip() else {}
+        except (ValueError, RecursionError):
+            raise bad_request("not_json") from None
+        if not isinstance(found, dict):
+            raise bad_request("not_json")
+        missing = [name for name in required if name not in found]
+        if missing:
+            raise bad_request("[" + ",".join(f"{{key_missing,{_atom(name)}}}" for name in missing) + "]")
+        return found
+
+    # -- operations
+
+    async def perform(self, verb: str, **arguments: Json) -> Json:
+        """Perform a management verb; return its result after its changes are on disk.
+
+        :raises ApiError: 400 or 404 if it is refused.
+        """
+        try:
+            return await self.management.perform(verb, Request(arguments))
+        except OperationRefused as refused:
+            raise from_refusal(refused) from None
+
+    async def change(self, operation: Callable[[], object]) -> None:
+        """Perform a change of queues, exchanges or bindings; return after it is on disk.
+
+        :raises ApiError: 400, 401 or 404 if it is refused.
+        """
+        definitions = self.node.definitions
+        before = definitions.submitted if definitions is not None else 0
+        try:
+            operation()
+        except AmqpError as error:
+            raise from_amqp(error) from None
+        if definitions is not None and definitions.submitted != before:
+            await definitions.flush()
+
+    async def synced(self) -> None:
+        """Return when all that was published and settled so far is on disk.
+
+        :raises ApiError: 500 if the disk has failed.
+        """
+        waiting: asyncio.Future[bool] = self.node.loop.create_future()
+        self.node.when_synced(lambda done: waiting.set_result(done) if not waiting.done() else None)
+        if not await waiting:
+            raise ApiError(500, "internal_server_error", "the disk has failed")
+
+    # -- values
+
+    def select(self, row: Json) -> Json:
+        """Return an object with the columns that the query asks for."""
+        return ListingQuery.parse(self.query).select(row)
+
+    def boolean(self, body: dict[str, Json], name: str) -> bool:
+        """Return a flag of the body; False if it has none.
+
+        :raises ApiError: 400 if it is neither true nor false.
+        """
+        value = body.get(name, False)
+        if value in ("true", "false"):
+            return bool(value == "true")
+        if not isinstance(value, bool):
+            raise bad_request(["not_boolean", value])
+        return value
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+"""Function that answers the requests to one path with one method."""
+
+
+def _atom(name: str) -> str:
+    """Return a name as Erlang prints an atom: quoted unless it is made of letters, digits and underscores."""
+    return name if name.replace("_", "").isalnum() and name[:1].islower() else f"'{name}'"

@@ -1,0 +1,140 @@
+"""Caller of the HTTP API: the user that a request authenticates as, and what this user may see and do.
+
+User tags decide (https://www.rabbitmq.com/docs/management#permissions). `management` shows the virtual hosts that the
+user may open; `policymaker` may set their policies and parameters, too; `monitoring` shows all virtual hosts, all
+connections and the node; `administrator` may do everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from typing import Final
+
+from warren.broker.access.access_control import Access
+from warren.broker.access.authorization import Authorization
+from warren.broker.access.sasl_authentication import is_loopback
+from warren.broker.access.users import User
+from warren.broker.connection.broker_node import BrokerNode
+from warren.broker.http_api.api_error import ApiError, not_authorised, not_found
+from warren.broker.model.rabbitmq_versions import VersionBehaviour
+
+logger = logging.getLogger(__name__)
+
+ADMINISTRATOR: Final = "administrator"
+MONITORING: Final = "monitoring"
+POLICYMAKER: Final = "policymaker"
+MANAGEMENT: Final = "management"
+ANYBODY: Final = "anybody"
+"""Role of paths that need no login."""
+
+IMPLIED: Final = {
+    MANAGEMENT: (MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR),
+    POLICYMAKER: (POLICYMAKER, ADMINISTRATOR),
+    MONITORING: (MONITORING, ADMINISTRATOR),
+    ADMINISTRATOR: (ADMINISTRATOR,),
+}
+"""Tags that include a role, by role."""
+
+NAMES: Final = {
+    MANAGEMENT: "Not management user",
+    POLICYMAKER: "Not policymaker user",
+    MONITORING: "Not monitor user",
+    ADMINISTRATOR: "Not administrator user",
+}
+"""RabbitMQ's reasons for a user who lacks a role, by role."""
+
+
+class Caller:
+    """User that a request was authenticated as."""
+
+    def __init__(self, user: User, access: Access, compat: VersionBehaviour) -> None:
+        self.user = user
+        self._access = access
+        self._compat = compat
+
+    def has_role(self, role: str) -> bool:
+        """Return whether the user's tags include a role: ADMINISTRATOR, MONITORING, POLICYMAKER or MANAGEMENT."""
+        return not set(IMPLIED[role]).isdisjoint(self.user.tags)
+
+    def require(self, role: str) -> None:
+        """Check that the user's tags include a role.
+
+        :raises ApiError: 401 if they do not.
+        """
+        if not self.has_role(role):
+            raise not_authorised(NAMES[role])
+
+    def may_open(self, vhost: str) -> bool:
+        """Return whether the user may open a virtual host: some permission is set for the user there."""
+        return self._access.permissions.of(self.user.name, vhost) is not None
+
+    def may_see(self, vhost: str) -> bool:
+        """Return whether the user may see the objects of a virtual host."""
+        return self.has_role(MONITORING) or self.may_open(vhost)
+
+    def require_open(self, vhost: str) -> None:
+        """Check that the user may open a virtual host.
+
+        :raises ApiError: 404, as RabbitMQ answers, so that the answer does not reveal which virtual hosts exist.
+        """
+        if not self.may_open(vhost):
+            raise not_found("Not Found")
+
+    def require_see(self, vhost: str) -> None:
+        """Check that the user may see the objects of a virtual host.
+
+        :raises ApiError: 404 if not.
+        """
+        if not self.may_see(vhost):
+            raise not_found("Not Found")
+
+    def authorization(self, vhost: str) -> Authorization:
+        """Return the permissions of the user in a virtual host, which hold for the API's operations, too."""
+        return Authorization(self._access, self.user, vhost.encode("utf-8", "surrogateescape"), self._compat)
+
+
+def parse_basic(header: str) -> tuple[str, bytes] | None:
+    """Return user name and password of an `Authorization` header (RFC 7617); None if it has none."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (ValueError, binascii.Error):
+        return None
+    return (name.decode(errors="replace"), password) if colon else None
+
+
+class Authenticator:
+    """Logins of requests: they are counted, logged if they are refused, and refused after a delay, as over AMQP."""
+
+    def __init__(self, node: BrokerNode, compat: VersionBehaviour) -> None:
+        self._node = node
+        self._compat = compat
+
+    async def login(self, address: str, name: str, password: bytes) -> Caller:
+        """Verify name and password, and return the caller.
+
+        :param address: IP address of the client.
+        :raises ApiError: 401 if they are wrong, or the user may not connect from this address.
+        """
+        node = self._node
+        user = node.access.users.authenticate(name, password)
+        if user is None:
+            reason = "invalid credentials"
+        elif user.name in node.login_settings.loopback_users and not is_loopback(address):
+            reason = "the user can only connect via localhost"
+        else:
+            node.churn.logins["http"] += 1
+            return Caller(user, node.access, self._compat)
+        node.churn.logins_refused["http"] += 1
+        logger.warning("event=http_api.login_refused peer=%s user=%r reason=%r", address, name, reason)
+        await asyncio.sleep(node.login_delays.next_delay(address))
+        raise ApiError(401, "not_authorized", "Not_Authorized")
+
+    def nobody(self) -> Caller:
+        """Return the caller of a request without a login: it may see nothing."""
+        return Caller(User(""), self._node.access, self._compat)

@@ -1,0 +1,187 @@
+"""Selection of rows and columns of a list by a request's query: pages, filter by name, order and columns.
+
+https://www.rabbitmq.com/docs/management#http-api describes the parameters `page`, `page_size`, `name`, `use_regex`,
+`sort`, `sort_reverse` and `columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import regex
+
+from warren.broker.http_api.api_error import ApiError, bad_request
+from warren.broker.management.request import Json
+
+DEFAULT_PAGE_SIZE: Final = 100
+MOST_PAGE_SIZE: Final = 500
+MATCH_SECONDS: Final = 0.02
+"""Seconds that a regular expression may take for one name: some take for ever, and the broker serves nobody meanwhile."""
+
+
+@dataclass(frozen=True)
+class ListingQuery:
+    """Rows and columns that a request asks for.
+
+    :param page: number of the page, from 1; None for all rows at once.
+    :param name: part of the names to list, or a regular expression with `use_regex`; pages only, as in RabbitMQ.
+    :param sort: path of the value to order by, such as `message_stats.publish_details.rate`; empty for the usual order.
+    :param columns: paths of the values to send; empty for all.
+    """
+
+    page: int | None = None
+    page_size: int = DEFAULT_PAGE_SIZE
+    name: str = ""
+    use_regex: bool = False
+    sort: str = ""
+    sort_reverse: bool = False
+    columns: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> ListingQuery:
+        """Read the parameters of a query.
+
+        :raises ApiError: 400 for a page or page size that is no number or out of range.
+        """
+        page = _number(query, "page")
+        size = _number(query, "page_size") if page is not None else None
+        if page is not None and (
+            page < 1 or not 1 <= (DEFAULT_PAGE_SIZE if size is None else size) <= MOST_PAGE_SIZE
+        ):
+            shown = "undefined" if size is None else str(size)
+            raise ApiError(
+                400,
+                "invalid_pagination_parameters",
+                f"Invalid pagination parameters: page number {page}, page size {shown}",
+            )
+        columns = tuple(tuple(path.split(".")) for path in query.get("columns", "").split(",") if path)
+        return cls(
+            page,
+            DEFAULT_PAGE_SIZE if size is None else size,
+            query.get("name", "") if page is not None else "",
+            query.get("use_regex") == "true",
+            query.get("sort", ""),
+            query.get("sort_reverse") == "true",
+            columns,
+        )
+
+    def matcher(self) -> Callable[[str], bool]:
+        """Return a function that tells whether an object of a name is to be listed.
+
+        An invalid regular expression matches nothing, as in RabbitMQ. The function raises `ApiError` (400) for one that
+        takes too long.
+        """
+        if not self.name:
+            return lambda _: True
+        if not self.use_regex:
+            part = self.name.lower()
+            return lambda name: part in name.lower()
+        try:
+            pattern = regex.compile(self.name, regex.IGNORECASE)
+        except regex.error:
+            return lambda _: False
+
+        def matches(name: str) -> bool:
+            try:
+                return pattern.search(name, timeout=MATCH_SECONDS) is not None
+            except TimeoutError:
+                raise bad_request("the regular expression takes too long; write a simpler one") from None
+
+        return matches
+
+    def needs_values(self) -> bool:
+        """Return whether rows can be put in order only when they are built: the order is not by name."""
+        return self.sort not in ("", "name", "vhost")
+
+    def order(self, rows: list[Json]) -> list[Json]:
+        """Return rows in the order that the request asks for; rows without the value come first, as in RabbitMQ."""
+        if not self.sort:
+            return rows[::-1] if self.sort_reverse else rows
+        path = self.sort.split(".")
+        return sorted(rows, key=lambda row: _sort_key(lookup(row, path)), reverse=self.sort_reverse)
+
+    def cut(self, rows: list[Json]) -> list[Json]:
+        """Return the rows of the page.
+
+        :raises ApiError: 400 if there is no such page.
+        """
+        if self.page is None:
+            return rows
+        start = (self.page - 1) * self.page_size
+        if self.page > 1 and start >= len(rows):
+            raise ApiError(
+                400,
+                "page_out_of_range",
+                f"Page out of range, page: {self.page} page size: {self.page_size}, len: {len(rows)}",
+            )
+        return rows[start : start + self.page_size]
+
+    def page_facts(self, items: list[Json], filtered: int, total: int) -> Json:
+        """Return the object that describes a page.
+
+        :param items: rows of the page.
+        :param filtered: number of rows of all pages.
+        :param total: number of rows without the filter.
+        """
+        return {
+            "filtered_count": filtered,
+            "item_count": len(items),
+            "items": items,
+            "page": self.page,
+            "page_count": -(-filtered // self.page_size),
+            "page_size": self.page_size,
+            "total_count": total,
+        }
+
+    def select(self, row: Json) -> Json:
+        """Return an object with only the columns that the request asks for."""
+        if not self.columns or not isinstance(row, dict):
+            return row
+        found: dict[str, Json] = {}
+        for path in self.columns:
+            _copy(row, found, path)
+        return found
+
+
+def lookup(row: Json, path: list[str]) -> Json:
+    """Return the value at a path of nested objects; None if there is none."""
+    for name in path:
+        if not isinstance(row, dict) or name not in row:
+            return None
+        row = row[name]
+    return row
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request("Pagination parameters are invalid") from None
+
+
+def _sort_key(value: Json) -> tuple[int, float, str]:
+    """Return a key that orders values of different types: none, numbers, texts."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, bool | int | float):
+        return 1, float(value), ""
+    return 2, 0.0, value if isinstance(value, str) else str(value)
+
+
+def _copy(source: Json, target: dict[str, Json], path: tuple[str, ...]) -> None:
+    name, *rest = path
+    if not isinstance(source, dict) or name not in source:
+        return
+    if not rest:
+        target[name] = source[name]
+        return
+    inner: dict[str, Json] = {}
+    _copy(source[name], inner, tuple(rest))
+    if inner:
+        known = target.setdefault(name, {})
+        known.update(inner)

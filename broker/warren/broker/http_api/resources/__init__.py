@@ -1,0 +1,1 @@
+"""Objects of the API by kind: functions that answer the requests for them."""

@@ -1,0 +1,180 @@
+"""Bindings."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from urllib.parse import quote
+
+from warren.broker.access.authorization import READ, WRITE
+from warren.broker.http_api.api_error import bad_request, object_not_found
+from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.http_api.listing_response import list_objects
+from warren.broker.http_api.resources.exchanges import exchange_name
+from warren.broker.http_api.table_json import encode_arguments, table_json
+from warren.broker.management.items.topology_items import ListedBinding, bindings
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.vhost.declarations import Declarations
+
+
+def properties_key(routing_key: bytes, arguments: bytes) -> str:
+    """Return the part of a binding's path that tells it from other bindings of the same objects.
+
+    It is the routing key, quoted, and a hash of the arguments if there are any. RabbitMQ's hash is another one, of
+    Erlang's; each broker finds the bindings by the keys that it has listed itself.
+    """
+    if not arguments:
+        return _quoted(routing_key) or "~"
+    digest = hashlib.blake2b(arguments, digest_size=4).digest()
+    return f"{_quoted(routing_key)}~{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def _quoted(key: bytes) -> str:
+    return quote(key, safe="").replace("%20", "+").replace("~", "%7E")
+
+
+def _row(vhost: str, bound: ListedBinding) -> Json:
+    return {
+        "source": name_text(bound.source),
+        "vhost": vhost,
+        "destination": name_text(bound.destination.name),
+        "destination_type": "queue" if isinstance(bound.destination, Queue) else "exchange",
+        "routing_key": name_text(bound.routing_key),
+        "arguments": table_json(bound.arguments),
+        "properties_key": properties_key(bound.routing_key, bound.arguments),
+    }
+
+
+async def _list(call: Call, found: list[tuple[str, ListedBinding]]) -> Response:
+    return await list_objects(
+        call, found, lambda each: name_text(each[1].destination.name), lambda each: _row(*each), paged=False
+    )
+
+
+def _in(topology: Declarations) -> list[tuple[str, ListedBinding]]:
+    """Return all bindings of a virtual host in the order in which RabbitMQ lists them."""
+    name = name_text(topology.vhost.name)
+    found = sorted(
+        bindings(topology.vhost), key=lambda each: (each.source, each.destination.name, each.routing_key)
+    )
+    return [(name, each) for each in found]
+
+
+async def list_all(call: Call) -> Response:
+    return await _list(call, [each for topology in call.all_visible() for each in _in(topology)])
+
+
+async def list_in_vhost(call: Call) -> Response:
+    return await _list(call, _in(call.visible()))
+
+
+async def from_exchange(call: Call) -> Response:
+    topology, name = call.visible(), exchange_name(call)
+    if name not in topology.vhost.exchanges:
+        raise object_not_found()
+    return await _list(call, [each for each in _in(topology) if each[1].source == name])
+
+
+async def to_exchange(call: Call) -> Response:
+    topology, name = call.visible(), exchange_name(call)
+    if name not in topology.vhost.exchanges:
+        raise object_not_found()
+    return await _list(
+        call,
+        [
+            each
+            for each in _in(topology)
+            if not isinstance(each[1].destination, Queue) and each[1].destination.name == name
+        ],
+    )
+
+
+async def to_queue(call: Call) -> Response:
+    topology = call.visible()
+    queue = topology.vhost.queues.get(call.data("queue"))
+    if queue is None:
+        raise object_not_found()
+    return await _list(call, [each for each in _in(topology) if each[1].destination is queue])
+
+
+def _source(call: Call) -> bytes:
+    return b"" if call.name("source") == "amq.default" else call.data("source")
+
+
+def _between(call: Call, topology: Declarations) -> list[tuple[str, ListedBinding]]:
+    vhost, source = topology.vhost, _source(call)
+    ends = vhost.queues if call.name("kind") == "q" else vhost.exchanges
+    destination = ends.get(call.data("destination"))
+    if source not in vhost.exchanges or destination is None:
+        raise object_not_found()
+    return [each for each in _in(topology) if each[1].source == source and each[1].destination is destination]
+
+
+async def between(call: Call) -> Response:
+    return await _list(call, _between(call, call.visible()))
+
+
+def _find(call: Call, topology: Declarations) -> tuple[str, ListedBinding]:
+    """Return the binding that the path names; its key may be quoted once or twice, as clients do."""
+    wanted = call.name("key")
+    for found in _between(call, topology):
+        key = properties_key(found[1].routing_key, found[1].arguments)
+        plain = name_text(found[1].routing_key) or "~"
+        if wanted == key or (not found[1].arguments and wanted == plain):
+            return found
+    raise object_not_found()
+
+
+async def show(call: Call) -> Response:
+    query = ListingQuery.parse(call.query)
+    return Response(body=query.select(_row(*_find(call, call.visible()))))
+
+
+async def bind(call: Call) -> Response:
+    """Bind a queue or an exchange to an exchange; the header `Location` names the binding."""
+    topology, source, destination = call.declarations(), _source(call), call.data("destination")
+    body = call.body()
+    key = body.get("routing_key", "")
+    if not isinstance(key, str):
+        raise bad_request("routing_key must be a text")
+    routing_key, raw = key.encode("utf-8", "surrogateescape"), encode_arguments(body.get("arguments", {}))
+    if len(routing_key) > 255:
+        raise bad_request("routing_key is longer than 255 bytes")
+    is_queue = call.name("kind") == "q"
+
+    def operation() -> None:
+        end = topology.queue(destination, None) if is_queue else topology.exchange(destination)
+        _check(call, topology, source, is_queue, routing_key)
+        topology.bind(topology.exchange(source), end, routing_key, raw)
+
+    await call.change(operation)
+    location = f"{quote(destination, safe='')}/{quote(properties_key(routing_key, raw), safe='~')}"
+    return Response(CREATED, headers={"Location": location})
+
+
+def _check(call: Call, topology: Declarations, source: bytes, is_queue: bool, routing_key: bytes) -> None:
+    """Check the permissions that binding and unbinding need.
+
+    :raises AmqpError: 403 if one is missing.
+    """
+    authorization = call.caller.authorization(call.name("vhost"))
+    authorization.check(WRITE, "queue" if is_queue else "exchange", call.data("destination"))
+    authorization.check(READ, "exchange", source)
+    exchange = topology.vhost.exchanges.get(source)
+    if exchange is not None:
+        authorization.check_topic(READ, exchange, routing_key)
+
+
+async def unbind(call: Call) -> Response:
+    topology = call.declarations()
+    _, found = _find(call, topology)
+
+    def operation() -> None:
+        _check(call, topology, found.source, isinstance(found.destination, Queue), found.routing_key)
+        topology.unbind(found.source, found.destination, found.routing_key, found.arguments)
+
+    await call.change(operation)
+    return Response(NO_CONTENT)

@@ -1,0 +1,190 @@
+"""Exchanges: lists, declaration, deletion, publishing."""
+
+from __future__ import annotations
+
+from warren.broker.access.authorization import CONFIGURE, WRITE
+from warren.broker.channel.publish_slow_path import expiration_ms
+from warren.broker.http_api.api_error import (
+    bad_request,
+    from_amqp,
+    not_authorised,
+    not_found,
+    object_not_found,
+)
+from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.listing_response import list_objects
+from warren.broker.http_api.message_json import content, payload_bytes
+from warren.broker.http_api.message_stats import exchange_statistics
+from warren.broker.http_api.table_json import encode_arguments, table_json
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json
+from warren.broker.model.exchange.exchange import Exchange
+from warren.broker.model.exchange.exchange_types import check_type
+from warren.broker.model.exchange.headers import cc_and_bcc_keys
+from warren.broker.model.message import Message
+from warren.broker.model.queue.queue import REJECTED, STORED
+from warren.broker.model.vhost.declarations import Declarations
+from warren.wire.reply_codes import AmqpError
+
+DEFAULT = "amq.default"
+"""Name of the default exchange in paths, because a part of a path cannot be empty."""
+
+
+def exchange_name(call: Call) -> bytes:
+    """Return the name of the exchange that the path names."""
+    return b"" if call.name("exchange") == DEFAULT else call.data("exchange")
+
+
+def find(call: Call, topology: Declarations) -> Exchange:
+    """Return the exchange that the path names.
+
+    :raises ApiError: 404 if there is none of that name.
+    """
+    exchange = topology.vhost.exchanges.get(exchange_name(call))
+    if exchange is None:
+        raise object_not_found()
+    return exchange
+
+
+def row(call: Call, topology: Declarations, exchange: Exchange) -> dict[str, Json]:
+    """Return an exchange as lists show it."""
+    policy, _ = topology.vhost.policies.exchange_policies(exchange)
+    found: dict[str, Json] = {
+        "arguments": table_json(exchange.arguments),
+        "auto_delete": exchange.auto_delete,
+        "durable": exchange.durable,
+        "internal": exchange.internal,
+        "name": name_text(exchange.name),
+        "type": name_text(exchange.kind),
+        "vhost": name_text(topology.vhost.name),
+    }
+    if policy is not None:
+        found["policy"] = policy.name
+    return found | exchange_statistics(call, exchange)
+
+
+def _is_predeclared(exchange: Exchange) -> bool:
+    return not exchange.name or exchange.name.startswith(b"amq.")
+
+
+async def _list(call: Call, hosts: list[Declarations]) -> Response:
+    found = [
+        (topology, exchange)
+        for topology in hosts
+        for _, exchange in sorted(topology.vhost.exchanges.items(), key=lambda each: each[0])
+    ]
+    return await list_objects(
+        call, found, lambda each: name_text(each[1].name), lambda each: row(call, *each)
+    )
+
+
+async def list_all(call: Call) -> Response:
+    return await _list(call, call.all_visible())
+
+
+async def list_in_vhost(call: Call) -> Response:
+    return await _list(call, [call.visible()])
+
+
+async def show(call: Call) -> Response:
+    topology = call.visible()
+    found = row(call, topology, find(call, topology))
+    found["incoming"], found["outgoing"] = [], []
+    return Response(body=call.select(found))
+
+
+async def declare(call: Call) -> Response:
+    """Declare an exchange; 204 if it exists with the same properties."""
+    topology, name, body = call.declarations(), exchange_name(call), call.body()
+    kind = body.get("type", "direct")
+    if not isinstance(kind, str):
+        raise bad_request("type must be a text")
+    durable, auto_delete = call.boolean(body, "durable"), call.boolean(body, "auto_delete")
+    internal = call.boolean(body, "internal")
+    raw = encode_arguments(body.get("arguments", {}))
+    existing = name in topology.vhost.exchanges
+
+    def operation() -> None:
+        authorization = call.caller.authorization(call.name("vhost"))
+        check_type(kind.encode(), raw, topology.vhost.compat)
+        authorization.check(CONFIGURE, "exchange", name)
+        if not existing:
+            authorization.check_forwarding("exchange", name, raw, "alternate-exchange")
+        topology.declare_exchange(name, kind.encode(), durable, auto_delete, internal, raw)
+
+    await call.change(operation)
+    return Response(NO_CONTENT if existing else CREATED)
+
+
+async def delete(call: Call) -> Response:
+    topology = call.declarations()
+    exchange = find(call, topology)
+
+    def operation() -> None:
+        if _is_predeclared(exchange):
+            raise not_authorised("Access refused.")
+        call.caller.authorization(call.name("vhost")).check(CONFIGURE, "exchange", exchange.name)
+        topology.delete_exchange(exchange.name, call.flag("if-unused"))
+
+    await call.change(operation)
+    return Response(NO_CONTENT)
+
+
+async def publish(call: Call) -> Response:
+    """Publish a message; answer whether it was routed to a queue, when it is on disk if it is persistent.
+
+    :raises ApiError: 400 if a queue refused it, because it is full.
+    """
+    topology = call.declarations()
+    exchange = topology.vhost.exchanges.get(exchange_name(call))
+    if exchange is None:
+        raise not_found("exchange_not_found")
+    body = call.body("routing_key", "properties", "payload", "payload_encoding")
+    if not isinstance(body["routing_key"], str):
+        raise bad_request("routing_key must be a text")
+    key = body["routing_key"].encode("utf-8", "surrogateescape")
+    if len(key) > 255:
+        raise bad_request("routing_key is longer than 255 bytes")
+    payload = payload_bytes(body["payload"], body["payload_encoding"])
+    if len(payload) > call.node.settings.max_message_size:
+        raise bad_request(f"the payload is larger than {call.node.settings.max_message_size} bytes")
+    encoded, properties = content(body["properties"], payload)
+    message = Message(exchange.name, key, encoded, len(payload), 1)
+    message.persistent = properties.get("delivery_mode") == 2
+    priority = properties.get("priority", 0)
+    assert isinstance(priority, int)
+    message.priority = priority
+    authorization = call.caller.authorization(call.name("vhost"))
+    try:
+        authorization.check(WRITE, "exchange", exchange.name)
+        headers = properties.headers
+        keys = [key, *cc_and_bcc_keys(headers)]
+        for each in keys:
+            authorization.check_topic(WRITE, exchange, each)
+        expiration = properties.data("expiration")
+        if expiration is not None:
+            message.ttl = expiration_ms(expiration)
+    except AmqpError as error:
+        raise from_amqp(error) from None
+    user = properties.data("user_id")
+    if user is not None and user != call.caller.user.name.encode() and not call.caller.user.may_impersonate:
+        raise bad_request(
+            f"user_id property set to '{name_text(user)}' but authenticated user was '{call.caller.user.name}'"
+        )
+    if exchange.internal:
+        raise not_authorised("Access refused.")
+    message.has_bcc = "BCC" in headers
+    queues = topology.vhost.find_queues(exchange, keys, headers, message)
+    exchange.published_in += 1
+    exchange.published_out += len(queues)
+    topology.vhost.ended_counts.published += 1
+    if not queues:
+        exchange.unroutable_dropped += 1
+        topology.vhost.ended_counts.dropped_unroutable += 1
+        return Response(body={"routed": False})
+    outcome = topology.vhost.deliver(queues, message)
+    if outcome == STORED:
+        await call.synced()
+    if outcome == REJECTED:
+        raise bad_request("a queue refused the message, because it is full")
+    return Response(body={"routed": True})

@@ -1,0 +1,130 @@
+"""Runtime parameters: those of components in virtual hosts, and global ones."""
+
+from __future__ import annotations
+
+import json
+
+from warren.broker.http_api.api_error import bad_request, object_not_found
+from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json
+from warren.broker.management.verbs.virtual_hosts import vhost_limits
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY
+
+LIMITS = "vhost-limits"
+
+
+def _row(vhost: str, component: str, name: str, value: Json) -> Json:
+    return {"value": value, "vhost": vhost, "component": component, "name": name}
+
+
+def _all(call: Call) -> list[Json]:
+    found = []
+    for topology in call.all_visible():
+        vhost = name_text(topology.vhost.name)
+        for name, policy in sorted(topology.vhost.policies.operator.items()):
+            found.append(_row(vhost, OPERATOR_POLICY, name, policy.to_value()))
+        limits = vhost_limits(topology.settings)
+        if limits:
+            found.append(_row(vhost, LIMITS, "limits", limits))
+        for (of, component, name), value in sorted(
+            call.management.parameters.stored.items(), key=lambda kept: kept[0]
+        ):
+            if of == topology.vhost.name:
+                found.append(_row(vhost, component, name, value))
+    return found
+
+
+def _response(call: Call, found: list[Json]) -> Response:
+    query = ListingQuery.parse({name: value for name, value in call.query.items() if name != "page"})
+    return Response(body=[query.select(row) for row in query.order(found)])
+
+
+async def list_all(call: Call) -> Response:
+    return _response(call, _all(call))
+
+
+async def list_component(call: Call) -> Response:
+    return _response(call, [row for row in _all(call) if row["component"] == call.name("component")])
+
+
+async def list_in_vhost(call: Call) -> Response:
+    call.visible()
+    return _response(
+        call,
+        [
+            row
+            for row in _all(call)
+            if row["component"] == call.name("component") and row["vhost"] == call.name("vhost")
+        ],
+    )
+
+
+def _find(call: Call) -> Json:
+    for row in _all(call):
+        if all(row[part] == call.name(part) for part in ("component", "vhost", "name")):
+            return row
+    raise object_not_found()
+
+
+async def show(call: Call) -> Response:
+    return Response(body=_find(call))
+
+
+async def put(call: Call) -> Response:
+    call.declarations()
+    value = call.body("value")["value"]
+    existing = any(
+        all(row[part] == call.name(part) for part in ("component", "vhost", "name")) for row in _all(call)
+    )
+    await call.perform(
+        "set_parameter",
+        vhost=call.name("vhost"),
+        component=call.name("component"),
+        name=call.name("name"),
+        value=json.dumps(value),
+    )
+    return Response(NO_CONTENT if existing else CREATED)
+
+
+async def delete(call: Call) -> Response:
+    call.declarations()
+    _find(call)
+    component = call.name("component")
+    if component == OPERATOR_POLICY:
+        await call.perform("clear_operator_policy", vhost=call.name("vhost"), name=call.name("name"))
+    elif component == LIMITS:
+        await call.perform("clear_vhost_limits", vhost=call.name("vhost"))
+    else:
+        await call.perform(
+            "clear_parameter", vhost=call.name("vhost"), component=component, name=call.name("name")
+        )
+    return Response(NO_CONTENT)
+
+
+async def list_global(call: Call) -> Response:
+    found = sorted(call.management.parameters.globals.items())
+    return _response(call, [{"name": name, "value": value} for name, value in found])
+
+
+async def show_global(call: Call) -> Response:
+    name = call.name("name")
+    if name not in call.management.parameters.globals:
+        raise object_not_found()
+    return Response(body={"value": call.management.parameters.globals[name], "name": name})
+
+
+async def put_global(call: Call) -> Response:
+    value, name = call.body("value")["value"], call.name("name")
+    existing = name in call.management.parameters.globals
+    if not name:
+        raise bad_request("the name of a global parameter must not be empty")
+    await call.perform("set_global_parameter", name=name, value=json.dumps(value))
+    return Response(NO_CONTENT if existing else CREATED)
+
+
+async def delete_global(call: Call) -> Response:
+    await show_global(call)
+    await call.perform("clear_global_parameter", name=call.name("name"))
+    return Response(NO_CONTENT)

@@ -1,0 +1,325 @@
+"""Queues and streams: lists, declaration, deletion, and their messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Final
+
+from warren.broker.access.authorization import CONFIGURE, READ
+from warren.broker.connection.connection import Connection
+from warren.broker.http_api.api_error import bad_request, from_amqp, not_found, object_not_found
+from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.listing_response import list_objects
+from warren.broker.http_api.message_json import message_json
+from warren.broker.http_api.message_stats import lengths_of, queue_statistics
+from warren.broker.http_api.resources import clients
+from warren.broker.http_api.table_json import encode_arguments, table_json
+from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
+from warren.broker.management.json_values import name_text
+from warren.broker.management.queue_counts import UnackedCounts, count_unacked_in_steps
+from warren.broker.management.request import Json
+from warren.broker.management.time_slices import run_in_slices
+from warren.broker.model.message import Message
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.stream.stream import Stream
+from warren.broker.model.vhost.declarations import Declarations
+from warren.wire.reply_codes import AmqpError
+
+LISTED: Final = (
+    "consumer_capacity",
+    "consumer_utilisation",
+    "consumers",
+    "memory",
+    "message_bytes",
+    "message_bytes_persistent",
+    "message_bytes_ram",
+    "message_bytes_ready",
+    "message_bytes_unacknowledged",
+    "messages_persistent",
+    "messages_ram",
+    "messages_ready_ram",
+    "messages_unacknowledged_ram",
+)
+"""Items of `warren ctl list_queues` that the API shows, too, under the same names."""
+STREAM_LISTED: Final = ("consumers", "memory")
+MOST_MESSAGES: Final = 50_000
+"""Most messages that one request gets."""
+ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+
+
+def basic_json(queue: Queue) -> dict[str, Json]:
+    """Return what the declaration and the policies say about a queue."""
+    policy, operator = queue.vhost.policies.queue_policies(queue)
+    kind = queue.declared_arguments.type_name
+    arguments = table_json(queue.raw_arguments)
+    arguments.setdefault("x-queue-type", kind)
+    found: dict[str, Json] = {
+        "arguments": arguments,
+        "auto_delete": queue.auto_delete,
+        "durable": queue.durable,
+        "effective_policy_definition": QUEUE_ITEMS["effective_policy_definition"](queue, NO_LISTING) or {},
+        "exclusive": queue.owner is not None,
+        "internal": False,
+        "internal_owner": False,
+        "name": name_text(queue.name),
+        "node": NODE,
+        "operator_policy": operator.name if operator is not None else None,
+        "policy": policy.name if policy is not None else None,
+        "state": "running",
+        "type": kind,
+        "vhost": name_text(queue.vhost.name),
+    }
+    if queue.delivery_limit >= 0:
+        found["delivery_limit"] = int(queue.delivery_limit)
+    if kind != "classic":
+        found |= {"leader": NODE, "members": [NODE], "online": [NODE]}
+    return found
+
+
+NO_LISTING: Final = QueueListing({}, None)  # type: ignore[arg-type]
+"""Listing for items that need no counts."""
+
+
+def row(call: Call, queue: Queue, listing: QueueListing) -> dict[str, Json]:
+    """Return a queue as lists show it."""
+    found = basic_json(queue)
+    if isinstance(queue.owner, Connection):
+        found["owner_pid_details"] = clients.connection_details(queue.owner)
+    if isinstance(queue, Stream):
+        found["readers"] = {NODE: len(queue.readers)}
+        found["segments"] = len(queue.messages.segments)
+    elif queue.declared_arguments.quorum:
+        found["messages_dlx"] = len(queue.pending_dead_letters)
+        found["message_bytes_dlx"] = int(queue.pending_dead_letter_bytes)
+        found["messages_delayed"] = len(queue.delayed_retries) if queue.delayed_retries is not None else 0
+    for name in STREAM_LISTED if queue.is_stream else LISTED:
+        found[name] = QUEUE_ITEMS[name](queue, listing)
+    if not queue.is_stream:
+        for name in ("exclusive_consumer_tag", "single_active_consumer_tag", "head_message_timestamp"):
+            found[name] = QUEUE_ITEMS[name](queue, listing) or None
+    return found | queue_statistics(call, queue)
+
+
+async def _listing(call: Call) -> QueueListing:
+    unacked: dict[Queue, UnackedCounts] = await run_in_slices(
+        count_unacked_in_steps(list(call.node.connections))
+    )
+    return QueueListing(unacked, call.management.utilisation)
+
+
+async def _list(call: Call, hosts: list[Declarations]) -> Response:
+    queues = [
+        queue
+        for topology in hosts
+        for _, queue in sorted(topology.vhost.queues.items(), key=lambda each: each[0])
+    ]
+    if call.flag("disable_stats"):
+        with_totals = call.flag("enable_queue_totals")
+
+        def brief(queue: Queue) -> Json | None:
+            if queue.deleted:
+                return None
+            found = basic_json(queue)
+            if with_totals:
+                found |= dict(zip(TOTALS, lengths_of(queue), strict=True))
+            return found
+
+        return await list_objects(call, queues, queue_name, brief)
+    listing = await _listing(call)
+    return await list_objects(
+        call,
+        queues,
+        queue_name,
+        lambda queue: None if queue.deleted else _without_nulls(row(call, queue, listing)),
+    )
+
+
+def _without_nulls(found: dict[str, Json]) -> dict[str, Json]:
+    """Leave out what has no value, as RabbitMQ's lists do."""
+    return {name: value for name, value in found.items() if value is not None}
+
+
+TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+
+
+def queue_name(queue: Queue) -> str:
+    return name_text(queue.name)
+
+
+async def list_all(call: Call) -> Response:
+    return await _list(call, call.all_visible())
+
+
+async def list_detailed(call: Call) -> Response:
+    return await _list(call, call.all_visible())
+
+
+async def list_in_vhost(call: Call) -> Response:
+    return await _list(call, [call.visible()])
+
+
+def find(call: Call, topology: Declarations) -> Queue:
+    """Return the queue that the path names.
+
+    :raises ApiError: 404 if there is none of that name.
+    """
+    queue = topology.vhost.queues.get(call.data("queue"))
+    if queue is None:
+        raise object_not_found()
+    return queue
+
+
+async def show(call: Call) -> Response:
+    """Return one queue, with its consumers."""
+    queue = find(call, call.visible())
+    if call.flag("disable_stats"):
+        return Response(body=call.select(basic_json(queue)))
+    found = row(call, queue, await _listing(call))
+    found["consumer_details"] = [clients.consumer_json(consumer) for consumer in clients.subscriptions(queue)]
+    found["incoming"], found["deliveries"] = [], []
+    return Response(body=call.select(found))
+
+
+async def declare(call: Call) -> Response:
+    """Declare a queue; 204 if it exists with the same properties."""
+    topology, name = call.declarations(), call.data("queue")
+    body = call.body()
+    durable, auto_delete = call.boolean(body, "durable"), call.boolean(body, "auto_delete")
+    raw = encode_arguments(body.get("arguments", {}))
+    raw = topology.settings.with_default_queue_type(raw, durable, False, auto_delete)
+    existing = name in topology.vhost.queues
+
+    def operation() -> None:
+        authorization = call.caller.authorization(call.name("vhost"))
+        topology.refuse_reserved(name)
+        authorization.check(CONFIGURE, "queue", name)
+        if not existing:
+            limit = topology.settings.max_queues
+            if limit is not None and len(topology.vhost.queues) >= limit:
+                raise bad_request(
+                    f"cannot declare queue '{call.name('queue')}': queue limit in vhost "
+                    f"'{topology.settings.name}' ({limit}) is reached"
+                )
+            authorization.check_forwarding("queue", name, raw, "x-dead-letter-exchange")
+        topology.declare_queue(name, durable, False, auto_delete, raw, None)
+
+    await call.change(operation)
+    return Response(NO_CONTENT if existing else CREATED)
+
+
+async def _settled(call: Call, queue: Queue) -> None:
+    """Return when no bulk work concerns the messages of a queue."""
+    settled: asyncio.Future[None] = call.node.loop.create_future()
+    queue.when_settled(lambda: settled.set_result(None) if not settled.done() else None)
+    await settled
+    if queue.deleted:
+        raise object_not_found()
+
+
+async def delete(call: Call) -> Response:
+    """Delete a queue; with `if-empty` or `if-unused` in the query, only one without messages or consumers."""
+    topology = call.declarations()
+    queue = find(call, topology)
+    _check(call, CONFIGURE, queue)
+    await _settled(call, queue)
+    described = topology.describe("queue", queue.name)
+    if call.flag("if-empty") and queue.ready.count:
+        raise bad_request(f"{described} not empty")
+    if call.flag("if-unused") and queue.consumers:
+        raise bad_request(f"{described} in use")
+    await call.change(lambda: topology.delete_queue(queue))
+    return Response(NO_CONTENT)
+
+
+def _check(call: Call, operation: str, queue: Queue) -> None:
+    try:
+        call.caller.authorization(call.name("vhost")).check(operation, "queue", queue.name)
+    except AmqpError as error:
+        raise from_amqp(error) from None
+
+
+async def purge(call: Call) -> Response:
+    """Remove all ready messages."""
+    queue = find(call, call.declarations())
+    _check(call, READ, queue)
+    if isinstance(queue, Stream):
+        raise bad_request(f"{call.name('queue')} is a stream; its messages leave it by its retention only")
+    queue.purge(queue)
+    await queue.vhost.bulk_work.finished(queue)
+    return Response(NO_CONTENT)
+
+
+async def act(call: Call) -> Response:
+    """Refuse each action: there are none for queues of one node."""
+    find(call, call.declarations())
+    raise bad_request(["unknown", call.body("action")["action"]])
+
+
+# -- messages
+
+
+async def get_messages(call: Call) -> Response:
+    """Get messages from the head of a queue; they are put back, acknowledged or rejected, as the request says."""
+    topology = call.declarations()
+    queue = topology.vhost.queues.get(call.data("queue"))
+    if queue is None:
+        raise not_found("queue_not_found")
+    body = call.body("ackmode", "count", "encoding")
+    mode, encoding = body["ackmode"], body["encoding"]
+    if mode not in ACK_MODES:
+        raise bad_request(f"Invalid ackmode value: {mode}. Valid values are: {', '.join(ACK_MODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("Unsupported encoding. Please use auto or base64.")
+    count, truncate = _count(body["count"], "count"), None
+    if "truncate" in body:
+        truncate = _count(body["truncate"], "truncate")
+    _check(call, READ, queue)
+    if isinstance(queue, Stream):
+        described = topology.describe("queue", queue.name)
+        raise bad_request(f"540 basic.get not supported by stream queues {described}")
+    await _settled(call, queue)
+    taken: list[Message] = []
+    shown: list[Json] = []
+
+    def take() -> Generator[None, None, None]:
+        while len(taken) < min(count, MOST_MESSAGES):
+            if queue.deleted or queue.is_held():
+                return
+            message = queue.get()
+            if message is None:
+                return
+            taken.append(message)
+            queue.counts.fetched += 1
+            shown.append(message_json(queue, message, encoding == "base64", truncate))
+            yield
+
+    try:
+        await run_in_slices(take())
+    finally:
+        _settle(queue, taken, mode)
+    await call.synced()
+    return Response(body=shown)
+
+
+def _settle(queue: Queue, messages: list[Message], mode: str) -> None:
+    """Put messages back, acknowledge them, or reject them."""
+    if not messages:
+        return
+    if mode in ("ack_requeue_true", "reject_requeue_true"):
+        queue.requeue(messages, False)
+    elif mode == "ack_requeue_false":
+        for message in messages:
+            queue.acknowledge(message)
+    else:
+        queue.reject(messages)
+
+
+def _count(value: Json, name: str) -> int:
+    try:
+        found = int(value)
+    except (TypeError, ValueError):
+        raise bad_request(["not_int", name]) from None
+    if found < 0:
+        raise bad_request(f"{name} must not be negative")
+    return found

@@ -1,0 +1,107 @@
+"""Virtual hosts."""
+
+from __future__ import annotations
+
+from warren.broker.http_api.api_error import ApiError, object_not_found
+from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.listing_response import list_objects
+from warren.broker.http_api.message_stats import vhost_statistics
+from warren.broker.management.items.queue_items import NODE
+from warren.broker.management.request import Json
+from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
+
+
+def to_json(call: Call, settings: VirtualHostSettings) -> Json:
+    """Return a virtual host as the API shows it."""
+    metadata: dict[str, Json] = {"description": settings.description, "tags": list(settings.tags)}
+    metadata["default_queue_type"] = settings.default_queue_type or "classic"
+    return {
+        "name": settings.name,
+        "description": settings.description,
+        "tags": list(settings.tags),
+        "default_queue_type": settings.default_queue_type or "classic",
+        "protected_from_deletion": settings.protected,
+        "metadata": metadata,
+        "tracing": False,
+        "cluster_state": {NODE: "running"},
+        **vhost_statistics(call, settings.name),
+    }
+
+
+async def list_all(call: Call) -> Response:
+    found = [each for each in call.node.virtual_hosts.all() if call.caller.may_see(each.name)]
+    return await list_objects(call, found, lambda each: each.name, lambda each: to_json(call, each))
+
+
+async def show(call: Call) -> Response:
+    call.visible()
+    return Response(body=to_json(call, call.node.virtual_hosts.settings(call.name("vhost"))))
+
+
+async def put(call: Call) -> Response:
+    """Add a virtual host, or change its description, tags and default queue type."""
+    name, body = call.name("vhost"), call.body()
+    wanted = {
+        key: body[key] for key in ("description", "default_queue_type") if isinstance(body.get(key), str)
+    }
+    tags = body.get("tags")
+    if isinstance(tags, list):
+        wanted["tags"] = ",".join(str(tag) for tag in tags)
+    elif isinstance(tags, str):
+        wanted["tags"] = tags
+    existing = name in call.node.virtual_hosts
+    if existing:
+        await call.perform("update_vhost_metadata", name=name, **wanted)
+    else:
+        await call.perform("add_vhost", name=name, **wanted)
+        # As RabbitMQ does, so that whoever adds a virtual host can use it.
+        await call.perform(
+            "set_permissions",
+            username=call.caller.user.name,
+            vhost=name,
+            configure=".*",
+            write=".*",
+            read=".*",
+        )
+    if isinstance(body.get("protected_from_deletion"), bool):
+        await _set_protection(call, name, body["protected_from_deletion"])
+    return Response(NO_CONTENT if existing else CREATED)
+
+
+async def delete(call: Call) -> Response:
+    name = call.name("vhost")
+    if name not in call.node.virtual_hosts:
+        raise object_not_found()
+    if call.node.virtual_hosts.settings(name).protected:
+        raise ApiError(
+            412,
+            "precondition_failed",
+            f"Refusing to delete virtual host '{name}' because it is protected from deletion",
+        )
+    await call.perform("delete_vhost", name=name)
+    return Response(NO_CONTENT)
+
+
+async def start(call: Call) -> Response:
+    """Answer that a virtual host runs: it always does."""
+    call.visible()
+    if call.name("node") != NODE:
+        raise object_not_found()
+    return Response(NO_CONTENT)
+
+
+async def protect(call: Call) -> Response:
+    await _set_protection(call, call.name("vhost"), True)
+    return Response(NO_CONTENT)
+
+
+async def unprotect(call: Call) -> Response:
+    await _set_protection(call, call.name("vhost"), False)
+    return Response(NO_CONTENT)
+
+
+async def _set_protection(call: Call, name: str, protected: bool) -> None:
+    if name not in call.node.virtual_hosts:
+        raise object_not_found()
+    verb = "enable" if protected else "disable"
+    await call.perform(f"{verb}_vhost_protection_from_deletion", name=name)

@@ -1,0 +1,258 @@
+"""Collection of statistics: samples the counts of all queues, channels, connections and exchanges every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from warren.broker.connection.tcp_statistics import bytes_exchanged
+from warren.broker.management import queue_counts
+from warren.broker.management.statistics.series import COMPACT, LEVELS, NEWEST, TICK, Level, Series
+from warren.broker.management.time_slices import run_in_slices
+from warren.broker.model.message_counts import MessageCounts
+
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel
+    from warren.broker.connection.broker_node import BrokerNode
+    from warren.broker.connection.connection import Connection
+    from warren.broker.model.exchange.exchange import Exchange
+    from warren.broker.model.queue.queue import Queue
+
+logger = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+"""Gauges of queues, virtual hosts and the node, in the order of their columns."""
+CLIENT_COUNTERS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+"""Counters that only channels have, and sums over channels."""
+DELIVERY_COUNTERS: Final = (
+    "ack",
+    "deliver",
+    "deliver_get",
+    "deliver_no_ack",
+    "get",
+    "get_empty",
+    "get_no_ack",
+    "redeliver",
+)
+QUEUE_COUNTERS: Final = ("publish", *DELIVERY_COUNTERS)
+CHANNEL_COUNTERS: Final = (*CLIENT_COUNTERS, *DELIVERY_COUNTERS)
+DISK_COUNTERS: Final = ("disk_reads", "disk_writes")
+CHURN: Final = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+NODE_GAUGES: Final = ("mem_used", "disk_free", "fd_used", "sockets_used")
+"""Gauges of the node; the first two in KiB, because a sample holds 32 bits."""
+TRAFFIC: Final = ("recv_oct", "send_oct")
+EXCHANGE_COUNTERS: Final = ("publish_in", "publish_out")
+
+
+def delivery_values(counts: MessageCounts) -> list[int]:
+    """Return the values of DELIVERY_COUNTERS."""
+    delivered, fetched = int(counts.delivered), int(counts.fetched)
+    no_ack, fetched_no_ack = int(counts.delivered_no_ack), int(counts.fetched_no_ack)
+    return [
+        int(counts.acknowledged),
+        delivered,
+        delivered + no_ack + fetched + fetched_no_ack,
+        no_ack,
+        fetched,
+        int(counts.fetched_empty),
+        fetched_no_ack,
+        int(counts.redelivered),
+    ]
+
+
+def channel_values(counts: MessageCounts) -> list[int]:
+    """Return the values of CHANNEL_COUNTERS."""
+    return [
+        int(counts.published),
+        int(counts.confirmed),
+        int(counts.returned_unroutable),
+        int(counts.dropped_unroutable),
+        *delivery_values(counts),
+    ]
+
+
+class Collector:
+    """Samples of one broker, by object. It costs nothing before `start`.
+
+    All of it runs on the broker's event loop, in slices.
+    """
+
+    def __init__(self, node: BrokerNode, node_values: Callable[[], list[int]]) -> None:
+        """Create a collector.
+
+        :param node_values: returns the present values of NODE_GAUGES.
+        """
+        self._node = node
+        self._node_values = node_values
+        self._task: asyncio.Task[None] | None = None
+        self._restored: dict[Queue, int] = {}
+        """Messages that had arrived in queues before the broker started, where there were any."""
+        self.queues: dict[Queue, Series] = {}
+        self.channels: dict[Channel, Series] = {}
+        self.connections: dict[Connection, Series] = {}
+        self.exchanges: dict[Exchange, Series] = {}
+        self.vhosts: dict[bytes, Series] = {}
+        self.totals = Series(len(LENGTHS), len(CHANNEL_COUNTERS) + 2)
+        """Lengths and counters of the whole broker, then messages read from and written to disk."""
+        self.node = Series(len(NODE_GAUGES), 0)
+        """Use of memory, disk and descriptors."""
+        self.churn = Series(0, len(CHURN))
+        """Counters of objects that came and went."""
+        self._offset = time.time() - node.loop.time()
+        """Seconds from the clock of the loop to the wall clock at the start: a jump of the wall clock moves no sample."""
+        self.tick = 0
+
+    def start(self) -> None:
+        """Begin to take samples."""
+        for topology in self._node.vhosts.values():
+            for queue in topology.vhost.queues.values():
+                if queue.arrived():
+                    self._restored[queue] = int(queue.arrived())
+        self._task = self._node.loop.create_task(self._run(), name="warren-statistics")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def timestamp(self, tick: int) -> int:
+        """Return the time of a tick, in milliseconds since 1970."""
+        return round(tick * TICK * 1000)
+
+    def now(self) -> int:
+        """Return the present tick."""
+        return int((self._node.loop.time() + self._offset) // TICK)
+
+    async def _run(self) -> None:
+        loop = self._node.loop
+        while True:
+            await asyncio.sleep(TICK - (loop.time() + self._offset) % TICK)
+            try:
+                await run_in_slices(self.sample_in_steps())
+            except Exception:
+                logger.exception("event=statistics.sample_failed")
+
+    def queue_counts(self, queue: Queue) -> MessageCounts:
+        """Return the message counts of a queue since the broker started."""
+        counts = queue.message_counts()
+        counts.published -= self._restored.get(queue, 0)
+        return counts
+
+    def churn_values(self) -> list[int]:
+        """Return the values of CHURN."""
+        churn = self._node.churn
+        hosts = [topology.vhost for topology in self._node.vhosts.values()]
+        return [
+            churn.connections_opened,
+            churn.connections_closed,
+            churn.channels_opened,
+            churn.channels_closed,
+            sum(vhost.queues_declared for vhost in hosts),
+            sum(vhost.queues_created for vhost in hosts),
+            sum(vhost.queues_deleted for vhost in hosts),
+        ]
+
+    def sample_in_steps(self) -> Generator[None, None, None]:
+        """Take one sample of everything; yields after each object."""
+        tick = self.tick = self.now()
+        node = self._node
+        totals = [0] * (len(LENGTHS) + len(CHANNEL_COUNTERS) + 2)
+        channels: dict[bytes, MessageCounts] = {}
+        for connection in list(node.connections):
+            _record(
+                self.connections,
+                connection,
+                tick,
+                bytes_exchanged(connection.transport.get_extra_info("socket")),
+                0,
+                NEWEST,
+            )
+            for channel in list(connection.channels.values()):
+                counts = channel.message_counts()
+                channels.setdefault(channel.vhost.name, MessageCounts()).add(counts)
+                _record(self.channels, channel, tick, channel_values(counts), 0, NEWEST)
+                yield
+        for name, topology in list(node.vhosts.items()):
+            vhost = topology.vhost
+            lengths = [0, 0, 0]
+            for queue in list(vhost.queues.values()):
+                ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
+                counts = self.queue_counts(queue)
+                values = [ready + unacked, ready, unacked, int(counts.published), *delivery_values(counts)]
+                _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT)
+                lengths[0] += values[0]
+                lengths[1] += ready
+                lengths[2] += unacked
+                totals[-2] += queue_counts.disk_reads(queue)
+                totals[-1] += queue_counts.disk_writes(queue)
+                yield
+            for exchange in list(vhost.exchanges.values()):
+                _record(
+                    self.exchanges, exchange, tick, [exchange.published_in, exchange.published_out], 0, NEWEST
+                )
+                yield
+            sums = channels.get(name, MessageCounts())
+            sums.add(vhost.ended_counts)
+            values = [*lengths, *channel_values(sums)]
+            _record(self.vhosts, name, tick, values, len(LENGTHS))
+            for index, value in enumerate(values):
+                totals[index] += value
+        self.totals.record(tick, totals)
+        self.churn.record(tick, self.churn_values())
+        self.node.record(tick, self._node_values())
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget objects that are gone."""
+        node = self._node
+        for connection in [each for each in self.connections if each not in node.connections]:
+            del self.connections[connection]
+        for channel in [
+            each for each in self.channels if each.connection.channels.get(int(each.number)) is not each
+        ]:
+            del self.channels[channel]
+        for queue in [each for each in self.queues if each.deleted]:
+            del self.queues[queue]
+            self._restored.pop(queue, None)
+        for name in [each for each in self.vhosts if each not in node.vhosts]:
+            del self.vhosts[name]
+        present = {
+            exchange for topology in node.vhosts.values() for exchange in topology.vhost.exchanges.values()
+        }
+        for exchange in [each for each in self.exchanges if each not in present]:
+            del self.exchanges[exchange]
+
+
+def _record(
+    kept: dict[Key, Series],
+    key: Key,
+    tick: int,
+    values: list[int],
+    gauges: int,
+    levels: tuple[Level, ...] = LEVELS,
+) -> None:
+    """Add a sample, unless nothing has changed; an object that was always at rest has no series.
+
+    :param gauges: number of the values that are gauges.
+    """
+    series = kept.get(key)
+    if series is None:
+        if not any(values):
+            return
+        series = kept[key] = Series(gauges, len(values) - gauges, levels)
+    elif series.values == values and series.is_settled:
+        return
+    series.record(tick, values)

@@ -1,0 +1,136 @@
+"""Access to the HTTP API: logins, roles, permissions of other virtual hosts, and requests that harm nobody."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.http_client import HttpApi
+from tests.support.in_process_broker import InProcessBroker
+
+ROLES = ("management", "policymaker", "monitoring", "administrator")
+
+
+def as_user(api: HttpApi, name: str, tags: str, vhost: str = "own") -> HttpApi:
+    api.put(f"vhosts/{vhost}")
+    api.put(f"users/{name}", {"password": "secret", "tags": tags})
+    api.put(f"permissions/{vhost}/{name}", {"configure": "^mine", "write": ".*", "read": ".*"})
+    return HttpApi(api.base, name, "secret")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("overview", ROLES),
+        ("queues", ROLES),
+        ("nodes", ("monitoring", "administrator")),
+        ("users", ("administrator",)),
+        ("definitions", ("administrator",)),
+        ("parameters", ("policymaker", "administrator")),
+    ],
+)
+def test_a_role_opens_its_paths_only(api: HttpApi, path: str, allowed: tuple[str, ...]) -> None:
+    statuses = {role: as_user(api, role, role).ask("GET", path).status for role in ROLES}
+
+    assert statuses == {role: 200 if role in allowed else 401 for role in ROLES}
+
+
+def test_a_user_without_a_role_or_with_a_wrong_password_gets_in_nowhere(api: HttpApi) -> None:
+    plain = as_user(api, "plain", "")
+
+    assert plain.ask("GET", "whoami").body == {"error": "not_authorised", "reason": "Not management user"}
+    assert HttpApi(api.base, "plain", "wrong").ask("GET", "whoami").status == 401
+    assert HttpApi(api.base, "nobody", "").ask("GET", "whoami").status == 401
+
+
+def test_other_virtual_hosts_stay_hidden_and_permissions_hold(api: HttpApi) -> None:
+    user = as_user(api, "user", "management")
+    api.put("queues/%2f/secret")
+
+    assert user.get("queues") == []
+    assert user.ask("GET", "queues/%2f/secret").status == 404
+    assert user.ask("PUT", "queues/%2f/other", {}).status == 404
+    assert user.ask("DELETE", "queues/%2f/secret/contents").status == 404
+    assert (
+        user.ask(
+            "POST", "queues/%2f/secret/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        ).status
+        == 404
+    )
+    assert user.ask("PUT", "queues/own/mine", {}).status == 201
+    assert user.ask("PUT", "queues/own/yours", {}).status == 401
+    assert user.ask("DELETE", "exchanges/own/amq.topic").status == 401
+    assert [queue["name"] for queue in user.get("queues")] == ["mine"]
+
+
+def test_connections_of_others_are_shown_to_monitoring_users_only(api: HttpApi, channel: object) -> None:
+    user = as_user(api, "user", "management")
+    monitor = as_user(api, "monitor", "monitoring")
+
+    assert user.get("connections") == []
+    (found,) = monitor.get("connections")
+    assert user.ask("DELETE", f"connections/{found['name'].replace(' ', '%20')}").status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/../etc/passwd",
+        "/api/..%2f..%2fetc%2fpasswd",
+        "/api/definitions/..%2f..",
+        "//api/queues",
+        "/etc/passwd",
+    ],
+)
+def test_a_path_outside_of_the_api_names_nothing(api: HttpApi, path: str) -> None:
+    status = raw(api, f"GET {path} HTTP/1.1\r\nHost: x\r\n{login(api)}Connection: close\r\n\r\n".encode())
+
+    assert b" 404 " in status
+
+
+def test_a_page_of_another_site_is_given_no_access(api: HttpApi) -> None:
+    found = api.ask("GET", "whoami", headers={"Origin": "https://evil.example"})
+
+    assert not [name for name in found.headers if name.lower().startswith("access-control")]
+    assert "set-cookie" not in {name.lower() for name in found.headers}
+    assert found.headers["X-Frame-Options"] == "DENY"
+    assert api.ask("OPTIONS", "whoami", headers={"Origin": "https://evil.example"}).status == 200
+
+
+def test_a_body_that_is_too_large_is_refused(api: HttpApi) -> None:
+    head = (
+        f"PUT /api/queues/%2f/q HTTP/1.1\r\nHost: x\r\n{login(api)}Content-Length: 10000001\r\n\r\n".encode()
+    )
+
+    assert b" 413 " in raw(api, head)
+    assert api.ask("GET", "queues/%2f/q").status == 404
+
+
+def test_clients_that_say_nothing_do_not_keep_others_out(served: InProcessBroker, api: HttpApi) -> None:
+    silent = [connect(api) for _ in range(40)]
+    try:
+        for each in silent[:20]:
+            each.sendall(b"GET /api/overview HTTP/1.1\r\nHost: x\r\n")
+
+        assert api.get("whoami")["name"] == "guest"
+    finally:
+        for each in silent:
+            each.close()
+
+
+def login(api: HttpApi) -> str:
+    return f"Authorization: {api._authorization}\r\n"
+
+
+def connect(api: HttpApi) -> socket.socket:
+    address = urlsplit(api.base)
+    return socket.create_connection((address.hostname, address.port), timeout=120)
+
+
+def raw(api: HttpApi, data: bytes) -> bytes:
+    """Send bytes, and return the first line of the answer."""
+    with connect(api) as sock:
+        sock.sendall(data)
+        return sock.makefile("rb").readline()

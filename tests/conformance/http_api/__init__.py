@@ -1,0 +1,1 @@
+"""Comparison of the HTTP API with that of RabbitMQ's management plugin, answer by answer."""
