@@ -12,6 +12,7 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.support.polling import eventually, wait_until
 from warren.sdk import App, Command, ConfigError
+from warren.sdk.app.loop_watchdog import INNERMOST
 from warren.testing import Warren
 
 SECONDS = 60.0
@@ -160,3 +161,34 @@ async def test_the_watchdog_can_be_turned_off(make_app: MakeApp, name: str) -> N
         ConfigError, match="stall_threshold must be above 0, not 0: None turns the watchdog off"
     ):
         App("amqp://localhost", stall_threshold=0)
+
+
+async def test_a_loop_that_no_handler_blocks_is_reported_with_its_innermost_frames_only(
+    make_app: MakeApp, name: str, logged: Logged
+) -> None:
+    class Quick(Command, queue=name):
+        pass
+
+    app = make_app(stall_threshold=0.05)
+    entered = asyncio.Event()
+    leave = asyncio.Event()
+
+    @app.handle(Quick)
+    async def wait(message: Quick) -> None:
+        entered.set()
+        await leave.wait()
+
+    def block_it(depth: int) -> None:
+        if depth:
+            block_it(depth - 1)
+        else:
+            assert logged.reported.wait(SECONDS)
+
+    async with app:
+        await app.publish(Quick())
+        await entered.wait()
+        block_it(20)
+        leave.set()
+    blocked = next(each for each in logged.messages if "handler.blocked_loop" in each)
+    assert "handler=- " in blocked
+    assert 0 < blocked.count('File "') <= INNERMOST

@@ -12,7 +12,7 @@ import importlib
 import logging
 import socket
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from warren.broker.connection.acceptor import Acceptor, listening_sockets
 from warren.broker.connection.listen_address import Address
@@ -20,14 +20,29 @@ from warren.broker.connection.tls import TlsContext
 from warren.broker.http_api.statistics import Statistics
 from warren.broker.management.management import Management
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 128
 """HTTP connections that may be open at once; further ones wait to be accepted."""
 LIBRARY: Final = "warren.broker.http_api.application"
+
+
+class SocketServer(Protocol):
+    """Server of the HTTP library: calling it returns the protocol of one more connection."""
+
+    @property
+    def connections(self) -> list[Any]: ...
+
+    def __call__(self) -> asyncio.Protocol: ...
+
+
+class Runner(Protocol):
+    """Running application of the HTTP library."""
+
+    @property
+    def server(self) -> SocketServer | None: ...
+
+    async def cleanup(self) -> None: ...
 
 
 class HttpServer:
@@ -37,8 +52,8 @@ class HttpServer:
         self._management = management
         self._statistics = statistics
         self._acceptor: Acceptor | None = None
-        self._runner: web.AppRunner | None = None
-        self._starting: asyncio.Task[web.AppRunner] | None = None
+        self._runner: Runner | None = None
+        self._starting: asyncio.Task[Runner] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = 0
         self._pause_logged = False
@@ -120,16 +135,16 @@ class HttpServer:
         finally:
             self._opening -= 1
 
-    async def _started(self) -> web.AppRunner:
+    async def _started(self) -> Runner:
         if self._runner is None:
             if self._starting is None:
                 self._starting = asyncio.get_running_loop().create_task(self._start())
             self._runner = await asyncio.shield(self._starting)
         return self._runner
 
-    async def _start(self) -> web.AppRunner:
+    async def _start(self) -> Runner:
         module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, LIBRARY)
-        runner: web.AppRunner = await module.start(self._management, self._statistics)
+        runner: Runner = await module.start(self._management, self._statistics)
         return runner
 
 

@@ -19,6 +19,8 @@ STALL_SECONDS: Final = 1.0
 """Default time for which a handler may block the event loop before that is logged."""
 CHECKS: Final = 4
 """Checks within that time. The reported time may be too low by the time of one check."""
+INNERMOST: Final = 5
+"""Frames of the stack that are logged if no handler is in it."""
 
 
 class LoopWatchdog:
@@ -86,7 +88,8 @@ class LoopWatchdog:
         frame = sys._current_frames().get(self._loop_thread)
         names = {code: name for code, name in map(_code_of, self._handlers()) if code is not None}
         handler, depth = _handler_in(frame, names)
-        stack = "".join(traceback.format_stack(frame)[-depth:]).rstrip()
+        frames = traceback.format_stack(frame)
+        stack = "".join(frames[-(depth or INNERMOST) :]).rstrip()
         log.error("event=handler.blocked_loop handler=%s seconds=%.1f stack=%s", handler, seconds, stack)
         return handler
 
