@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-import pyarrow.parquet
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -242,6 +241,9 @@ def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> 
         options.timeout = timeout
         _, details = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))
     console.print(f"spark: read {details.place} in {details.seconds:.1f} s")
+    # Only installed with the extra `spark`, which `check_spark` has looked for.
+    import pyarrow.parquet
+
     table = pyarrow.parquet.read_table(out / "orders", columns=["order_id", "outcome"])
     return dict(zip(table["order_id"].to_pylist(), table["outcome"].to_pylist(), strict=True))
 
