@@ -688,3 +688,23 @@ async def test_a_reader_that_is_cancelled_as_it_gets_the_lease_gives_way(
         await publish(apps[1], Happened, range(1))
         await eventually(lambda: seen == [1], "the other process reads")
     await apps[0].stop()
+
+
+async def test_a_filter_selects_messages_within_a_chunk(make_app: MakeApp, name: str) -> None:
+    class Sold(Event, exchange=f"{name}.events", key="sold", filter_by="region"):
+        number: int
+        region: str
+
+    app = make_app()
+    seen: list[int] = []
+
+    @app.handle(Sold, stream=name, offset="first", resume=True, filter="eu")
+    async def eu(message: Sold) -> None:
+        seen.append(message.number)
+
+    async with app:
+        await app.publish_many([Sold(number=n, region="eu" if n % 7 == 0 else f"r{n}") for n in range(300)])
+        await eventually(lambda: len(seen) >= 43, "all messages with the value are handled")
+        await app.publish(Sold(number=300, region="eu"))
+        await eventually(lambda: 300 in seen, "the last message is handled")
+    assert seen == [n for n in range(300) if n % 7 == 0] + [300]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import aio_pika
 import pytest
 
 from tests.sdk.conftest import MakeApp
@@ -21,7 +22,10 @@ from warren.sdk import (
     StreamSubscription,
     SystemClock,
     Timer,
+    TopologyMismatch,
 )
+from warren.sdk.consume.streams.stream_mark import has_mark
+from warren.sdk.transport.session import Session
 
 
 class FastClock(SystemClock):
@@ -218,3 +222,69 @@ async def test_next_is_the_end_of_the_stream_whatever_time_the_client_has(
         async with app:
             await eventually(lambda: len(seen) >= 3, "the messages since the first start are handled")
     assert seen == new
+
+
+async def test_a_stream_that_is_declared_anew_as_its_consumer_starts_is_noticed(
+    make_app: MakeApp, name: str, amqp_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, writer = make_app(), make_app()
+    seen: list[bytes] = []
+    new: list[bytes] = []
+    reading(app, name, seen, on_recreated="first")
+    async with app:
+        await publish(app, name, 0, 5)
+        await eventually(lambda: len(seen) == 5, "all messages are handled")
+    seen.clear()
+
+    async def check_and_recreate(session: Session, mark: str) -> bool:
+        """Declare the stream anew right after the first check of its mark."""
+        is_there = await has_mark(session, mark)
+        if not new:
+            await recreate(amqp_client, name)
+            new.extend(await publish(writer, name, 100, 108))
+        return is_there
+
+    monkeypatch.setattr("warren.sdk.consume.streams.stream_subscription.has_mark", check_and_recreate)
+    async with writer, app:
+        await eventually(lambda: len(seen) >= 8, "all messages of the new stream are handled")
+    assert seen == new
+
+
+async def test_a_position_that_an_earlier_version_stored_is_resumed_and_marked(
+    make_app: MakeApp, name: str, amqp_client: AsyncClient
+) -> None:
+    app = make_app()
+    seen: list[bytes] = []
+    reading(app, name, seen)
+    async with app:
+        old = await publish(app, name, 0, 5)
+        await eventually(lambda: len(seen) == 5, "all messages are handled")
+    queue = await amqp_client.channel.get_queue(f"{name}.one.position")
+    await queue.purge()
+    message = aio_pika.Message(b'{"offset": 3, "since": null}', delivery_mode=2)
+    await amqp_client.channel.default_exchange.publish(message, queue.name)
+    seen.clear()
+    async with app:
+        await eventually(lambda: len(seen) >= 2, "the reader resumes")
+        assert reader_of(app, name).mark is not None
+    assert seen == old[3:]
+
+
+async def test_a_reader_without_the_right_to_mark_its_stream_says_so_and_reads(
+    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(session: Session, stream: str, reader: str) -> str:
+        raise TopologyMismatch("access refused", reply_code=403)
+
+    monkeypatch.setattr("warren.sdk.consume.streams.stream_subscription.mark_stream", refuse)
+    app = make_app()
+    seen: list[bytes] = []
+    reading(app, name, seen)
+    async with app:
+        await publish(app, name, 0, 2)
+        await eventually(lambda: len(seen) == 2, "all messages are handled")
+    async with app:
+        await publish(app, name, 2, 4)
+        await eventually(lambda: len(seen) >= 4, "the reader resumes")
+    assert seen == [b"0", b"1", b"2", b"3"]
+    assert f"event=stream_reader.mark_refused reader={name}.one" in caplog.text
