@@ -30,15 +30,13 @@ async def test_opening_a_channel_while_the_connection_is_lost(
         opening = asyncio.ensure_future(session.channel())
         for _ in range(turns):
             await asyncio.sleep(0)
-        opened = opening.done()
         # As aiormq's reader does when it has ended, None at a frame's boundary.
         await session._connection.close(reason)
-        if opened:
-            # How many turns it takes depends on the version of Python and on the broker's answer.
-            await opening
-        else:
-            with pytest.raises(TransportUnavailable, match="cannot open a channel"):
-                await opening
+        (found,) = await asyncio.gather(opening, return_exceptions=True)
+        # On newer versions of Python, the channel may open before the loss has its effect.
+        if isinstance(found, BaseException):
+            assert isinstance(found, TransportUnavailable)
+            assert "cannot open a channel" in str(found)
             lost += 1
         await session.close()
     assert lost
