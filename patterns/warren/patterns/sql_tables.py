@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warren.patterns.optional_packages import require_package
+from warren.patterns.sql_connections import open_connection
 from warren.sdk import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def _create(sessions: async_sessionmaker[AsyncSession], table: Table) -> N
     from sqlalchemy.exc import DBAPIError
 
     async with sessions() as session:
-        connection = await session.connection()
+        connection = await open_connection(session)
         dialect = connection.dialect.name
         if dialect not in ("postgresql", "sqlite"):
             raise ConfigError(f"the patterns support PostgreSQL and SQLite, not {dialect}")
@@ -43,7 +44,7 @@ async def _create(sessions: async_sessionmaker[AsyncSession], table: Table) -> N
         except DBAPIError:
             # Another process may have created it at the same time; the error depends on how far it was.
             await session.rollback()
-            connection = await session.connection()
+            connection = await open_connection(session)
             if not await connection.run_sync(lambda sync: inspect(sync).has_table(table.name, table.schema)):
                 raise
 

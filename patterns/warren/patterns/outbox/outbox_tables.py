@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from warren.patterns.sql_connections import open_connection
 from warren.patterns.sql_tables import create_tables, upsert
 from warren.sdk import ConfigError, Outgoing
 
@@ -110,6 +111,7 @@ class OutboxTables:
         columns = self.messages.c
         wanted = select(self.messages).order_by(columns.id).limit(limit)
         async with self.sessions() as session:
+            await open_connection(session)
             if excluded_keys:
                 keys = _values(session, columns.ordered_by, excluded_keys)
                 wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
@@ -128,6 +130,7 @@ class OutboxTables:
         from sqlalchemy import delete
 
         async with self.sessions.begin() as session:
+            await open_connection(session)
             await session.execute(delete(self.messages).where(self.messages.c.id.in_(ids)))
 
     async def oldest_ms(self) -> int | None:
@@ -137,6 +140,7 @@ class OutboxTables:
 
         columns = self.messages.c
         async with self.sessions() as session:
+            await open_connection(session)
             found = await session.execute(select(columns.added_ms).order_by(columns.id).limit(1))
             oldest: int | None = found.scalar_one_or_none()
             return oldest
@@ -150,6 +154,7 @@ class OutboxTables:
         """
         columns = self.lease.c
         async with self.sessions.begin() as session:
+            await open_connection(session)
             now = _database_time_ms(session)
             until = now + lease_ms
             claim = upsert(session, self.lease).values(id=LEASE_ROW_ID, holder=holder, until_ms=until)
@@ -173,6 +178,7 @@ class OutboxTables:
 
         columns = self.lease.c
         async with self.sessions.begin() as session:
+            await open_connection(session)
             until = _database_time_ms(session) + lease_ms
             renewal = update(self.lease).where(columns.holder == holder).values(until_ms=until)
             return (await session.execute(renewal.returning(columns.id))).first() is not None
@@ -183,6 +189,7 @@ class OutboxTables:
 
         columns = self.lease.c
         async with self.sessions.begin() as session:
+            await open_connection(session)
             await session.execute(update(self.lease).where(columns.holder == holder).values(until_ms=0))
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from warren.patterns.sql_connections import open_connection
 from warren.patterns.sql_tables import create_tables, upsert
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Refusals:
             return
         columns = self.table.c
         async with self._sessions.begin() as session:
+            await open_connection(session)
             for refusal in refusals:
                 values = {
                     "ordered_by": refusal.ordered_by,
@@ -98,6 +100,7 @@ class Refusals:
         if not self._usable or not gone:
             return
         async with self._sessions.begin() as session:
+            await open_connection(session)
             await session.execute(delete(self.table).where(self.table.c.id.in_(gone)))
 
     async def forget_missing(self) -> None:
@@ -107,6 +110,7 @@ class Refusals:
         if not self._usable:
             return
         async with self._sessions.begin() as session:
+            await open_connection(session)
             present = select(self._messages.c.id)
             await session.execute(delete(self.table).where(self.table.c.id.not_in(present)))
 
@@ -119,6 +123,7 @@ class Refusals:
             return []
         columns = self.table.c
         async with self._sessions.begin() as session:
+            await open_connection(session)
             wanted = select(columns.id, columns.ordered_by).where(columns.requested == 1)
             found = [(row.id, row.ordered_by) for row in await session.execute(wanted)]
             if found:
