@@ -7,6 +7,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from warren.cli.trace.diagrams import html_page, mermaid
 from warren.cli.trace.event_stream import CapturedEvent
 from warren.cli.trace.main import main
 from warren.cli.trace.story import Causes, Step, Story, tell
+from warren.core.capture_events import EventBatch, event_prefix
 from warren.core.errors import ExitStatus, UsageError
 from warren.patterns import SqliteStore
 from warren.sdk import App, Capture, Command, DeadLetter, Delivery, Event
@@ -141,6 +143,33 @@ async def test_an_unknown_message_and_wrong_use(shop: str, capsys: pytest.Captur
         with pytest.raises(UsageError, match=r"give the id|NAME/KEY|--store"):
             await trace(*words)
     assert await trace("x", "--url", "amqp://127.0.0.1:1/") == ExitStatus.IO
+
+
+async def test_a_source_whose_clock_is_ahead_does_not_end_the_story(
+    stream: str, amqp_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = int(datetime.now(UTC).timestamp() * 1_000_000)
+    ahead = EventBatch(
+        "a-1", "sdk", "a", 1, [(event_prefix("published"), now + 3_600_000_000, "x", 1)], stream
+    )
+    order = EventBatch("b-1", "sdk", "b", 1, [(event_prefix("published"), now, "order-1", 1)], stream)
+    with Connection(amqp_url) as connection:
+        channel = connection.channel()
+        channel.declare(stream, durable=True, x_queue_type="stream")
+        channel.confirm()
+        for batch in (ahead, order):
+            channel.publish(
+                stream,
+                batch.body,
+                headers=batch.headers,
+                message_type=batch.properties["type"],
+                app_id=batch.properties["app_id"],
+            )
+        assert channel.settled(2) == [True, True]
+    assert await trace("order-1", "--stream", stream) == ExitStatus.SUCCESS
+    assert capsys.readouterr().out.startswith("M1  order-1\n")
+    # Nothing was written in this time: the command ends, too.
+    assert await trace("order-2", "--stream", stream, "--since", "0s") == ExitStatus.FAILED
 
 
 @pytest.mark.slow

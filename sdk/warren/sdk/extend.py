@@ -26,6 +26,7 @@ from warren.sdk.consume.dead_letters import (
 from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
 from warren.sdk.consume.handlers.decorator_arguments import check_decorated
 from warren.sdk.consume.handlers.signature import check_async
+from warren.sdk.consume.streams.last_chunk import LastChunk, read_last_chunk
 from warren.sdk.durations import Duration, duration, milliseconds, optional_duration, seconds
 from warren.sdk.errors import HandlerOutcome, MessageOutcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
@@ -80,6 +81,7 @@ __all__ = [
     "HandleMiddleware",
     "HandlerOutcome",
     "Idempotency",
+    "LastChunk",
     "MessageOptions",
     "MessageOutcome",
     "Outgoing",
@@ -111,6 +113,7 @@ __all__ = [
     "origin",
     "override_for_test",
     "poll_at",
+    "read_last_chunk",
     "seconds",
     "serve",
     "translate_errors",

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from warren.core.capture_events import MESSAGE_TYPE
 from warren.sdk import Delivery, TransportUnavailable
-from warren.sdk.extend import DataChannel, Session, translate_errors
+from warren.sdk.extend import DataChannel, Session, read_last_chunk, translate_errors
 
 PREFETCH: Final = 200
 ANSWER_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 1.0
-"""Seconds without a batch after which a stream is at its end. A stream that is written to all the time is read to the time
-at which the reading began."""
+"""Seconds without a batch after which the reader asks whether the stream still exists."""
+EMPTY_SECONDS: Final = 5.0
+"""Seconds to wait for the last batch of a stream that has none by its count; RabbitMQ updates it every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class ReadReport:
     batches: int = 0
     events: int = 0
     missing: int = 0
-    latest: tuple[str, int] | None = None
-    """Source and sequence number of the batch that was read last."""
+    end: int | None = None
+    """Offset up to which the stream is read; None before the reading, and for an empty stream."""
     first: datetime | None = None
     last: datetime | None = None
     _next: dict[str, int] = field(default_factory=dict)
@@ -69,7 +70,6 @@ class ReadReport:
         self.missing += 0 if expected is None else sequence - expected
         self._next[source] = sequence + len(events)
         self.batches += 1
-        self.latest = source, sequence
         self.events += len(events)
         for event in events:
             at = datetime.fromtimestamp(event["at"] / 1_000_000, UTC)
@@ -84,29 +84,33 @@ async def read_events(
     since: datetime | None,
     report: ReadReport,
     *,
-    until: tuple[str, int] | None = None,
+    until: int | None = None,
 ) -> AsyncIterator[CapturedEvent]:
-    """Yield the events of a stream from `since` on, up to those that were captured when this function was called.
+    """Yield the events of a stream from `since` on, up to the one that is the last when this function is called.
 
-    The broker begins with the chunk that contains that time, so that some earlier events come first.
+    The end is an offset, so that neither the clocks of the sources nor a broker that stands still change it. The broker
+    begins with the chunk that contains `since`, so that some earlier events come first.
 
     :param url: AMQP URL of the broker.
     :param since: None for the beginning of the stream.
     :param report: counts what is read.
-    :param until: source and sequence number of the last batch to read, as an earlier report has it; None for the end.
+    :param until: offset of the last message to read, as an earlier report has it; None for the end.
     :raises TopologyMismatch: the stream does not exist.
     :raises TransportUnavailable: there is no connection, or it was lost.
     """
-    began = datetime.now(UTC).timestamp() * 1_000_000
     session = await Session.open(url, "warren trace", lambda reason: None)
     arrived: asyncio.Queue[tuple[int, Delivery]] = asyncio.Queue()
     try:
+        report.end = await _last_offset(session, stream) if until is None else until
+        if report.end is None:
+            return
         channel = await session.channel()
         channel.on_delivery = lambda method, header, body: arrived.put_nowait(
             Delivery.from_frames(method, header, body, stream)
         )
         await _consume(channel, stream, since)
-        while True:
+        position: int | None = None
+        while position is None or position < report.end:
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
                     tag, delivery = await arrived.get()
@@ -117,10 +121,13 @@ async def read_events(
                     ) from None
                 # The answer to a method comes after all deliveries that were sent before it.
                 await _declare_passively(channel, stream)
-                if arrived.empty():
-                    return
+                if position is None and since is not None and arrived.empty():
+                    return  # Nothing was written since then.
                 continue
             channel.acknowledge(tag)
+            position = delivery.offset
+            if position is None or position > report.end:
+                return
             if delivery.type != MESSAGE_TYPE:
                 continue
             events = json.loads(delivery.body)
@@ -133,10 +140,13 @@ async def read_events(
                 yield CapturedEvent(
                     event["event"], event["at"], event.get("message_id", ""), application, by, source, fields
                 )
-            if report.latest == until or events[0]["at"] > began + IDLE_SECONDS * 1_000_000:
-                return
     finally:
         await session.close()
+
+
+async def _last_offset(session: Session, stream: str) -> int | None:
+    chunk = await read_last_chunk(session, stream, EMPTY_SECONDS)
+    return None if chunk is None else chunk.last.offset
 
 
 async def _consume(channel: DataChannel, stream: str, since: datetime | None) -> None:

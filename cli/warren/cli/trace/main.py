@@ -131,7 +131,7 @@ async def _read(
     if causes.known.isdisjoint(wanted):
         return None
     messages = causes.related(wanted)
-    events = read_events(url, stream, since, ReadReport(), until=report.latest)
+    events = read_events(url, stream, since, ReadReport(), until=report.end)
     own: list[CapturedEvent] = [event async for event in events if event.message_id in messages]
     return tell(messages, own)
 
