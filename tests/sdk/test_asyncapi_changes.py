@@ -10,7 +10,11 @@ import pytest
 from pydantic import BaseModel, Field
 
 from warren.sdk import App, Command, Event, Queue, Request
-from warren.sdk.extend import asyncapi_document, compare_asyncapi
+from warren.sdk.extend import asyncapi_document, asyncapi_page, compare_asyncapi
+
+
+class Name(BaseModel):
+    first: str
 
 
 class Line(BaseModel):
@@ -107,6 +111,10 @@ def changes(
         ({"a": list[int]}, {"a": list[str]}, ("writers", "sent as integer"), ("readers", "sent as string")),
         ({"a": dict[str, int]}, {"a": dict[str, float]}, (None, "number"), ("readers", "sent as number")),
         ({"a": list[Line]}, {"a": list[Line]}, None, None),
+        ({"a": tuple[int, int]}, {"a": tuple[int, float]}, (None, "is now"), ("readers", "sent as number")),
+        ({"a": tuple[str, str]}, {"a": tuple[str, int]}, ("writers", "sent as string"), ("readers", "sent as integer")),
+        ({"a": list[str]}, {"a": tuple[int, ...]}, ("writers", "sent as string"), ("readers", "sent as integer")),
+        ({"a": Name}, {"a": dict[str, int]}, ("writers", "sent as string"), ("readers", "it is required")),
     ],
 )  # fmt: skip
 def test_a_change_of_a_field(before: Any, after: Any, writers: Any, readers: Any) -> None:
@@ -172,6 +180,11 @@ def test_another_address() -> None:
     ]
     wide = compare_asyncapi(handling(PLACED), handling(PLACED, keys=["order.*"]))
     assert [(each.breaks, each.text) for each in wide] == [(None, "also published to orders/order.*")]
+    for keys in ("#", "order.#", "#.placed", "order.placed.#"):
+        wide = compare_asyncapi(handling(PLACED), handling(PLACED, keys=[keys]))
+        assert [each.breaks for each in wide] == [None], keys
+    narrow = compare_asyncapi(handling(PLACED, keys=["order.#"]), handling(PLACED, keys=["order.*"]))
+    assert [each.breaks for each in narrow] == ["writers"]
     queue = compare_asyncapi(handling(PLACED), handling(PLACED, "billing2"))
     assert [(each.breaks, each.place) for each in queue] == [(None, "placed")]
     was, now = model("Work", Command), model("Work", Command, queue="other")
@@ -207,3 +220,22 @@ def test_the_reply_of_a_request_is_written_by_its_server() -> None:
 def test_a_document_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="the old document is not an AsyncAPI 3 document"):
         compare_asyncapi({"openapi": "3.1.0"}, sending(PLACED))
+
+
+class Node(BaseModel):
+    one: Node | None = None
+    two: Node | None = None
+    three: list[Node] = []
+    four: dict[str, Node] = {}
+
+
+def test_a_page_shows_the_fields_of_a_model_that_contains_itself_once() -> None:
+    page = asyncapi_page(handling(model("Placed", fields={"tree": Node})))
+    assert page.count("<code>one</code>") == 1
+    assert "&quot;one&quot;: null" in page
+    assert "&quot;three&quot;: []" in page
+
+
+def test_a_dict_reads_a_model_whose_fields_have_the_type_of_its_values() -> None:
+    was, now = model("Placed", fields={"a": Name}), model("Placed", fields={"a": dict[str, str]})
+    assert {breaks for breaks, _, _ in changes(now, handling, was)} == {None}

@@ -257,10 +257,17 @@ def _covers(new: _Operation, old: _Operation) -> bool:
 def _matches(pattern: str, key: str) -> bool:
     if pattern in (key, "#"):
         return True
-    wanted, words = pattern.split("."), key.split(".")
-    return len(wanted) == len(words) and all(
-        one == other or (one == "*" and other != "#") for one, other in zip(wanted, words, strict=True)
-    )
+    return _words_match(pattern.split("."), key.split("."))
+
+
+def _words_match(wanted: list[str], words: list[str]) -> bool:
+    """Return whether a topic pattern has all keys of another one, both as words; `#` stands for none or more words."""
+    if not wanted:
+        return not words
+    if wanted[0] == "#":
+        return _words_match(wanted[1:], words) or (bool(words) and _words_match(wanted, words[1:]))
+    matches = bool(words) and (wanted[0] == words[0] or (wanted[0] == "*" and words[0] != "#"))
+    return matches and _words_match(wanted[1:], words[1:])
 
 
 def _verb(operation: _Operation) -> str:

@@ -139,16 +139,17 @@ class _Page:
         yield _term("Content type", f"<code>{escape(str(message.get('contentType', '')))}</code>")
         yield "</dl>\n"
         payload = message.get("payload", {})
-        fields = "".join(self._fields(payload, 0))
+        fields = "".join(self._fields(payload, ()))
         kind = escape(type_text(payload, self._document))
         yield f"<h4>Fields</h4>\n{fields}" if fields else f"<p>Content: {kind}</p>\n"
-        example = json.dumps(_example(payload, self._document, 0), indent=2, ensure_ascii=False)
+        example = json.dumps(_example(payload, self._document, ()), indent=2, ensure_ascii=False)
         yield f"<details>\n<summary>Example</summary>\n<pre><code>{escape(example)}</code></pre>\n</details>\n</article>\n"
 
-    def _fields(self, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
+    def _fields(self, schema: Mapping[str, Any], path: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
         schema = resolve(schema, self._document)
         properties = schema.get("properties", {})
-        if not properties or depth >= DEEPEST:
+        # A model that contains itself is shown once: each further level multiplies the page by its fields.
+        if not properties or len(path) >= DEEPEST or any(schema is each for each in path):
             return
         yield '<ul class="fields">\n'
         required = schema.get("required", ())
@@ -168,7 +169,7 @@ class _Page:
             if "enum" in known and "$ref" in field:
                 yield f"<br>{escape(type_text(known, self._document))}"
             for inner in _nested(known):
-                yield from self._fields(inner, depth + 1)
+                yield from self._fields(inner, (*path, schema))
             yield "</li>\n"
         yield "</ul>\n"
 
@@ -194,7 +195,9 @@ def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from schema.get(union, ())
 
 
-def _example(schema: Mapping[str, Any], document: Mapping[str, Any], depth: int) -> Any:
+def _example(
+    schema: Mapping[str, Any], document: Mapping[str, Any], path: tuple[Mapping[str, Any], ...]
+) -> Any:
     """Return a value that fits a schema, in most cases: its own example or default, or one made up from its type."""
     named, schema = schema, resolve(schema, document)
     for source in (named, schema):
@@ -203,27 +206,38 @@ def _example(schema: Mapping[str, Any], document: Mapping[str, Any], depth: int)
     if "const" in schema or "enum" in schema:
         return schema["const"] if "const" in schema else schema["enum"][0]
     for union in ("anyOf", "oneOf"):
-        if schema.get(union):
-            return _example(schema[union][0], document, depth)
+        if members := schema.get(union):
+            ends = [each for each in members if not _recurs(each, document, path)]
+            return _example((ends or members)[0], document, path)
     if named.get("default") is not None:
         return named["default"]
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        deep = depth < DEEPEST
+        if len(path) >= DEEPEST or _recurs(schema, document, path):
+            return {}
+        inner = (*path, schema)
         return {
-            name: _example(field, document, depth + 1)
-            for name, field in schema.get("properties", {}).items()
-            if deep
+            name: _example(field, document, inner) for name, field in schema.get("properties", {}).items()
         }
     if kind == "array":
         item = schema.get("items")
-        return [_example(item, document, depth + 1)] if item and depth < DEEPEST else []
+        if not item or len(path) >= DEEPEST or _recurs(item, document, path):
+            return []
+        return [_example(item, document, (*path, schema))]
     if kind in ("integer", "number"):
         return schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
     if kind in ("boolean", "null"):
         return False if kind == "boolean" else None
     return EXAMPLES.get(schema.get("format", ""), "text")
+
+
+def _recurs(
+    schema: Mapping[str, Any], document: Mapping[str, Any], path: tuple[Mapping[str, Any], ...]
+) -> bool:
+    """Return whether a schema is that of a value around it."""
+    schema = resolve(schema, document)
+    return any(schema is each for each in path)
 
 
 EXAMPLES: Final = {

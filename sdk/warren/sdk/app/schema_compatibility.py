@@ -59,6 +59,8 @@ def type_text(schema: Schema, document: Schema) -> str:
     kind = schema.get("type", "any")
     if isinstance(kind, list):
         return " or ".join(kind)
+    if kind == "array" and "prefixItems" in schema:
+        return f"array of ({', '.join(type_text(each, document) for each in schema['prefixItems'])})"
     if kind == "array":
         return f"array of {type_text(schema['items'], document)}" if schema.get("items") else "array"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
@@ -103,8 +105,8 @@ class _Comparison:
         yield from self._values(written, read, path)
         if _types(written) == _types(read) == {"object"}:
             yield from self._objects(written, read, path, seen)
-        if "items" in read and _types(written) == {"array"}:
-            yield from self.of(written.get("items", {}), read["items"], f"{path}[]", seen)
+        if _types(written) == {"array"}:
+            yield from self._arrays(written, read, path, seen)
 
     def _values(self, written: Schema, read: Schema, path: str) -> Iterator[Difference]:
         accepted, sent = _values_of(read), _values_of(written)
@@ -130,6 +132,20 @@ class _Comparison:
                 was = written.get(keyword, "none")
                 yield path, f"it is sent with {keyword} {was}, and {limit} is required"
 
+    def _arrays(
+        self, written: Schema, read: Schema, path: str, seen: tuple[Any, ...]
+    ) -> Iterator[Difference]:
+        """Compare the items of an array by their positions (`prefixItems` of a tuple), then those after them."""
+        sent, known = written.get("prefixItems", ()), read.get("prefixItems", ())
+        for index in range(max(len(sent), len(known))):
+            item = sent[index] if index < len(sent) else written.get("items")
+            accepted = known[index] if index < len(known) else read.get("items")
+            if isinstance(item, Mapping) and isinstance(accepted, Mapping):
+                yield from self.of(item, accepted, f"{path}[{index}]", seen)
+        # A tuple ends with its last position, unless it has `items`.
+        if isinstance(read.get("items"), Mapping) and ("items" in written or not sent):
+            yield from self.of(written.get("items") or {}, read["items"], f"{path}[]", seen)
+
     def _objects(
         self, written: Schema, read: Schema, path: str, seen: tuple[Any, ...]
     ) -> Iterator[Difference]:
@@ -143,6 +159,8 @@ class _Comparison:
         for name, schema in sent.items():
             if name in known:
                 yield from self.of(schema, known[name], _join(path, name), seen)
+            elif isinstance(read.get("additionalProperties"), Mapping):
+                yield from self.of(schema, read["additionalProperties"], _join(path, name), seen)
             elif read.get("additionalProperties") is False:
                 yield _join(path, name), "it is sent, and unknown fields are refused"
         values, accepted = written.get("additionalProperties"), read.get("additionalProperties")
