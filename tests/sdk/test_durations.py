@@ -105,6 +105,10 @@ def test_durations_of_values_are_equal_in_every_form() -> None:
             lambda: Once(SqliteStore(":memory:"), keep=float("nan")),
             "Once: keep=nan is no duration: it must be finite",
         ),
+        (
+            lambda: Once(SqliteStore(":memory:"), keep=10**400),
+            "Once: keep=1" + "0" * 36 + "... is too long: the longest is 999999999d",
+        ),
         (lambda: LocalRateLimiter(1, per=-1), "LocalRateLimiter: per=-1 is no duration: it is negative"),
         (lambda: SqliteStore(":memory:", timeout=0), "SqliteStore: timeout must be more than 0"),
         (

@@ -32,7 +32,7 @@ def parse_duration(value: Duration, *, longest: timedelta = timedelta.max) -> ti
         length = _parse_text(value, longest)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{_shown(value)} is no duration: {_FORMS}")
-    elif not isfinite(value):
+    elif isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is no duration: it must be finite")
     else:
         length = _of_seconds(value, value, longest)

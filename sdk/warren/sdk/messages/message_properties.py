@@ -13,6 +13,8 @@ from warren.sdk.messages.content_types import JSON, MSGPACK, is_json, is_msgpack
 SHORT_STRING_BYTES: Final = 255
 PRIORITIES: Final = range(256)
 LARGEST_TIMESTAMP: Final = 2**64 - 1
+LONGEST_EXPIRATION: Final = timedelta(days=3650)
+"""RabbitMQ and Warren refuse a longer one with 406 PRECONDITION_FAILED, which closes the channel."""
 PLAIN_ENCODINGS: Final = frozenset({"utf-8", "binary", "identity"})
 """Values of `content_encoding` that say that a body is not compressed."""
 
@@ -53,7 +55,7 @@ class PropertyOptions(TypedDict, total=False):
     priority: int | None
     """0 to 255, for a queue with `max_priority`, which treats a higher priority as its maximum."""
     expiration: Duration | None
-    """Longest time in a queue: a `timedelta`, seconds, or a text such as `5s`."""
+    """Longest time in a queue: a `timedelta`, seconds, or a text such as `5s`; at most 3650 days."""
     persistent: bool | None
     """True for delivery mode 2, False for 1. What is published at least once is persistent; with `at_most_once` the
     default is False."""
@@ -162,7 +164,11 @@ def _priority(value: object) -> int:
 def _expiration_ms(value: Duration) -> int:
     if isinstance(value, timedelta) and value < timedelta(0):
         return 0  # A deadline that has passed: the message expires at once.
-    return milliseconds(duration(value, "expiration"))
+    length = duration(value, "expiration")
+    if length > LONGEST_EXPIRATION:
+        shown = repr(value) if isinstance(value, str) else f"{length.total_seconds():g}s"
+        raise ConfigError(f"expiration={shown} is too long: the longest is {LONGEST_EXPIRATION.days}d")
+    return milliseconds(length)
 
 
 def _timestamp(value: object) -> int:
