@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -176,4 +177,18 @@ class NotListing:
 )
 def test_a_replacement_that_cannot_serve_is_refused(other: Callable[[], Store], text: str) -> None:
     with pytest.raises(ConfigError, match=text), override_store(RedisStore(UNREACHABLE), other()):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        (lambda: "redis://127.0.0.1", "str"),
+        (lambda: None, "NoneType"),
+        (lambda: Once(MemoryStore()), "Once"),
+    ],
+)
+def test_what_is_no_store_cannot_be_replaced(store: Callable[[], Any], shown: str) -> None:
+    text = f"^override_store replaces a store that patterns were created with, not a {shown}: .* have none$"
+    with pytest.raises(ConfigError, match=text), override_store(store(), MemoryStore()):
         pass

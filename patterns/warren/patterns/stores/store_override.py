@@ -57,8 +57,13 @@ def override_store(store: Store, other: Store) -> Iterator[None]:
 
     :param store: the object that the patterns were created with; the store itself need not be reachable.
     :param other: the replacement, such as `MemoryStore()`.
-    :raises ConfigError: `other` is no store, or cannot list its records although `store` can.
+    :raises ConfigError: `store` or `other` is no store, or `other` cannot list its records although `store` can.
     """
+    if isinstance(store, StoreReference) or not hasattr(store, "compare_and_set"):
+        raise ConfigError(
+            "override_store replaces a store that patterns were created with, not a"
+            f" {type(store).__name__}: pass that store object; Outbox, TransactionalOnce and LocalRateLimiter have none"
+        )
     if isinstance(other, StoreReference) or not hasattr(other, "compare_and_set"):
         raise ConfigError(
             f"override_store needs a store as the replacement, such as MemoryStore(), not {other!r}"
