@@ -120,6 +120,13 @@ def test_clients_that_say_nothing_do_not_keep_others_out(served: InProcessBroker
             each.close()
 
 
+def test_an_infinite_count_is_refused(api: HttpApi) -> None:
+    api.put("queues/%2f/q")
+    wanted = {"count": float("inf"), "ackmode": "ack_requeue_true", "encoding": "auto"}
+
+    assert api.ask("POST", "queues/%2f/q/get", wanted).status == 400
+
+
 def login(api: HttpApi) -> str:
     return f"Authorization: {api._authorization}\r\n"
 

@@ -318,7 +318,7 @@ def _settle(queue: Queue, messages: list[Message], mode: str) -> None:
 def _count(value: Json, name: str) -> int:
     try:
         found = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise bad_request(["not_int", name]) from None
     if found < 0:
         raise bad_request(f"{name} must not be negative")
