@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.blocking_client import Channel
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import InProcessBroker
 
@@ -141,3 +142,44 @@ def raw(api: HttpApi, data: bytes) -> bytes:
     with connect(api) as sock:
         sock.sendall(data)
         return sock.makefile("rb").readline()
+
+
+def test_an_exclusive_queue_of_a_connection_is_its_own(api: HttpApi, channel: Channel) -> None:
+    name = channel.declare(exclusive=True)
+    channel.publish(name, b"kept")
+    asked = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+
+    found = [
+        api.ask("POST", f"queues/%2f/{name}/get", asked).status,
+        api.ask("DELETE", f"queues/%2f/{name}/contents").status,
+        api.ask("DELETE", f"queues/%2f/{name}").status,
+    ]
+
+    assert found == [400, 400, 400]
+    assert channel.drain(name) == [b"kept"]
+
+
+def test_a_policymaker_deletes_no_operator_policy_or_limit(api: HttpApi) -> None:
+    maker = as_user(api, "maker", "policymaker")
+    api.put("operator-policies/own/short", {"pattern": "", "definition": {"max-length": 10}})
+    api.put("vhost-limits/own/max-queues", {"value": 10})
+
+    assert maker.ask("DELETE", "parameters/operator_policy/own/short").status == 401
+    assert maker.ask("DELETE", "parameters/vhost-limits/own/limits").status == 401
+    assert [each["name"] for each in api.get("operator-policies/own")] == ["short"]
+    assert api.get("vhost-limits/own")[0]["value"] == {"max-queues": 10}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "queues/%2f/q", b'{"arguments": {"x": "\\ud800"}}'),
+        ("POST", "definitions", b'{"users": [{"name": "\\udfff"}]}'),
+        ("PUT", "users/u", b'{"tags": "", "password": "\\ud800"}'),
+        ("PUT", "queues/%2f/q", b'{"arguments": {"x":' + b"[" * 900 + b"]" * 900 + b"}}"),
+        ("PUT", "queues/%2f/q", b"[" * 100_000),
+    ],
+    ids=["half a character", "in definitions", "in a password", "deep", "deeper"],
+)
+def test_a_body_that_no_object_can_hold_is_refused(api: HttpApi, method: str, path: str, body: bytes) -> None:
+    assert api.ask(method, path, body).status == 400

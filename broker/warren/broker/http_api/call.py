@@ -127,18 +127,28 @@ class Call:
         """Body as it was received."""
         return self._body
 
+    def json_body(self, reason: str) -> dict[str, Json]:
+        """Return the body, which must be a JSON object.
+
+        :param reason: RabbitMQ's reason for another body.
+        :raises ApiError: 400 if it is none, or has a text that is not Unicode: half of a surrogate pair.
+        """
+        try:
+            found = json.loads(self._body)
+            json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            raise bad_request(reason) from None
+        if not isinstance(found, dict):
+            raise bad_request(reason)
+        return found
+
     def body(self, *required: str) -> dict[str, Json]:
         """Return the body, a JSON object; an empty body is an empty object.
 
         :param required: names that the object must have.
         :raises ApiError: 400 if the body is no JSON object, or lacks a name.
         """
-        try:
-            found = json.loads(self._body) if self._body.strip() else {}
-        except (ValueError, RecursionError):
-            raise bad_request("not_json") from None
-        if not isinstance(found, dict):
-            raise bad_request("not_json")
+        found = self.json_body("not_json") if self._body.strip() else {}
         missing = [name for name in required if name not in found]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{_atom(name)}}}" for name in missing) + "]")

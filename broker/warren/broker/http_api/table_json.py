@@ -27,6 +27,8 @@ def encode_arguments(value: Json) -> bytes:
         raise bad_request("arguments must be a JSON object")
     try:
         return field_tables.encode({name: _amqp_value(each) for name, each in value.items()})
+    except RecursionError:
+        raise bad_request("arguments are nested too deeply") from None
     except ValueError as error:
         raise bad_request(str(error)) from None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+from collections.abc import Generator
+from typing import Final
 from urllib.parse import quote
 
 from warren.broker.access.authorization import READ, WRITE
@@ -16,8 +19,12 @@ from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.topology_items import ListedBinding, bindings
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.vhost.declarations import Declarations
+
+SORTED_AT_ONCE: Final = 2000
+"""Bindings that are sorted on the event loop; more are sorted in a thread."""
 
 
 def properties_key(routing_key: bytes, arguments: bytes) -> str:
@@ -54,28 +61,45 @@ async def _list(call: Call, found: list[tuple[str, ListedBinding]]) -> Response:
     )
 
 
-def _in(topology: Declarations) -> list[tuple[str, ListedBinding]]:
-    """Return all bindings of a virtual host in the order in which RabbitMQ lists them."""
+async def _in(topology: Declarations) -> list[tuple[str, ListedBinding]]:
+    """Return all bindings of a virtual host in the order in which RabbitMQ lists them.
+
+    They are collected in slices, and sorted in a thread if there are very many.
+    """
     name = name_text(topology.vhost.name)
-    found = sorted(
-        bindings(topology.vhost), key=lambda each: (each.source, each.destination.name, each.routing_key)
-    )
-    return [(name, each) for each in found]
+
+    def collect() -> Generator[None, None, list[ListedBinding]]:
+        found = []
+        for each in bindings(topology.vhost):
+            found.append(each)
+            yield
+        return found
+
+    collected = await run_in_slices(collect())
+    if len(collected) > SORTED_AT_ONCE:
+        await asyncio.get_running_loop().run_in_executor(None, _sort, collected)
+    else:
+        _sort(collected)
+    return [(name, each) for each in collected]
+
+
+def _sort(found: list[ListedBinding]) -> None:
+    found.sort(key=lambda each: (each.source, each.destination.name, each.routing_key))
 
 
 async def list_all(call: Call) -> Response:
-    return await _list(call, [each for topology in call.all_visible() for each in _in(topology)])
+    return await _list(call, [each for topology in call.all_visible() for each in await _in(topology)])
 
 
 async def list_in_vhost(call: Call) -> Response:
-    return await _list(call, _in(call.visible()))
+    return await _list(call, await _in(call.visible()))
 
 
 async def from_exchange(call: Call) -> Response:
     topology, name = call.visible(), exchange_name(call)
     if name not in topology.vhost.exchanges:
         raise object_not_found()
-    return await _list(call, [each for each in _in(topology) if each[1].source == name])
+    return await _list(call, [each for each in await _in(topology) if each[1].source == name])
 
 
 async def to_exchange(call: Call) -> Response:
@@ -86,7 +110,7 @@ async def to_exchange(call: Call) -> Response:
         call,
         [
             each
-            for each in _in(topology)
+            for each in await _in(topology)
             if not isinstance(each[1].destination, Queue) and each[1].destination.name == name
         ],
     )
@@ -97,30 +121,34 @@ async def to_queue(call: Call) -> Response:
     queue = topology.vhost.queues.get(call.data("queue"))
     if queue is None:
         raise object_not_found()
-    return await _list(call, [each for each in _in(topology) if each[1].destination is queue])
+    return await _list(call, [each for each in await _in(topology) if each[1].destination is queue])
 
 
 def _source(call: Call) -> bytes:
     return b"" if call.name("source") == "amq.default" else call.data("source")
 
 
-def _between(call: Call, topology: Declarations) -> list[tuple[str, ListedBinding]]:
+async def _between(call: Call, topology: Declarations) -> list[tuple[str, ListedBinding]]:
     vhost, source = topology.vhost, _source(call)
     ends = vhost.queues if call.name("kind") == "q" else vhost.exchanges
     destination = ends.get(call.data("destination"))
     if source not in vhost.exchanges or destination is None:
         raise object_not_found()
-    return [each for each in _in(topology) if each[1].source == source and each[1].destination is destination]
+    return [
+        each
+        for each in await _in(topology)
+        if each[1].source == source and each[1].destination is destination
+    ]
 
 
 async def between(call: Call) -> Response:
-    return await _list(call, _between(call, call.visible()))
+    return await _list(call, await _between(call, call.visible()))
 
 
-def _find(call: Call, topology: Declarations) -> tuple[str, ListedBinding]:
+async def _find(call: Call, topology: Declarations) -> tuple[str, ListedBinding]:
     """Return the binding that the path names; its key may be quoted once or twice, as clients do."""
     wanted = call.name("key")
-    for found in _between(call, topology):
+    for found in await _between(call, topology):
         key = properties_key(found[1].routing_key, found[1].arguments)
         plain = name_text(found[1].routing_key) or "~"
         if wanted == key or (not found[1].arguments and wanted == plain):
@@ -130,7 +158,7 @@ def _find(call: Call, topology: Declarations) -> tuple[str, ListedBinding]:
 
 async def show(call: Call) -> Response:
     query = ListingQuery.parse(call.query)
-    return Response(body=query.select(_row(*_find(call, call.visible()))))
+    return Response(body=query.select(_row(*await _find(call, call.visible()))))
 
 
 async def bind(call: Call) -> Response:
@@ -170,7 +198,7 @@ def _check(call: Call, topology: Declarations, source: bytes, is_queue: bool, ro
 
 async def unbind(call: Call) -> Response:
     topology = call.declarations()
-    _, found = _find(call, topology)
+    _, found = await _find(call, topology)
 
     def operation() -> None:
         _check(call, topology, found.source, isinstance(found.destination, Queue), found.routing_key)

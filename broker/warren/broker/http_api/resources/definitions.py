@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-from warren.broker.http_api.api_error import bad_request
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.management.request import Json
 
@@ -44,13 +41,7 @@ async def export_vhost(call: Call) -> Response:
 
 
 def _parsed(call: Call) -> dict[str, Json]:
-    try:
-        found = json.loads(call.raw_body)
-    except (ValueError, RecursionError):
-        raise bad_request("failed_to_parse_json") from None
-    if not isinstance(found, dict):
-        raise bad_request("failed_to_parse_json")
-    return found
+    return call.json_body("failed_to_parse_json")
 
 
 async def import_all(call: Call) -> Response:

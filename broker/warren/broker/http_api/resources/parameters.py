@@ -6,6 +6,7 @@ import json
 
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
+from warren.broker.http_api.caller import ADMINISTRATOR
 from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
@@ -92,6 +93,9 @@ async def delete(call: Call) -> Response:
     call.declarations()
     _find(call)
     component = call.name("component")
+    if component in (OPERATOR_POLICY, LIMITS):
+        # As by their own paths.
+        call.caller.require(ADMINISTRATOR)
     if component == OPERATOR_POLICY:
         await call.perform("clear_operator_policy", vhost=call.name("vhost"), name=call.name("name"))
     elif component == LIMITS:

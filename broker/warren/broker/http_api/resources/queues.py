@@ -170,6 +170,18 @@ def find(call: Call, topology: Declarations) -> Queue:
     return queue
 
 
+def find_shared(call: Call, topology: Declarations) -> Queue:
+    """Return the queue that the path names, to change it or its messages.
+
+    :raises ApiError: 404 if there is none of that name, 400 if it is exclusive to a connection.
+    """
+    find(call, topology)
+    try:
+        return topology.queue(call.data("queue"), None)
+    except AmqpError as error:
+        raise from_amqp(error) from None
+
+
 async def show(call: Call) -> Response:
     """Return one queue, with its consumers."""
     queue = find(call, call.visible())
@@ -220,7 +232,7 @@ async def _settled(call: Call, queue: Queue) -> None:
 async def delete(call: Call) -> Response:
     """Delete a queue; with `if-empty` or `if-unused` in the query, only one without messages or consumers."""
     topology = call.declarations()
-    queue = find(call, topology)
+    queue = find_shared(call, topology)
     _check(call, CONFIGURE, queue)
     await _settled(call, queue)
     described = topology.describe("queue", queue.name)
@@ -241,7 +253,7 @@ def _check(call: Call, operation: str, queue: Queue) -> None:
 
 async def purge(call: Call) -> Response:
     """Remove all ready messages."""
-    queue = find(call, call.declarations())
+    queue = find_shared(call, call.declarations())
     _check(call, READ, queue)
     if isinstance(queue, Stream):
         raise bad_request(f"{call.name('queue')} is a stream; its messages leave it by its retention only")
@@ -262,9 +274,9 @@ async def act(call: Call) -> Response:
 async def get_messages(call: Call) -> Response:
     """Get messages from the head of a queue; they are put back, acknowledged or rejected, as the request says."""
     topology = call.declarations()
-    queue = topology.vhost.queues.get(call.data("queue"))
-    if queue is None:
+    if call.data("queue") not in topology.vhost.queues:
         raise not_found("queue_not_found")
+    queue = find_shared(call, topology)
     body = call.body("ackmode", "count", "encoding")
     mode, encoding = body["ackmode"], body["encoding"]
     if mode not in ACK_MODES:
@@ -296,8 +308,11 @@ async def get_messages(call: Call) -> Response:
 
     try:
         await run_in_slices(take())
-    finally:
-        _settle(queue, taken, mode)
+    except BaseException:
+        # Nobody will see them, for example because the client is gone.
+        _settle(queue, taken, "ack_requeue_true")
+        raise
+    _settle(queue, taken, mode)
     await call.synced()
     return Response(body=shown)
 
