@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warren.core.operating_system.portable_switch import PORTABLE, offered
+
+if TYPE_CHECKING:
+    import asyncio
 
 UNIX_FAMILY: Final[int | None] = offered("socket", "AF_UNIX")
 """Address family of Unix sockets; None if there are none."""
@@ -35,6 +37,9 @@ def unread_bytes(descriptor: int) -> int:
 
 def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether an event loop has `add_reader`. The default one of Windows (IOCP) has not."""
+    # Commands that need no event loop start faster without its library.
+    import asyncio
+
     proactor = getattr(asyncio, "ProactorEventLoop", None)
     return not PORTABLE and not (proactor is not None and isinstance(loop, proactor))
 
