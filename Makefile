@@ -43,6 +43,11 @@ COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker
 test-compiled: .venv-compiled/.installed system-runtime
 	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) -k "not rabbit" $(COMPILED_TESTS))
 
+# Without what Windows lacks: SDK, test kit, store and embedded broker
+.PHONY: test-portable
+test-portable: .venv/.tests
+	$(call timed,make test-portable,.venv/bin/python -m tests.portability.whole_run)
+
 # Inject faults into a broker under load, and check the history of its clients: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
 chaos: .venv/.tests

@@ -196,32 +196,6 @@ def test_a_control_port_wants_the_secret_of_its_file(tmp_path: Path, monkeypatch
         assert send_request(path, "check_running", {}, 60)
 
 
-LINUX_ONLY = {
-    "tests/broker/test_alarms.py": "resident memory of Windows is not known here",
-    "tests/broker/test_blocked_clients.py": "the end of a socket that is not read is seen with epoll",
-    "tests/broker/test_descriptors.py": "limits of descriptors",
-    "tests/broker/test_stall_monitor.py": "the event loop of `warren broker` on Linux",
-}
-UNIX_SOCKETS = (
-    "tests/broker/management/test_control_socket.py::test_a_request_that_is_too_large_is_refused",
-    "tests/broker/management/test_control_socket.py::test_idle_connections_are_closed",
-)
-"""Tests that connect to the control socket by themselves."""
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "folders", [("testing", "sdk", "unit/core", "unit/store"), ("broker",)], ids=" ".join
-)
-def test_the_tests_pass_with_what_windows_offers(folders: tuple[str, ...]) -> None:
-    skipped = [f"--ignore={file}" for file in LINUX_ONLY] + [f"--deselect={test}" for test in UNIX_SOCKETS]
-    options = ("-q", "-p", "tests.support.windows_like", "-p", "no:cacheprovider", "--tier", "check")
-    done = python("-m", "pytest", *options, *skipped, *(f"tests/{folder}" for folder in folders))
-    assert done.returncode == 0, done.stdout[-10_000:]
-
-
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(900)
