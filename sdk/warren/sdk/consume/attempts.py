@@ -89,7 +89,7 @@ class Attempts:
         async def log_attempt(state: RetryCallState) -> None:
             if state.outcome is not None and (error := state.outcome.exception()) is not None:
                 number = AttemptNumber.of(policy, delivery, made)
-                next_step = f"again in {state.upcoming_sleep:.3g} s"
+                next_step = f"again in {round(state.upcoming_sleep, 3):g} s"
                 self._report.attempt_failed(handler, delivery, error, number, next_step)
             if before_sleep is not None and (waiting := before_sleep(state)) is not None:
                 await waiting
