@@ -3,6 +3,8 @@ FROM python:3.13-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
+# The versions with which this one was tested, also of what compiles it
+ENV PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 RUN python -m venv /warren && WARREN_COMPILE=1 /warren/bin/pip install --no-cache-dir .
 
 FROM python:3.13-slim

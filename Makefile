@@ -6,12 +6,16 @@ SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/nul
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTHON := $(PYTHON)
-PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
+# The versions of constraints.txt, also of what builds; bytecode is made at the first import, since most of it is never imported.
+PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore --no-compile
+PIP_LOCK := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+# What setuptools leaves in the source folder
+BUILD_LEFTOVERS := build/lib* build/bdist.* build/temp.* warrenmq.egg-info
 export ORDERS
 # Each test process would compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-all test-compiled lint chaos damage soak conformance fuzz docs docs-check bench bench-full bench-hot dist clean
+.PHONY: demo check changed test test-all test-compiled nightly lock lint chaos damage soak conformance fuzz docs docs-check bench bench-full bench-hot dist clean
 
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
@@ -26,22 +30,38 @@ check: .venv/.tests .venv/.lint
 # Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the
 # other: make test PARALLEL= .
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Further options of pytest for every target that runs it
+PYTEST_FLAGS ?=
+PYTEST = .venv/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS)
 .PHONY: check-tests
 check-tests: .venv/.tests
-	.venv/bin/pytest -q $(PARALLEL) --tier check
+	$(PYTEST) --tier check
 
-# Before you commit: all that shows that this machine's Warren works, on one server of each kind. About six minutes on two cores.
+# The tests of the packages that a change touches: what is not committed, or what differs from a commit with BASE=main
+BASE ?= HEAD
+changed: .venv/.tests system-runtime system-postgresql
+	@tests=$$(.venv/bin/python -m tests.ci.changed --base "$(BASE)") && if [ -n "$$tests" ]; then \
+		echo "make changed: $$tests" && $(PYTEST) --tier test $$tests; else echo "make changed: nothing to test"; fi
+
+# Before you commit: all that shows that this machine's Warren works, on one server of each kind. Five minutes on two cores.
 test: .venv/.tests system-runtime system-postgresql
-	$(call timed,make test,.venv/bin/pytest -q $(PARALLEL) --tier test)
+	$(call timed,make test,$(PYTEST) --tier test)
+
+# Every night: all that takes too long before each merge, in one command that goes on after a failure; the results stand in
+# build/nightly/report.md
+nightly:
+	.ci/nightly
 
 # Everything: also kills, RabbitMQ, Spark clusters, the documentation's programs, models in full, pyright.
 test-all: .venv/.tests .venv/.lint .venv/.types system-runtime system-rabbitmq system-postgresql
-	$(call timed,make test-all,.venv/bin/pytest -q $(PARALLEL))
+	$(call timed,make test-all,$(PYTEST))
 
-# The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ did so above.
+# The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ does so above.
+# TIER: that of the tests, as in tests/support/tiers.py
 COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker
+TIER ?= all
 test-compiled: .venv-compiled/.installed system-runtime
-	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) -k "not rabbit" $(COMPILED_TESTS))
+	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) --tier $(TIER) -k "not rabbit" $(COMPILED_TESTS))
 
 # Without what Windows lacks: SDK, test kit, store and embedded broker
 .PHONY: test-portable
@@ -71,7 +91,7 @@ SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,broker_connection datasou
 SCRIPTS ?= 150
 SEEDS ?=
 conformance: .venv/.tests system-runtime system-rabbitmq system-postgresql
-	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q $(PARALLEL) --amqp-url rabbitmq \
+	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) $(PYTEST) --amqp-url rabbitmq \
 		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE) \
 		--ignore tests/broker/test_bench.py
 
@@ -117,12 +137,12 @@ bench-full: .venv/.tests .venv-compiled/.installed system-rabbitmq
 # The packages of a release: source, a wheel for any platform, and a compiled one for this machine. Both wheels are tried in empty
 # environments.
 dist: .venv/.release | system-compiler
-	rm -rf dist build warrenmq.egg-info
-	WARREN_COMPILE=0 .venv/bin/python -m build
-	WARREN_COMPILE=1 .venv/bin/python -m build --wheel
+	rm -rf dist $(BUILD_LEFTOVERS)
+	$(PIP_LOCK) WARREN_COMPILE=0 .venv/bin/python -m build
+	$(PIP_LOCK) WARREN_COMPILE=1 .venv/bin/python -m build --wheel
 	.venv/bin/twine check --strict dist/*
 	for wheel in dist/*.whl; do PYTHON="$(CURDIR)/.venv/bin/python" .ci/try-wheel $$wheel || exit 1; done
-	rm -rf build warrenmq.egg-info
+	rm -rf $(BUILD_LEFTOVERS)
 
 clean:
 	rm -rf .venv .venv-compiled build dist site warrenmq.egg-info
@@ -138,25 +158,36 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql s
 .venv/.types: EXTRAS = types
 .venv/.docs: EXTRAS = docs
 .venv/.release: EXTRAS = release
-.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs .venv/.release: pyproject.toml setup.py | .venv/bin/python
-	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
-	rm -rf build warrenmq.egg-info
+.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs .venv/.release: pyproject.toml setup.py constraints.txt | .venv/bin/python
+	$(PIP_LOCK) WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
+	rm -rf $(BUILD_LEFTOVERS)
 	touch $@
 
 .venv/bin/python: | system-python
 	$(PYTHON) -m venv .venv
 
-.venv-compiled/.ready: pyproject.toml setup.py | system-python system-compiler
+.venv-compiled/.ready: pyproject.toml setup.py constraints.txt | system-python system-compiler
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
-	WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[tests]'
-	rm -rf build warrenmq.egg-info
+	$(PIP_LOCK) WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[tests]'
+	rm -rf $(BUILD_LEFTOVERS)
 	touch $@
+
+.PHONY: compiled
+compiled: .venv-compiled/.installed
 
 # Installed, not linked, and built from a copy: the tests must not find the sources, nor an older build's leftovers.
 .venv-compiled/.installed: .venv-compiled/.ready $(SOURCES)
 	rm -rf .venv-compiled/src && mkdir .venv-compiled/src
 	cp -r pyproject.toml setup.py README.md LICENSE $(ROOTS) .venv-compiled/src/
-	WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
+	$(PIP_LOCK) WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
 	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.content as m; assert m.__file__.endswith(".so")'
 	rm -rf .venv-compiled/src
 	touch $@
+
+# constraints.txt: the versions of what the targets above install, for every system and Python that Warren supports. It changes only
+# what pyproject.toml asks for anew; the newest of all: make lock UPGRADE=--upgrade
+UPGRADE ?=
+lock: .venv/bin/python
+	.venv/bin/pip install $(PIP_FLAGS) $$(grep '^uv==' constraints.txt || echo uv)
+	.venv/bin/uv pip compile --quiet --universal --all-extras --group build $(UPGRADE) --no-annotate \
+		--custom-compile-command "make lock" pyproject.toml --output-file constraints.txt

@@ -166,6 +166,7 @@ def test_workers_share_the_work_restart_and_stop_together(service: Service) -> N
         assert not any(running(int(line.split()[0])) for line in service.lines("begun"))
 
 
+@pytest.mark.slow  # a minute: until the broker misses its heartbeats
 def test_the_end_of_a_worker_is_detected_while_its_child_keeps_its_files_open(service: Service) -> None:
     """Child processes of a handler may inherit the open files of the worker, and outlive it."""
     path = service.folder / f"{service.module}.py"

@@ -236,6 +236,7 @@ async def taken(channel: AbstractChannel, name: str) -> None:
                 await channel.reopen()
 
 
+@pytest.mark.slow  # waits for 15 s
 async def test_a_queue_that_stays_locked_fails_the_start_at_its_deadline(
     make_app: MakeApp, amqp_url: str, name: str
 ) -> None:

@@ -67,6 +67,7 @@ async def test_all_queues_reply(make_app: MakeApp, name: str) -> None:
     assert (gathered.silent, gathered.interrupted) == (frozenset(), None)
 
 
+@pytest.mark.slow  # waits for 16 s
 async def test_queues_that_do_not_reply_in_time_are_listed(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()

@@ -74,6 +74,7 @@ def test_a_url_is_shown_without_password_and_query() -> None:
     assert "s3cret" not in repr(address)
 
 
+@pytest.mark.slow  # half a minute of heartbeats
 def test_heartbeats_continue_while_the_owner_is_busy(amqp_url: str, audit: Audit) -> None:
     """The broker closes a connection that sends nothing, but not one whose idle owner relies on the heartbeat thread."""
     audit.publish([Message(b"x")])

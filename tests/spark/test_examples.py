@@ -11,10 +11,10 @@ from tests.spark.test_stream_source import declare_stream
 from tests.support.example_programs import EXAMPLES, run
 from warren.pipeline.jobs.streaming_queries import MAX_STARTS, WORKER_TIMEOUT
 
-pytestmark = pytest.mark.processes
+# Each program starts a Java machine of its own.
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 def test_browsing_counts_and_shows_messages_and_leaves_them_in_the_queue(audit: Audit) -> None:
     audit.publish([Message(f"order {number}".encode()) for number in range(5)])
     ran = run("spark_read", audit.name, AMQP_URL=audit.url)

@@ -247,6 +247,7 @@ def test_the_end_is_tracked_without_new_connections(
         watch.close()
 
 
+@pytest.mark.slow  # half a minute of heartbeats
 def test_heartbeats_are_not_returned_as_messages(streams: list[Stream]) -> None:
     """A broker that sends only heartbeats for a range beyond the end is waited for until the timeout."""
     # It counts as dead after 24 s without a heartbeat, which is longer than the machine stands still.

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.scenarios import restart
@@ -170,6 +172,7 @@ async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str
     Fault.REORDERING,
     "messages arrive in the order of their times; messages with the same time in the order of publishing",
 )
+@pytest.mark.slow  # waits for 12 s
 async def test_messages_arrive_in_the_order_of_their_times(new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name)
     async with here.app:

@@ -170,6 +170,7 @@ async def test_a_message_comes_twice(new_till: Any, name: str) -> None:
     Fault.REORDERING,
     "a retried message comes after those that arrived meanwhile: retries give up the order",
 )
+@pytest.mark.slow  # waits for 20 s
 async def test_a_later_message_is_handled_first(new_till: Any, name: str) -> None:
     till = new_till(step=timedelta(seconds=20))  # Longer than a busy machine needs for the other one.
     async with till.app:
