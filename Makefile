@@ -20,6 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
+comma := ,
+
 # A command and how long it took: $(call timed,NAME,COMMAND)
 timed = @start=$$(date +%s) && $(2) && echo "$(1): $$(( $$(date +%s) - start )) s"
 
@@ -113,6 +115,7 @@ docs: .venv/.docs
 # make docs-check PAGES="handle.html patterns/once.html"
 PAGES ?=
 docs-check: .venv/.tests .venv/.docs system-chromium
+	.venv/bin/pytest -q $(PYTEST_FLAGS) tests/site
 	.venv/bin/python -m tests.site.check $(addprefix --page ,$(PAGES))
 
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
@@ -158,27 +161,32 @@ system-python system-runtime system-compiler system-rabbitmq system-postgresql s
 .venv/.types: EXTRAS = types
 .venv/.docs: EXTRAS = docs
 .venv/.release: EXTRAS = release
-.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs .venv/.release: pyproject.toml setup.py constraints.txt | .venv/bin/python
+# What .ci/run needs, at once: each installation takes its time even if little is missing.
+.venv/.checks: EXTRAS = tests,lint,docs
+.venv/.nightly: EXTRAS = tests,lint,types,docs,release
+.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs .venv/.release .venv/.checks .venv/.nightly: pyproject.toml setup.py constraints.txt | .venv/bin/python
 	$(PIP_LOCK) WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
 	rm -rf $(BUILD_LEFTOVERS)
-	touch $@
+	touch $@ $(patsubst %,.venv/.%,$(subst $(comma), ,$(EXTRAS)))
 
 .venv/bin/python: | system-python
 	$(PYTHON) -m venv .venv
 
+# The compiled build is installed, not linked, and built from a copy: its tests must not find the sources, nor an older build's
+# leftovers.
+COPY_SOURCES = rm -rf .venv-compiled/src && mkdir .venv-compiled/src && \
+	cp -r pyproject.toml setup.py README.md LICENSE $(ROOTS) .venv-compiled/src/
 .venv-compiled/.ready: pyproject.toml setup.py constraints.txt | system-python system-compiler
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
-	$(PIP_LOCK) WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[tests]'
-	rm -rf $(BUILD_LEFTOVERS)
+	$(COPY_SOURCES)
+	$(PIP_LOCK) WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) './.venv-compiled/src[tests]'
 	touch $@
 
 .PHONY: compiled
 compiled: .venv-compiled/.installed
 
-# Installed, not linked, and built from a copy: the tests must not find the sources, nor an older build's leftovers.
 .venv-compiled/.installed: .venv-compiled/.ready $(SOURCES)
-	rm -rf .venv-compiled/src && mkdir .venv-compiled/src
-	cp -r pyproject.toml setup.py README.md LICENSE $(ROOTS) .venv-compiled/src/
+	$(COPY_SOURCES)
 	$(PIP_LOCK) WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
 	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.content as m; assert m.__file__.endswith(".so")'
 	rm -rf .venv-compiled/src

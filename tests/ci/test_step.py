@@ -50,9 +50,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "PARALLEL", "PYTEST_FLAGS", "PYTEST_ADDOPTS"):
-        environment.pop(name, None)
+    # Nothing of the make and the pytest that run this test.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PY"))
+    }
+    inherited.pop("PARALLEL", None)
+    environment = {**inherited, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", f"tests.ci.{module}", *arguments],
         cwd=project,
