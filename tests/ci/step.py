@@ -136,7 +136,6 @@ def run_step(
         if counted:
             problem += f", and {counted} were flaky before"
     elif failed:
-        print(closing, flush=True)
         again = folder / f"{name}.again.log"
         only_failed = f"{flags} --last-failed --last-failed-no-failures none"
         status = run([*command, f"PYTEST_FLAGS={only_failed}", "PARALLEL="], again, limit)
@@ -149,11 +148,11 @@ def run_step(
                 problem = f"{len(twice)} of {len(failed)} failed tests failed again"
         else:
             flaky = failed
-        closing = closing_line(again)
+            closing = closing_line(again)
         for test in flaky:
             print(f"flaky: {test}")
     seconds = round(time.monotonic() - start)
-    if closing:
+    if closing and not problem:
         print(closing)
     result = "passed" if not problem else f"failed: {problem}"
     print(f"{name}: {result} ({seconds} s)", flush=True)
