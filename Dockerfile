@@ -5,14 +5,14 @@ WORKDIR /source
 COPY . .
 # The versions with which this one was tested, also of what compiles it
 ENV PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
-RUN python -m venv /warren && WARREN_COMPILE=1 /warren/bin/pip install --no-cache-dir .
+RUN python -m venv /warren && WARREN_COMPILE=1 /warren/bin/pip install --no-cache-dir ".[management,otel]"
 
 FROM python:3.13-slim
 COPY --from=build /warren /warren
 RUN useradd --system --no-create-home warren && install --directory --owner=warren --mode=0700 /data
 USER warren
 VOLUME /data
-EXPOSE 5672
+EXPOSE 5672 15672 15692
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/warren/bin/warren"]
 # `guest` may log in from the loopback interface only: add a user with `warren ctl` (docs/deploy.md).

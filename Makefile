@@ -15,7 +15,7 @@ export ORDERS
 # Each test process would compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check changed test test-all test-compiled nightly lock lint chaos damage soak conformance fuzz docs docs-check bench bench-full bench-hot dist clean
+.PHONY: demo check changed page-check test test-all test-compiled nightly lock lint chaos migration damage soak conformance fuzz docs docs-check bench bench-full bench-hot dist clean
 
 demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
@@ -54,13 +54,14 @@ test: .venv/.tests system-runtime system-postgresql
 nightly:
 	.ci/nightly
 
-# Everything: also kills, RabbitMQ, Spark clusters, the documentation's programs, models in full, pyright.
-test-all: .venv/.tests .venv/.lint .venv/.types system-runtime system-rabbitmq system-postgresql
+# Everything: also kills, RabbitMQ 3.10, Spark clusters, the documentation's programs, models in full, pyright.
+test-all: .venv/.tests .venv/.lint .venv/.types system-runtime system-rabbitmq system-postgresql system-prometheus
 	$(call timed,make test-all,$(PYTEST))
 
-# The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ does so above.
-# TIER: that of the tests, as in tests/support/tiers.py
-COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker
+# The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ does so above; the HTTP API
+# and the definitions database are not compiled. TIER: that of the tests, as in tests/support/tiers.py
+COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker --ignore tests/broker/http_api \
+	--ignore tests/broker/test_definitions_damage.py
 TIER ?= all
 test-compiled: .venv-compiled/.installed system-runtime
 	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) --tier $(TIER) -k "not rabbit" $(COMPILED_TESTS))
@@ -75,6 +76,17 @@ ROUNDS ?= 20
 chaos: .venv/.tests
 	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
+# Kill, freeze, cut off and restart the nodes of a RabbitMQ cluster under the order service and the patterns: make cluster FAULTS=50 SEED=7
+FAULTS ?= 4
+.PHONY: cluster
+cluster: .venv/.tests system-rabbitmq4
+	.venv/bin/python -m tests.faults.cluster --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS))
+
+# Move messages from one broker to another under traffic, with kills: make migration MESSAGES=1000000 SOURCE=warren TARGET=4.3
+migration: .venv/.tests
+	.venv/bin/python -m tests.faults.migration --messages $(or $(MESSAGES),1000000) --source $(or $(SOURCE),warren) \
+	--target $(or $(TARGET),4.3) $(if $(SEED),--seed $(SEED))
+
 # Damage each kind of file of a data folder in each way, and judge what the broker makes of it: make damage SEEDS=3 SEED=7
 # With PAGE=1, docs/damage.md is written from the results.
 damage: .venv/.tests
@@ -87,14 +99,16 @@ soak: .venv/.tests system-runtime system-postgresql
 	.venv/bin/python -m tests.faults.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
-# SEEDS=N instead: N that were never played before.
+# SEEDS=N instead: N that were never played before. COMPAT: the version of RabbitMQ, 4.3 or 3.10.
 SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,broker_connection datasource stream_source several_streams stream_faults sink \
 	spool demo_shop delivery_audit_planted)
+CONFORMANCE_TESTS ?= tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE)
 SCRIPTS ?= 150
 SEEDS ?=
-conformance: .venv/.tests system-runtime system-rabbitmq system-postgresql
-	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) $(PYTEST) --amqp-url rabbitmq \
-		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE) \
+COMPAT ?= 4.3
+conformance: .venv/.tests system-runtime $(if $(filter 4%,$(COMPAT)),system-rabbitmq4,system-rabbitmq) system-postgresql
+	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) $(PYTEST) --amqp-url rabbitmq --compat $(COMPAT) \
+		$(CONFORMANCE_TESTS) \
 		--ignore tests/broker/test_bench.py
 
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
@@ -117,6 +131,10 @@ PAGES ?=
 docs-check: .venv/.tests .venv/.docs system-chromium
 	.venv/bin/pytest -q $(PYTEST_FLAGS) tests/site
 	.venv/bin/python -m tests.site.check $(addprefix --page ,$(PAGES))
+
+# The management page of the broker in headless Chromium
+page-check: .venv/.tests .venv/.docs system-chromium
+	$(call timed,make page-check,$(PYTEST) tests/page)
 
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
 bench-hot: .venv/.tests .venv/.lint
@@ -150,8 +168,8 @@ dist: .venv/.release | system-compiler
 clean:
 	rm -rf .venv .venv-compiled build dist site warrenmq.egg-info
 
-.PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql system-chromium
-system-python system-runtime system-compiler system-rabbitmq system-postgresql system-chromium: system-%:
+.PHONY: system-python system-runtime system-compiler system-rabbitmq system-rabbitmq4 system-postgresql system-prometheus system-chromium
+system-python system-runtime system-compiler system-rabbitmq system-rabbitmq4 system-postgresql system-prometheus system-chromium: system-%:
 	@PYTHON="$(PYTHON)" .ci/system $*
 
 # One environment, filled by what is asked for: `make demo` installs no test tools, `make test` no linters.

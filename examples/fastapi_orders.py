@@ -1,10 +1,10 @@
 """An order service with FastAPI: the App lives in the lifespan, requests publish through the outbox in their session.
 
-Run it: AMQP_URL=amqp://localhost uvicorn fastapi_orders:web   (pip install warrenmq[sql] fastapi uvicorn aiosqlite)
+Run it: AMQP_URL=amqp://localhost uvicorn fastapi_orders:web   (pip install 'warrenmq[sql]' fastapi uvicorn aiosqlite)
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -51,7 +51,7 @@ messaging.include(billing)
 
 
 @asynccontextmanager
-async def lifespan(web: FastAPI) -> AsyncIterator[None]:
+async def lifespan(web: FastAPI) -> AsyncGenerator[None, None]:
     await create_tables()
     async with messaging:
         yield

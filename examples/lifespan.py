@@ -1,7 +1,7 @@
 """Open what handlers need with the App, and close it after the last handler: lifespan, on_start, on_stop."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from warren.sdk import App, Command
@@ -22,7 +22,7 @@ class Pool:
 
 
 @asynccontextmanager
-async def lifespan(app: App) -> AsyncIterator[Pool]:
+async def lifespan(app: App) -> AsyncGenerator[Pool, None]:
     pool = Pool()
     try:
         yield pool

@@ -1,10 +1,10 @@
 """An order service with Litestar: the App lives in the lifespan, requests publish through the outbox in their session.
 
-Run it: AMQP_URL=amqp://localhost uvicorn litestar_orders:web   (pip install warrenmq[sql] litestar uvicorn aiosqlite)
+Run it: AMQP_URL=amqp://localhost uvicorn litestar_orders:web   (pip install 'warrenmq[sql]' litestar uvicorn aiosqlite)
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -50,7 +50,7 @@ messaging.include(billing)
 
 
 @asynccontextmanager
-async def lifespan(web: Litestar) -> AsyncIterator[None]:
+async def lifespan(web: Litestar) -> AsyncGenerator[None, None]:
     await create_tables()
     async with messaging:
         yield

@@ -6,7 +6,7 @@ The broker runs in this process unless AMQP_URL names another, RabbitMQ for exam
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
@@ -18,7 +18,7 @@ STREAM = "orders.log"
 
 
 @contextlib.asynccontextmanager
-async def connect() -> AsyncIterator[AbstractConnection]:
+async def connect() -> AsyncGenerator[AbstractConnection, None]:
     async with contextlib.AsyncExitStack() as stack:
         url = os.environ.get("AMQP_URL") or (await stack.enter_async_context(Broker())).url
         yield await stack.enter_async_context(await aio_pika.connect(url))

@@ -1,6 +1,6 @@
 """Deadline: an order that is not paid in time is cancelled once, and a late payment is refunded; never both.
 
-Run it: AMQP_URL=memory:// python examples/unpaid_order.py   (memory:// is a broker in this process; or name one.
+Run it: AMQP_URL=memory:// python unpaid_order.py   (memory:// is a broker in this process; or name one.
 REDIS_URL chooses a Redis; without it a file is used)
 """
 

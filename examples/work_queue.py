@@ -19,7 +19,7 @@ async def main() -> None:
     all_done = asyncio.Event()
     async with publisher:
         workers = [App(str(publisher.url)) for _ in range(2)]  # in production each is a process: `app.run()`
-        queues = []
+        queues: list[WorkQueue] = []
         for app in workers:
             # After at most 10 urgent pages, one of the others is rendered.
             work = WorkQueue("render", priorities=3, concurrency=1, bypass=10)

@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.support import tiers
+from tests.support.broker_behaviour import Behaviour, behaviour
 from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.postgres import postgres_server
-from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
+from tests.support.rabbitmq import VERSIONS, RabbitMQ, installed, rabbitmq_server
+from tests.support.rabbitmq_cluster import rabbitmq_cluster
+from tests.support.raw_client import RawClient
 from tests.support.redis import redis_server
 from tests.support.sharing import SLOW, SparkAwareScheduling
 
@@ -22,7 +25,11 @@ if TYPE_CHECKING:
     from warren.testing import Warren
 
 # Warren's pytest plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one,
-# and `rabbitmq` starts Debian's. Without it all tests of the tier run, with a `warren broker`.
+# and `rabbitmq` starts Debian's, of the version that `--compat` says; `amqp://cluster` starts three nodes of RabbitMQ 4.3.
+# Without it all tests of the tier run, with a `warren broker`.
+
+CLUSTER = "amqp://cluster"
+"""Value of `--amqp-url` for a cluster of three RabbitMQ nodes. Tests talk to one node; its queues lead on all of them."""
 
 
 # A machine that stands still makes one example slow.
@@ -39,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="run the tests of this tier and of those below it (tests/support/tiers.py)",
     )
+    parser.addoption(
+        "--compat",
+        choices=VERSIONS,
+        default="3.10",
+        help="version of the RabbitMQ that tests start, and that Warren is compared with",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +61,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if chosen is tiers.Tier.CHECK and not in_control_of_workers:
         config.pluginmanager.register(tiers.ProcessGuard())
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out modules whose tests are all above the chosen tier: to import them takes each process seconds."""
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return (is_module and tiers.tier_of_module(collection_path.read_text()) > tiers.chosen()) or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,11 +101,23 @@ def starts_processes() -> None:
 def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of the broker under test: `--amqp-url`, else that of a `warren broker` of this session."""
     given: str | None = request.config.getoption("--amqp-url")
+    if given == CLUSTER:
+        with rabbitmq_cluster(configuration=["queue_leader_locator = balanced"]) as cluster:
+            yield cluster.nodes[0].url
+        return
     if given is not None:
         yield request.getfixturevalue("rabbitmq").url if given == "rabbitmq" else given
         return
     with BrokerProcess(tmp_path_factory.mktemp("broker"), *PATIENT) as broker:
         yield broker.url
+
+
+@pytest.fixture(scope="session")
+def server(amqp_url: str) -> Behaviour:
+    """Return the behaviour of the broker under test where brokers differ on purpose."""
+    with RawClient(amqp_url) as peer:
+        peer.greet()
+        return behaviour(peer.server)
 
 
 @pytest.fixture
@@ -118,9 +149,10 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQ]:
-    """Debian's RabbitMQ, private, as long as the session lasts; skips where it is not installed."""
-    if not installed():
-        pytest.skip("rabbitmq-server is not installed")
-    with rabbitmq_server(plugins=["rabbitmq_management"]) as server:
+def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ]:
+    """Debian's RabbitMQ of the version `--compat`, private, as long as the session lasts; skips where it is missing."""
+    version: str = request.config.getoption("--compat")
+    if not installed(version):
+        pytest.skip(f"RabbitMQ {version} is not installed")
+    with rabbitmq_server(plugins=["rabbitmq_management"], version=version) as server:
         yield server

@@ -10,10 +10,11 @@ from benchmarks.comparison.tables import (
     claims_table,
     lavinmq_table,
     machine_table,
+    measured,
     quantity_table,
     workload_table,
 )
-from benchmarks.comparison.workloads import FULL_WORKLOADS, QUANTITIES, WORKLOADS
+from benchmarks.comparison.workloads import BULK_WORKLOADS, DISTINCT_WORKLOADS, FULL_WORKLOADS, QUANTITIES
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results/bench.json"
@@ -33,11 +34,27 @@ meanwhile. Compare the ratios; figures from different machines cannot be compare
 
 """
 
+MIXED = """## Loads like those of applications
+
+No two messages are alike: each has an id, a timestamp, three headers, a size between 50 and 2,000 bytes and content of its
+own. Four publishers with a window of 200 send them through a topic exchange with 100 routing keys to four queues; four
+consumers with a prefetch of 100 acknowledge each message by itself. A publisher writes each message by itself, as client
+libraries do, unless the row says otherwise (`warren bench --mixed --single-writes`).
+
+"""
+
+BULK = """## Bulk loads
+
+Messages are equal but for a number and a time, and a publisher writes many at once if its window permits. These loads
+show how a broker processes many messages together, not what an application gets.
+
+"""
+
 READING = """## Interpret the figures
 
-- One publisher and one consumer on loopback, each a process of its own; 16 B, a confirm window of 1,000, a prefetch
-  of 1,000, and an acknowledgement for every 500 messages, unless a row says otherwise. Both share the machine's cores
-  with the broker: see *load tool, cores*.
+- Bulk loads: one publisher and one consumer on loopback, each a process of its own; 16 B, a confirm window of 1,000,
+  a prefetch of 1,000, and an acknowledgement for every 500 messages, unless a row says otherwise. Both share the
+  machine's cores with the broker: see *load tool, cores*.
 - **Large windows make every broker look fast.** A publisher with a window of 1,000 writes 250 to 1,000 messages at a
   time, and the broker reads and confirms them together. A program that waits for each confirm corresponds to the row
   *one at a time*, one with a few messages in flight to *ten at a time*: there system calls dominate a broker's cost,
@@ -66,16 +83,20 @@ default) replies take 40 ms in many rows.
 
 def text(results: Results, full: Results | None) -> str:
     """Return the page."""
+    mixed = measured(results, DISTINCT_WORKLOADS)
     parts = [
         HEAD,
-        f"{machine_table(results)}\n\n## Loads\n\n{workload_table(results, WORKLOADS)}\n\n",
-        f"{LAVINMQ}{beside}\n\n" if (beside := lavinmq_table(results, WORKLOADS)) else "",
+        f"{machine_table(results)}\n\n",
+        f"{MIXED}{workload_table(results, mixed)}\n\n" if mixed else "",
+        f"{BULK}{workload_table(results, BULK_WORKLOADS)}\n\n",
+        f"{LAVINMQ}{beside}\n\n" if (beside := lavinmq_table(results, [*mixed, *BULK_WORKLOADS])) else "",
         f"## Start time and memory\n\n{quantity_table(results, QUANTITIES)}\n\n",
         READING,
     ]
     if full is not None:
         parts.append(
-            f"## Further measurements\n\n`make bench-full` measures these in addition:\n\n{machine_table(full)}\n\n"
+            f"## Further measurements\n\n`make bench-full` measures these in addition; their loads are bulk loads:\n\n"
+            f"{machine_table(full)}\n\n"
             f"{workload_table(full, FULL_WORKLOADS)}\n\n{quantity_table(full, [q for q in QUANTITIES if q.full])}\n\n"
         )
         if full.backlog:

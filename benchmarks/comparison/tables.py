@@ -26,6 +26,11 @@ def workload_table(results: Results, rows: Sequence[Workload]) -> str:
     return "\n".join(lines)
 
 
+def measured(results: Results, rows: Sequence[Workload]) -> list[Workload]:
+    """Return those of the workloads that have figures."""
+    return [row for row in rows if any(results.loads.get(row.key, {}).values())]
+
+
 def _load_line(row: Workload, broker: str, samples: list[Sample], reference: list[Sample]) -> str:
     rate = Median.of([one.per_second for one in samples])
     processor_time = Median.of([one.microseconds for one in samples])

@@ -26,7 +26,16 @@ CONFIRMED = Workload("confirmed", "confirmed, acknowledged", (), 2, 2.2, 5)
 AUTO_ACK = Workload("auto-ack", "auto-ack, no confirms", ("--no-confirms", "--auto-ack"), 2, 3.3)
 PERSISTENT = Workload("persistent", "persistent, confirmed, acknowledged", ("--persistent",), 2.5, 3.3, 7)
 
-WORKLOADS = (
+_MIXED = ("--mixed", "--single-writes")
+
+DISTINCT_WORKLOADS = (
+    Workload("mixed", "mixed", _MIXED),
+    Workload("mixed-persistent", "mixed, persistent", (*_MIXED, "--persistent")),
+    Workload("mixed-batched", "mixed, many in a write", ("--mixed",)),
+)
+"""Workloads of `make bench` in which no two messages are alike, as in applications."""
+
+BULK_WORKLOADS = (
     CONFIRMED,
     Workload("unconfirmed", "acknowledged, no confirms", ("--no-confirms",), 2, 2.5),
     AUTO_ACK,
@@ -45,6 +54,9 @@ WORKLOADS = (
     Workload("rate-1000", "latency at 1,000 per second", ("--rate", "1000"), by_latency=True),
     Workload("rate-10000", "latency at 10,000 per second", ("--rate", "10000"), by_latency=True),
 )
+"""Workloads of `make bench` with equal messages, many of which a publisher writes at once if its window permits."""
+
+WORKLOADS = DISTINCT_WORKLOADS + BULK_WORKLOADS
 """Workloads of `make bench`."""
 
 FULL_WORKLOADS = (

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from benchmarks.stalls import connection_loads, message_loads, topology_loads
+from benchmarks.stalls import connection_loads, http_loads, message_loads, topology_loads
 from benchmarks.stalls.load_client import Control, LoadClient
 
 MILLION = 1_000_000
+HTTP = ("--management-port", "0", "--prometheus-port", "0")
+"""Options that serve the HTTP API and the Prometheus endpoint at free ports."""
 
 
 class Load(NamedTuple):
@@ -29,6 +31,7 @@ LOADS = (
     Load("nack-100k", "nack of 100,000 into a DLX", message_loads.nack_dead_letters, 100_000),
     Load("nack-1m", "nack of 1,000,000 into a DLX", message_loads.nack_dead_letters, MILLION),
     Load("nack-fan-out", "nack of 100,000 into a DLX with ten queues", message_loads.nack_fan_out, 100_000),
+    Load("nack-to-all", "nack of 10 into a DLX with 10,000 queues", message_loads.nack_to_all, 10_000),
     Load(
         "max-length-100k", "set_policy max-length on 100,000, DLX", message_loads.policy_max_length, 100_000
     ),
@@ -98,5 +101,8 @@ LOADS = (
     Load("list-bindings", "64,000 bindings listed three times", topology_loads.list_bindings, 64_000),
     Load("connections", "1,000 connections opened at once", connection_loads.connect_at_once, 1_000),
     Load("failed-logins", "failed logins for five seconds", connection_loads.failed_logins, 100_000),
+    Load("poll", "RabbitMQ's page polling, 10,000 queues", http_loads.poll, 10_000, HTTP),
+    Load("http-lists", "whole lists over HTTP, 10,000 queues", http_loads.list_all, 10_000, HTTP),
+    Load("scrape", "Prometheus scrapes, 10,000 queues", http_loads.scrape, 10_000, HTTP),
 )
 BY_NAME = {load.name: load for load in LOADS}

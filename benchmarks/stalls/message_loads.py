@@ -49,6 +49,18 @@ def nack_fan_out(client: LoadClient, control: Control, count: int) -> Iterator[N
     return nack_dead_letters(client, control, count, targets=10)
 
 
+def nack_to_all(client: LoadClient, control: Control, count: int) -> Iterator[None]:
+    """Reject ten messages of a queue whose dead letter exchange has this many queues."""
+    control.make_queues(count, source="amq.fanout")
+    client.declare_queue(QUEUE, durable=True, arguments={"x-dead-letter-exchange": "amq.fanout"})
+    client.fill(10, "", QUEUE)
+    client.hold(QUEUE, 10)
+    yield
+    client.nack(0, requeue=False)
+    client.sync()
+    client.wait_ready(f"queue-{count - 1}", 10)
+
+
 def policy_max_length(client: LoadClient, control: Control, count: int) -> Iterator[None]:
     """Limit a long queue with a dead letter exchange to ten messages by a policy."""
     _with_dead_letters(client)

@@ -6,6 +6,7 @@ At a steady pace it publishes a transient and a persistent message, each with it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -24,52 +25,88 @@ TRANSIENT, DURABLE = "quiet-transient", "quiet-durable"
 BODY = b"x" * 16
 
 
-class MainThread:
-    """Scheduler's account of the main thread of a process, which in the broker is the event loop's."""
+class ProcessThreads:
+    """Scheduler's account of the threads of a process. The main thread of the broker is the event loop's."""
 
     def __init__(self, pid: int) -> None:
-        self._file = os.open(Path("/proc", str(pid), "task", str(pid), "schedstat"), os.O_RDONLY)
+        self._folder = Path("/proc", str(pid), "task")
+        self._main = pid
+        self._files: dict[int, int] = {}
+        self.find_threads()
 
-    def times(self) -> tuple[int, int]:
-        """Return nanoseconds that the thread ran, and that it waited for a processor."""
-        ran, waited, _ = os.pread(self._file, 100, 0).split()
-        return int(ran), int(waited)
+    def find_threads(self) -> None:
+        """Look for threads that have begun or ended."""
+        threads = {int(name) for name in os.listdir(self._folder)}
+        for ended in self._files.keys() - threads:
+            os.close(self._files.pop(ended))
+        for begun in threads - self._files.keys():
+            with contextlib.suppress(FileNotFoundError):
+                self._files[begun] = os.open(self._folder / str(begun) / "schedstat", os.O_RDONLY)
+
+    def times(self) -> dict[int, tuple[int, int]]:
+        """Return for each thread the nanoseconds that it ran, and that it was runnable and waited for a processor."""
+        found = {}
+        for thread, file in self._files.items():
+            with contextlib.suppress(ProcessLookupError):
+                ran, queued, _ = os.pread(file, 100, 0).split()
+                found[thread] = int(ran), int(queued)
+        return found
+
+    def since(self, before: dict[int, tuple[int, int]]) -> tuple[float, float, float, float]:
+        """Return milliseconds since `before`: run and queued of the main thread, run and longest queued of others."""
+        main, others = (0.0, 0.0), [(0.0, 0.0)]
+        for thread, (ran, queued) in self.times().items():
+            first_ran, first_queued = before.get(thread, (ran, queued))
+            spent = (ran - first_ran) / 1e6, (queued - first_queued) / 1e6
+            if thread == self._main:
+                main = spent
+            else:
+                others.append(spent)
+        return *main, sum(ran for ran, _ in others), max(queued for _, queued in others)
 
 
 class Waits:
-    """Longest wait of each kind of request, with what the broker's event loop thread did meanwhile."""
+    """Longest wait of each kind of request, and the one with the longest part that other programs did not cause."""
 
-    def __init__(self, broker: MainThread) -> None:
-        self._broker = broker
-        self._own = MainThread(os.getpid())
-        self.longest: dict[str, dict[str, float]] = {}
+    def __init__(self, broker: ProcessThreads) -> None:
+        self.broker = broker
+        self._own = ProcessThreads(os.getpid())
+        self.longest: dict[str, float] = {}
+        self.causes: dict[str, dict[str, float]] = {}
         self.count = 0
 
     def measure(self, kind: str, client: RawClient, request: bytes, *answer: tuple[int, int]) -> None:
-        ran, waited = self._broker.times()
-        own_waited = self._own.times()[1]
+        before = self.broker.times()
+        own_before = self._own.times()
         begun = time.perf_counter()
         client.send_bytes(request)
         if answer == (BASIC_GET_OK,):
             client.expect_content(*answer)
         else:
             client.expect_frame(*answer)
-        milliseconds = (time.perf_counter() - begun) * 1e3
+        wait = (time.perf_counter() - begun) * 1e3
         self.count += 1
-        known = self.longest.get(kind)
-        if known is None or milliseconds > known["wait"]:
-            now_ran, now_waited = self._broker.times()
-            self.longest[kind] = {
-                "wait": milliseconds,
-                "busy": (now_ran - ran) / 1e6,
-                "queued": (now_waited - waited + self._own.times()[1] - own_waited) / 1e6,
+        self.longest[kind] = max(wait, self.longest.get(kind, 0.0))
+        known = self.causes.get(kind)
+        if known is not None and wait <= known["own"]:
+            return
+        busy, queued, threads, threads_queued = self.broker.since(before)
+        queued += threads_queued + self._own.since(own_before)[1]
+        own = max(wait - queued, min(busy, wait))
+        if known is None or own > known["own"]:
+            self.causes[kind] = {
+                "wait": wait,
+                "own": own,
+                "busy": busy,
+                "threads": threads,
+                "queued": queued,
                 "at": time.time(),
             }
 
 
 def main() -> None:
     url, pid = sys.argv[1:]
-    waits = Waits(MainThread(int(pid)))
+    waits = Waits(ProcessThreads(int(pid)))
     with RawClient(url, timeout=600.0) as client:
         client.connect().open()
         client.declare_queue(TRANSIENT, exclusive=True)
@@ -82,12 +119,13 @@ def main() -> None:
         print("ready", flush=True)
         turn = time.perf_counter()
         while not select.select([sys.stdin], [], [], max(0.0, turn - time.perf_counter()))[0]:
+            waits.broker.find_threads()
             waits.measure("publish", client, publish, (60, 80))
             waits.measure("get", client, get, BASIC_GET_OK)
             waits.measure("durable", client, store, (60, 80))
             waits.measure("get", client, fetch, BASIC_GET_OK)
             turn = max(turn + PACE, time.perf_counter())
-    print(json.dumps({"count": waits.count, "longest": waits.longest}), flush=True)
+    print(json.dumps({"count": waits.count, "longest": waits.longest, "causes": waits.causes}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Prefetch of 3 for each consumer and 5 for their channel: the two consumers get 3 and 2 messages.
+"""Prefetch of 3: of two consumers on one channel, each has at most 3 unacknowledged messages.
 
-This program uses aio-pika, because the SDK has one consumer per channel, where both limits mean the same.
-Textbooks claim that `global=true` applies to the connection, as in the AMQP specification. In RabbitMQ it
-applies to the channel, and `global=false` to each consumer that starts afterwards (RabbitMQ, "Consumer
-Prefetch"). RabbitMQ 4.3 refuses `global=true`.
+This program uses aio-pika, because the SDK has one consumer per channel.
+Textbooks claim that `basic.qos` limits the channel, and with `global=true` the connection, as in the AMQP
+specification. In RabbitMQ it limits each consumer that starts afterwards (RabbitMQ, "Consumer Prefetch").
+There `global=true` limited the channel up to version 4.2; since 4.3 it means the same as `global=false`.
 """
 
 import asyncio
@@ -20,24 +20,23 @@ async def show(url: str) -> None:
     connection = await aio_pika.connect(url)
     async with connection:
         channel = await connection.channel()
-        await channel.set_qos(prefetch_count=3)  # each consumer of this channel
-        await channel.set_qos(prefetch_count=5, global_=True)  # the channel
+        await channel.set_qos(prefetch_count=3)
         queues = [await channel.declare_queue(exclusive=True) for _ in range(2)]
         unacknowledged: list[str] = []
-        five_delivered = asyncio.Event()
+        six_delivered = asyncio.Event()
 
         async def take(message: AbstractIncomingMessage) -> None:
             unacknowledged.append(message.consumer_tag or "")
-            if len(unacknowledged) == 5:
-                five_delivered.set()
+            if len(unacknowledged) == 6:
+                six_delivered.set()
 
         for queue in queues:
             for number in range(10):
                 await channel.default_exchange.publish(aio_pika.Message(b"%d" % number), queue.name)
         for queue in queues:
             await queue.consume(take)
-        await five_delivered.wait()
-        # No more deliveries arrive without an acknowledgement: after a round trip there are still five.
+        await six_delivered.wait()
+        # No more deliveries arrive without an acknowledgement: after a round trip there are still six.
         await channel.declare_queue(exclusive=True)
         print("unacknowledged:", sorted(Counter(unacknowledged).values(), reverse=True))
 

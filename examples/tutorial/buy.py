@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from argparse import ArgumentParser
 from uuid import uuid4
 
 from orders import OrderPlaced
@@ -20,4 +21,8 @@ async def buy(item: str, quantity: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(buy(sys.argv[1], int(sys.argv[2])))
+    arguments = ArgumentParser(description="Ask for the price, then place an order.")
+    arguments.add_argument("item")
+    arguments.add_argument("quantity", type=int)
+    given = arguments.parse_args()
+    asyncio.run(buy(given.item, given.quantity))

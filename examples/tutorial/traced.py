@@ -8,7 +8,8 @@ from orders import app as app  # what `warren run` starts
 
 
 def line(span: ReadableSpan) -> str:
-    return f"span: {span.name}\n"
+    trace_id = span.context.trace_id if span.context else 0
+    return f"span: {span.name} (trace {trace_id:032x})\n"
 
 
 provider = TracerProvider()

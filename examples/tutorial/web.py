@@ -1,6 +1,6 @@
 """The web shop: an order and its event are one database transaction."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -38,7 +38,7 @@ app.include(outbox)
 
 
 @asynccontextmanager
-async def lifespan(api: FastAPI) -> AsyncIterator[None]:
+async def lifespan(api: FastAPI) -> AsyncGenerator[None, None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     async with app:

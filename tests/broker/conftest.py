@@ -10,7 +10,6 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.blocking_client import Channel, Closed, Connection
-from tests.support.broker_behaviour import Behaviour, behaviour
 from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.raw_client import RawClient
@@ -110,14 +109,6 @@ def raw_connect(amqp_url: str) -> Iterator[RawConnect]:
 def peer(raw_connect: RawConnect) -> RawClient:
     """Return a connection that may break the protocol's rules, with channel 1 open."""
     return raw_connect().connect().open()
-
-
-@pytest.fixture(scope="session")
-def server(amqp_url: str) -> Behaviour:
-    """Return the behaviour of the broker under test where brokers differ on purpose."""
-    with RawClient(amqp_url) as peer:
-        peer.greet()
-        return behaviour(peer.server)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from pamqp import commands
 
 from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.broker_behaviour import Behaviour
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.raw_client import RawClient, made
 from warren.broker import BrokerConfig
@@ -161,3 +162,232 @@ def test_many_deliveries_take_little_memory(timed: Channel, inprocess: InProcess
     assert timed.state(queue) == (0, 1)
     inprocess.advance(5)
     assert ended(timed).code == 406
+
+
+# -- quorum queues: the consumer is suspended, the channel stays open
+
+
+def quorum(channel: Channel, name: str, timeout: int, **arguments: Any) -> str:
+    return channel.declare(name, durable=True, x_queue_type="quorum", x_consumer_timeout=timeout, **arguments)
+
+
+def test_a_consumer_of_a_quorum_queue_is_told_and_keeps_its_channel(
+    channel: Channel, name: str, server: Behaviour
+) -> None:
+    """On RabbitMQ 4.3, too; the message that comes back may time out again meanwhile."""
+    if not server.is_4_3:
+        pytest.skip("RabbitMQ before 4.3 closes the channel")
+    queue = quorum(channel, name, 300)
+    channel.qos(1)
+    channel.consume(queue, "slow")
+    channel.publish(queue, b"x")
+    (first,) = channel.deliveries(1)
+    assert channel.next_method(commands.Basic.Cancel).consumer_tag == "slow"
+    # Suspended, not gone: the tag is in use, and the message is ready.
+    assert channel.state(queue) == (1, 1)
+    # The late acknowledgement is no error. It does not remove the message, but makes the consumer active again.
+    channel.ack(first.tag)
+    (second,) = channel.deliveries(1)
+    assert (second.body, second.redelivered, second.headers) == (b"x", True, {"x-acquired-count": 1})
+    channel.delete(queue)
+
+
+def test_a_client_ends_a_suspended_consumer_by_its_answer(
+    channel: Channel, name: str, server: Behaviour
+) -> None:
+    if not server.is_4_3:
+        pytest.skip("RabbitMQ before 4.3 closes the channel")
+    queue = quorum(channel, name, 300)
+    channel.qos(1)
+    channel.consume(queue, "slow")
+    channel.publish(queue, b"x")
+    (first,) = channel.deliveries(1)
+    channel.next_method(commands.Basic.Cancel)
+    channel.send(commands.Basic.CancelOk(consumer_tag="slow"))
+    channel.ack(first.tag)
+    assert channel.state(queue) == (1, 0)
+    # Its tag is free again, and a further answer does not concern the new consumer.
+    channel.consume(queue, "slow")
+    (second,) = channel.deliveries(1)
+    channel.ack(second.tag)
+    channel.delete(queue)
+
+
+def test_only_overdue_messages_are_requeued(
+    timed: Channel, other: Channel, inprocess: InProcessBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.consume(queue, "slow")
+    for body in (b"1", b"2"):
+        timed.publish(queue, body)
+    timed.deliveries(2)
+    inprocess.advance(0.5)
+    timed.publish(queue, b"3")
+    (third,) = timed.deliveries(1)
+    inprocess.advance(0.5)
+    cancelled = timed.next_method(commands.Basic.Cancel)
+    assert (cancelled.consumer_tag, cancelled.nowait) == ("slow", True)
+    # The third is unacknowledged still, and further messages do not come.
+    assert other.state(queue) == (2, 1)
+    timed.publish(queue, b"4")
+    assert timed.state(queue) == (3, 1)
+    timed.ack(third.tag)
+    assert timed.state(queue) == (3, 1)
+    assert [other.get(queue, no_ack=True).body for _ in range(3)] == [b"1", b"2", b"4"]  # type: ignore[union-attr]
+    (line,) = [each.getMessage() for each in caplog.records if "consumer.timed_out" in each.getMessage()]
+    assert line == (
+        "event=consumer.timed_out peer=127.0.0.1 channel=1 consumer='slow' queue='q' messages=2 timeout_ms=1000"
+    )
+
+
+def test_a_consumer_goes_on_when_all_that_timed_out_is_settled(
+    timed: Channel, other: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.qos(3)
+    timed.consume(queue, "slow")
+    for body in (b"1", b"2", b"3"):
+        timed.publish(queue, body)
+    first, second, third = timed.deliveries(3)
+    inprocess.advance(1)
+    timed.next_method(commands.Basic.Cancel)
+    timed.ack(first.tag)
+    timed.reject(second.tag)
+    assert timed.state(queue) == (3, 1)
+    timed.nack(third.tag, requeue=False)
+    assert [message.body for message in timed.deliveries(3)] == [b"1", b"2", b"3"]
+    # Each tag can be settled once only.
+    timed.ack(first.tag)
+    assert ended(timed).text == f"PRECONDITION_FAILED - unknown delivery tag {first.tag}"
+
+
+@pytest.mark.parametrize("tag", [0, 2])
+def test_several_are_settled_at_once(timed: Channel, inprocess: InProcessBroker, tag: int) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.consume(queue, "slow")
+    for body in (b"1", b"2"):
+        timed.publish(queue, body)
+    timed.deliveries(2)
+    inprocess.advance(1)
+    timed.next_method(commands.Basic.Cancel)
+    timed.ack(tag, multiple=True)
+    assert [message.body for message in timed.deliveries(2)] == [b"1", b"2"]
+
+
+def test_many_overdue_messages_keep_their_order(
+    timed: Channel, other: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.consume(queue, "slow")
+    for number in range(300):
+        timed.publish(queue, b"%d" % number)
+    timed.deliveries(300)
+    inprocess.advance(1)
+    timed.next_method(commands.Basic.Cancel)
+    assert other.drain(queue) == [b"%d" % number for number in range(300)]
+
+
+def test_the_messages_go_to_another_consumer(
+    timed: Channel, other: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.consume(queue, "slow")
+    timed.publish(queue, b"x")
+    timed.deliveries(1)
+    other.consume(queue, "fast", no_ack=True)
+    inprocess.advance(1)
+    (message,) = other.deliveries(1)
+    assert message.headers == {"x-acquired-count": 1}
+    assert timed.state(queue) == (0, 2)
+
+
+def test_another_consumer_becomes_the_single_active_one(
+    timed: Channel, other: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000, x_single_active_consumer=True)
+    timed.consume(queue, "slow")
+    timed.publish(queue, b"1")
+    (late,) = timed.deliveries(1)
+    other.consume(queue, "next")
+    inprocess.advance(1)
+    (message,) = other.deliveries(1)
+    other.ack(message.tag)
+    # It waits for the role again when it has settled what was late.
+    timed.ack(late.tag)
+    timed.publish(queue, b"2")
+    assert timed.state(queue) == (0, 2)
+    (message,) = other.deliveries(1)
+    other.cancel("next")
+    timed.publish(queue, b"3")
+    assert [message.body for message in timed.deliveries(1)] == [b"3"]
+
+
+def test_the_only_consumer_stays_suspended_until_it_settles(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000, x_single_active_consumer=True)
+    timed.consume(queue, "slow")
+    timed.publish(queue, b"1")
+    (late,) = timed.deliveries(1)
+    inprocess.advance(1)
+    timed.next_method(commands.Basic.Cancel)
+    assert timed.state(queue) == (1, 1)
+    timed.ack(late.tag)
+    assert [message.body for message in timed.deliveries(1)] == [b"1"]
+
+
+def test_a_suspended_consumer_can_be_cancelled_and_its_tag_used_again(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.consume(queue, "slow")
+    timed.publish(queue, b"1")
+    (late,) = timed.deliveries(1)
+    inprocess.advance(1)
+    timed.next_method(commands.Basic.Cancel)
+    timed.cancel("slow")
+    timed.consume(queue, "slow")
+    assert [message.body for message in timed.deliveries(1)] == [b"1"]
+    timed.ack(late.tag)
+    assert timed.state(queue) == (0, 1)
+
+
+def test_a_client_that_does_not_know_basic_cancel_loses_its_channel(inprocess: InProcessBroker) -> None:
+    with Connection(inprocess.url, properties={"capabilities": {}}) as connection:
+        channel = connection.channel()
+        queue = quorum(channel, "q", 1000)
+        channel.consume(queue, "slow")
+        channel.publish(queue, b"x")
+        channel.deliveries(1)
+        inprocess.advance(1)
+        assert ended(channel).text == text(channel, 1000)
+
+
+@pytest.mark.parametrize("taken", ["get", "cancelled"])
+def test_a_message_without_a_consumer_costs_the_channel(
+    timed: Channel, inprocess: InProcessBroker, taken: str
+) -> None:
+    queue = quorum(timed, "q", 1000)
+    timed.publish(queue, b"x")
+    if taken == "get":
+        assert timed.get(queue) is not None
+    else:
+        timed.consume(queue, "slow")
+        timed.deliveries(1)
+        timed.cancel("slow")
+    inprocess.advance(1)
+    assert ended(timed).text == text(timed, 1000)
+
+
+def test_before_4_3_a_quorum_queue_closes_the_channel() -> None:
+    with (
+        InProcessBroker(config=BrokerConfig(compat="3.10")) as broker,
+        Connection(broker.url) as connection,
+    ):
+        channel = connection.channel()
+        queue = quorum(channel, "q", 1000)
+        channel.consume(queue, "slow")
+        channel.publish(queue, b"x")
+        channel.deliveries(1)
+        broker.advance(1)
+        assert ended(channel).text == text(channel, 1000)

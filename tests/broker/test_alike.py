@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import uuid
 from collections.abc import Sequence
 
 from pamqp import commands
 
+from tests.support.broker_process import BrokerProcess
 from tests.support.frames import BASIC_PUBLISH, HEADER, body_frames, frame, method, short
 from tests.support.raw_client import RawClient, Refusal, raw_connection
 
@@ -70,6 +72,86 @@ def interleaved(found: Sequence[Content], one: Sequence[Content], other: Sequenc
             n for n in taken if other[place - n : place - n + 1] == [content]
         }
     return len(one) in taken and len(found) == len(one) + len(other)
+
+
+def test_each_of_many_routing_keys_arrives_as_it_was_sent(broker: BrokerProcess, name: str) -> None:
+    """Send more keys than a connection, a consumer and a queue keep, each several times and in any order."""
+    order = random.Random(7)
+    sent = [
+        (order.choice((f"{name}-a", f"{name}-b")), f"key-{order.randrange(150)}", b"%d" % number)
+        for number in range(600)
+    ]
+    with raw_connection(broker.url) as client:
+        client.open()
+        client.declare(name, durable=True)
+        for exchange in (f"{name}-a", f"{name}-b"):
+            client.declare_exchange(exchange, "topic", durable=True)
+            client.bind(name, exchange, "#")
+        client.select_confirms()
+        for exchange, key, body in sent:
+            client.publish(exchange, key, body, commands.Basic.Properties(delivery_mode=2))
+        while client.expect(commands.Basic.Ack).delivery_tag != len(sent):
+            pass
+        client.consume(name)
+        assert [arrived(client) for _ in sent] == sent
+    broker.kill()
+    broker.start()
+    with raw_connection(broker.url) as client:
+        client.open()
+        client.consume(name, no_ack=True)
+        assert [arrived(client) for _ in sent] == sent
+
+
+def arrived(client: RawClient) -> tuple[str, str, bytes]:
+    """Return exchange, routing key and body of the next delivery."""
+    message = client.receive_message(commands.Basic.Deliver)
+    assert isinstance(message.carrier, commands.Basic.Deliver)
+    return message.carrier.exchange or "", message.carrier.routing_key or "", message.body
+
+
+def test_keys_that_were_used_before_take_new_routes(peer: RawClient, name: str) -> None:
+    first, second = f"{name}-1", f"{name}-2"
+    peer.declare_exchange(name, auto_delete=True)
+    for queue in (first, second):
+        peer.declare(queue, exclusive=True)
+        peer.bind(queue, name, "a")
+        peer.bind(queue, name, "b")
+    for key in ("a", "b", "a", "b"):
+        peer.publish(name, key)
+    assert (peer.purge(first), peer.purge(second)) == (4, 4)
+    unbind = commands.Queue.Unbind(queue=first, exchange=name, routing_key="a")
+    peer.call(unbind, 1, commands.Queue.UnbindOk)
+    for key in ("a", "b", "a", "b"):
+        peer.publish(name, key)
+    assert (peer.purge(first), peer.purge(second)) == (2, 4)
+    peer.delete_queue(second)
+    peer.publish(name, "b")
+    peer.publish(name, "a", b"nowhere", mandatory=True)
+    assert peer.receive_message(commands.Basic.Return).body == b"nowhere"
+    assert peer.purge(first) == 1
+
+
+def test_a_key_that_was_used_before_finds_its_exchange_deleted(peer: RawClient, name: str) -> None:
+    peer.declare_exchange(name)
+    for key in ("a", "b", "a", "b"):
+        peer.publish(name, key)
+    peer.call(commands.Exchange.Delete(exchange=name), 1, commands.Exchange.DeleteOk)
+    peer.publish(name, "a")
+    assert peer.refusal().code == 404
+
+
+def test_keys_count_for_the_channel_that_publishes_them(peer: RawClient, name: str) -> None:
+    """Open a channel again under the same number: it gets its own publishes, with confirms."""
+    peer.declare(name, exclusive=True)
+    for key in (name, "nowhere", name, "nowhere"):
+        peer.publish("", key)
+    peer.call(commands.Channel.Close(200, "", 0, 0), 1, commands.Channel.CloseOk)
+    peer.open()
+    peer.select_confirms()
+    for number, key in enumerate((name, "nowhere", name), start=1):
+        peer.publish("", key)
+        assert peer.expect(commands.Basic.Ack).delivery_tag == number
+    assert peer.purge(name) == 4
 
 
 def test_what_is_alike_but_for_its_end_is_refused(peer: RawClient, name: str) -> None:

@@ -5,9 +5,11 @@ The invariants of the five parts hold after each step. A step may also be compac
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.tiers import examples
 from tests.unit.store.log_run import LogRun
 from tests.unit.store.simulated_disk import Disk
+from warren.broker.http_api.messages.queue_browser import BEFORE_ALL, position_of, ready_after
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import describe_payload, message_head, read_message
@@ -163,7 +166,7 @@ class BackingMachine(RuleBasedStateMachine):
     @rule(share=st.sampled_from([0.3, 1.0]))
     def give_back(self, share: float) -> None:
         chosen = self.pick(share)
-        self.queue.requeue([message for message, _ in chosen], False)
+        self.queue.requeue([message for message, _ in chosen], True)
         for _, entry in chosen:
             entry.redelivered = True
             entry.deliveries += 1
@@ -182,6 +185,38 @@ class BackingMachine(RuleBasedStateMachine):
             entry.gone = int(self.at.log.batch)
         self.ended += self.ready
         self.ready = []
+
+    @rule(count=st.integers(1, 20), batched=st.booleans())
+    def remove(self, count: int, batched: bool) -> None:
+        """Remove messages from any place, as an operator does over HTTP."""
+        removed: list[Entry] = []
+        for _ in range(min(count, len(self.ready))):
+            entry = self.ready.pop(self.random.randrange(len(self.ready)))
+            message = self.waiting.remove(entry.priority, entry.sequence)
+            assert message is not None
+            assert (message.sequence, message.body_size) == (entry.sequence, len(entry.body))
+            if message.stored:
+                self.queue.remove_from_log(message)
+            assert self.waiting.remove(entry.priority, entry.sequence) is None
+            entry.gone = int(self.at.log.batch)
+            removed.append(entry)
+        self.ended += removed
+        if batched:
+            self.at.sync_all()
+            for entry in removed:
+                self.waiting.level(entry.priority).delta.removal_written(entry.sequence)
+
+    @rule(limit=st.integers(1, 64))
+    def browse(self, limit: int) -> None:
+        """Show the messages page by page, which changes nothing."""
+        self.ready.sort(key=lambda entry: (-self.level(entry.priority), entry.sequence))
+        position, shown = BEFORE_ALL, 0
+        while page := finish(ready_after(self.queue, position, limit)):
+            for message in page:
+                self.compare(message, self.ready[shown])
+                position = position_of(self.queue, message)
+                shown += 1
+        assert shown == len(self.ready)
 
     # -- what the broker does
 
@@ -318,6 +353,16 @@ class BackingMachine(RuleBasedStateMachine):
             self.at.kill()
 
 
+def finish(steps: Generator[None, None, list[Message]]) -> list[Message]:
+    """Run a generator to its end, and return its value."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[Message] = done.value
+            return found
+
+
 BackingMachine.TestCase.settings = settings(
     max_examples=examples(120),
     stateful_step_count=40,
@@ -325,3 +370,27 @@ BackingMachine.TestCase.settings = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 TestBacking = BackingMachine.TestCase
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_message_that_is_removed_from_memory_is_not_read_again_from_disk(seed: int) -> None:
+    """The log lists it until its removal is written. Until then, the messages around it may move to the disk."""
+    machine = BackingMachine()
+    machine.start(seed=seed, highest=-1)
+    machine.publish(count=40, persistent="all", size=70, spread=False)
+    machine.sync()
+    machine.page_out(keep=0, limit=1000)
+    machine.at.log.request_indexes()
+    machine.remove(count=10, batched=False)
+    for _ in range(6):
+        machine.page_out(keep=0, limit=1000)
+        machine.sub_queues()
+        machine.turn()
+    machine.remove(count=5, batched=False)
+    machine.browse(limit=7)
+    machine.take(count=12)
+    machine.sub_queues()
+    machine.remove(count=3, batched=True)
+    machine.close()
+    machine.sub_queues()
+    machine.teardown()

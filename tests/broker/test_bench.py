@@ -8,6 +8,9 @@ import subprocess
 import uuid
 
 import pytest
+from pamqp import commands, header
+from pamqp.body import ContentBody
+from pamqp.frame import unmarshal
 
 from tests.support.broker_process import BrokerProcess, warren
 from tests.support.processes import closed_port
@@ -16,13 +19,14 @@ from warren.broker.bench.load_topology import PublishTarget
 from warren.broker.bench.message_flow import (
     ConfirmCounter,
     DeliveryChecker,
+    DistinctMessages,
     PublishBuffer,
     bucket,
     bucket_value,
     consumer_tag,
     sequence_prefix,
 )
-from warren.wire.content import join_content, make_header
+from warren.wire.content import DELIVERY_MODE, join_content, make_header
 from warren.wire.methods import frame
 
 pytestmark = pytest.mark.slow
@@ -59,6 +63,10 @@ def short_run(url: str, *arguments: str) -> dict[str, object]:
         ("--exchange", "topic", "--queues", "3", "--fan-out", "2", "--keys", "5", "--bindings", "50"),
         ("--exchange", "direct", "--queues", "2", "--keys", "2", "--bindings", "8", "--persistent"),
         ("--exchange", "headers", "--queues", "3", "--headers", "4", "--bindings", "4"),
+        ("--mixed",),
+        ("--mixed", "--persistent", "--single-writes", "--publishers", "2"),
+        ("--distinct", "--size", "150000-300000", "--window", "10", "--queues", "2"),
+        ("--distinct", "--size", "16-64", "--queues", "2", "--no-confirms"),
         ("--priorities", "4", "--queue-argument", "x-queue-mode=lazy"),
         # A rate that basic.get can reach.
         ("--get", "--ack-every", "3", "--rate", "1000"),
@@ -131,6 +139,12 @@ def test_a_named_queue_stays_and_its_older_messages_are_counted_apart(amqp_url: 
         (("--queues", "400", "--fan-out", "400"), 2, "must not be more than 100,000"),
         (("--queues", "20000", "--size", "100000"), 2, "too many different messages"),
         (("--keys", "2"), 2, "--keys needs --exchange"),
+        (("--size", "50-60"), 2, "--size with two sizes needs --distinct"),
+        (("--mixed", "--size", "60-50"), 2, "--distinct needs a --size of 16 or more"),
+        (("--distinct", "--size", "15"), 2, "--distinct needs a --size of 16 or more"),
+        (("--mixed", "--size", "50-134217729"), 2, "--size must be between 0 and 134217728"),
+        (("--size", "large"), 2, "argument --size: 'large' is neither a number of bytes nor two"),
+        (("--mixed", "--headers", "3"), 2, "--distinct sets headers of its own"),
         (("--queue-argument", "x"), 2, "--queue-argument must be NAME=VALUE"),
         (("--url", "amqp://HOST", "--queue-argument", "x-max-length=-1"), 2, "406 PRECONDITION_FAILED"),
         (("--prefetch", "10", "--ack-every", "11"), 2, "--ack-every must not be greater than --prefetch"),
@@ -205,13 +219,55 @@ def test_the_buffer_numbers_its_messages() -> None:
     batch = PublishBuffer(turn, 16, capacity=3, frame_max=131072, channel=1, prefix=sequence_prefix(7, 2))
     assert batch.capacity == 4
     batch.stamp(41, 2, 99, 1)
-    header = make_header(16, b"\x02", 0x1000)
+    content_header = make_header(16, b"\x02", 0x1000)
     expected = [
         frame(1, "basic.publish", 0, b"ex", key, False, False)
-        + join_content(1, header, struct.pack(">QQ", sequence_prefix(7, 2) + number, 99))
+        + join_content(1, content_header, struct.pack(">QQ", sequence_prefix(7, 2) + number, 99))
         for number, key in ((41, b"other"), (42, b"queue"))
     ]
     assert bytes(batch.data[batch.length : 3 * batch.length]) == b"".join(expected)
+
+
+def test_no_two_distinct_messages_are_alike() -> None:
+    turn = [PublishTarget(b"ex", key, b"\x02", DELIVERY_MODE) for key in (b"queue", b"other")]
+    messages = DistinctMessages(turn, 50, 2000, frame_max=131072, channel=1, prefix=sequence_prefix(7, 2))
+    stream = messages.encode(1, 120, 99) + messages.encode(121, 80, 100)
+    # One with a body in several frames.
+    stream += DistinctMessages(turn, 9000, 9000, 4096, 1, sequence_prefix(7, 2)).encode(201, 1, 100)
+    sizes: list[int] = []
+    keys, ids, headers, bodies = set(), set(), set(), set()
+    while stream:
+        method, stream = unmarshalled(stream)
+        head, stream = unmarshalled(stream)
+        assert isinstance(method, commands.Basic.Publish)
+        assert isinstance(head, header.ContentHeader)
+        body = b""
+        while len(body) < head.body_size:
+            part, stream = unmarshalled(stream)
+            assert isinstance(part, ContentBody)
+            body += part.value
+        assert struct.unpack_from(">Q", body)[0] == sequence_prefix(7, 2) + len(sizes) + 1
+        assert head.properties.delivery_mode == 2
+        assert head.properties.timestamp is not None
+        assert head.properties.headers is not None
+        assert sorted(head.properties.headers) == ["amount", "customer", "trace"]
+        keys.add(method.routing_key)
+        sizes.append(len(body))
+        ids.add(head.properties.message_id)
+        headers |= {str(value) for value in head.properties.headers.values()}
+        bodies.add(body[16:])
+    assert keys == {"queue", "other"}
+    assert len(sizes) == len(ids) == len(bodies) == 201
+    assert len(headers) == 3 * 201
+    assert len(set(sizes)) > 150
+    assert 50 <= min(sizes) <= max(sizes[:-1]) <= 2000
+    assert sizes[-1] == 9000
+
+
+def unmarshalled(stream: bytes) -> tuple[object, bytes]:
+    """Return the first frame of a stream, and the rest of the stream."""
+    size, _, found = unmarshal(stream)
+    return found, stream[size:]
 
 
 def test_latency_buckets_have_a_resolution_of_one_64th() -> None:

@@ -96,20 +96,27 @@ def test_messages_of_others_keep_their_place(timed: Channel, other: Channel, bul
 def test_it_ends_although_others_publish_faster_than_a_slice_enqueues(timed: Channel, bulk: Bulk) -> None:
     declare(timed)
     queue = bulk.vhost.queues[FIRST.encode()]
-    turns = iter(range(2000))
+    first = last = bulk.slices()
+    most_slices = 2000
 
     def publish_more() -> None:
-        if queue.staged is not None and next(turns, None) is not None:
+        """Publish again after each slice, until the publish to all queues has ended or takes too many slices."""
+        nonlocal last
+        slices = bulk.work.slices
+        if queue.staged is None or slices - first > most_slices:
+            return
+        if slices > last:
+            last = slices
             for _ in range(2 * DELIVERIES):
                 content = join_content(1, make_header(1, b"", 0), b"x")
                 queue.publish(Message(b"", FIRST.encode(), content, 1, 1))
-            bulk.node.loop.call_soon(publish_more)
+        bulk.node.loop.call_soon(publish_more)
 
     with bulk.paused():
         publish(timed, bulk)
         bulk.broker.call(publish_more)
     assert timed.settled(1) == [True]
-    assert next(turns, None) is not None
+    assert first < last <= first + most_slices
 
 
 def test_nothing_is_delivered_before_the_message_is_in_all_queues(
@@ -306,6 +313,113 @@ def test_the_reply_comes_although_the_log_was_written_in_the_middle(tmp_path: Pa
             assert channel.settled(1) == [True]
         else:
             channel.next_method(Tx.CommitOk)
+
+
+# -- a dead letter for very many queues
+
+
+def declare_source(channel: Channel, arguments: FieldTable | None = None) -> None:
+    """Bind all queues to the exchange `x`, to which the queue `source` dead-letters."""
+    declare(channel, arguments)
+    channel.declare("source", durable=True, x_dead_letter_exchange="x")
+
+
+def reject(channel: Channel, count: int = 1) -> None:
+    """Publish messages to `source`, and reject all of them."""
+    for number in range(count):
+        channel.publish("source", b"%d" % number, delivery_mode=2)
+    tag = channel.consume("source")
+    last = channel.deliveries(count)[-1].tag
+    channel.cancel(tag)
+    channel.nack(last, multiple=True, requeue=False)
+
+
+def test_a_dead_letter_for_many_queues_is_put_into_them_in_slices(timed: Channel, bulk: Bulk) -> None:
+    declare_source(timed)
+    before = bulk.slices()
+    reject(timed)
+    # The reply to the next method follows the end of that work.
+    assert timed.ready(LAST) == 1
+    assert bulk.slices() - before >= TURNS
+    assert counts(timed) == {1}
+
+
+def test_dead_letters_for_many_queues_keep_their_order(timed: Channel, bulk: Bulk) -> None:
+    declare_source(timed)
+    reject(timed, 3)
+    assert timed.ready(LAST) == 3
+    assert timed.drain(FIRST) == timed.drain(LAST) == [b"0", b"1", b"2"]
+    assert not bulk.vhost.dead_lettering.backlog
+
+
+def test_others_publish_while_a_dead_letter_is_put_into_many_queues(
+    timed: Channel, other: Channel, bulk: Bulk
+) -> None:
+    declare_source(timed)
+    other.confirm()
+    with bulk.paused():
+        reject(timed)
+        wait_until(lambda: bulk.vhost.queues[FIRST.encode()].staged is not None, "the dead letter is staged")
+        other.publish(FIRST, b"later")
+        other.publish(LAST, b"sooner")
+        assert other.settled(2) == [True, True]
+    wait_until(lambda: other.ready(LAST) == 2, "the dead letter is in all queues")
+    assert other.drain(FIRST) == [b"0", b"later"]
+    assert other.drain(LAST) == [b"sooner", b"0"]
+
+
+def test_a_transaction_that_rejects_into_many_queues_ends(timed: Channel, bulk: Bulk) -> None:
+    declare_source(timed)
+    channel = timed.connection.channel()
+    for _ in range(2):
+        channel.publish("source", b"no", delivery_mode=2)
+    channel.call(Tx.Select(), Tx.SelectOk)
+    tag = channel.consume("source")
+    last = channel.deliveries(2)[-1].tag
+    channel.cancel(tag)
+    for number in range(ACTIONS):
+        channel.publish("source", b"%d" % number, delivery_mode=2)
+    channel.nack(last, multiple=True, requeue=False)
+    channel.call(Tx.Commit(), Tx.CommitOk)
+    assert channel.ready("source") == ACTIONS
+    assert counts(timed) == {2}
+
+
+def test_a_dead_letter_whose_move_fails_is_dropped(timed: Channel, bulk: Bulk) -> None:
+    declare_source(timed)
+    timed.publish("source", b"first", exchange="x", delivery_mode=2)
+    assert timed.settled(1) == [True]
+    break_route(bulk, b"x", b"source")
+    reject(timed)
+    assert timed.ready("source") == 0
+    assert counts(timed) == {1}
+    assert bulk.vhost.dead_lettering.dropped == 1
+
+
+@pytest.mark.parametrize("phase", ["staging", "enqueuing"])
+def test_a_crash_leaves_a_rejected_message_or_its_dead_letters(tmp_path: Path, phase: str) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        bulk = bulk_of(broker)
+        connection = Connection(broker.url)
+        channel = connection.channel()
+        declare_source(channel)
+        first, last = bulk.vhost.queues[FIRST.encode()], bulk.vhost.queues[b"q250"]
+
+        def is_reached() -> bool:
+            return last.staged is not None if phase == "staging" else first.ready.count > 0
+
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", is_reached))
+        reject(channel)
+        wait_until(lambda: broker.call(is_reached), "some slices are done")
+        wait_until(lambda: broker.call(lambda: is_written(bulk)), "the log is written")
+        broker.flush_definitions()
+        image = broker.image()
+        bulk.broker.call(lambda: setattr(bulk.work, "_log_is_behind", lambda: False))
+        connection.abort()
+    with InProcessBroker(image) as broker, Connection(broker.url) as again:
+        after = again.channel()
+        assert counts(after) == ({0} if phase == "staging" else {1})
+        assert after.ready("source") == (1 if phase == "staging" else 0)
 
 
 # -- a large transaction

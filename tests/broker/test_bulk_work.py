@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from tests.support.blocking_client import Channel, Connection
 from tests.support.bulk_work import Bulk, bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
-from warren.broker.connection.connection_phases import CLOSED
+from warren.broker.connection.connection_phases import LINGERING
 from warren.broker.connection.flow_control import AWAITING_REPLY, BULK_WORK
+from warren.broker.model import bulk_work
 from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.clock import RealClock
+from warren.broker.store.log.switch_interval import SwitchInterval
 from warren.wire.reply_codes import AmqpError, Reply
 
 COUNT = 300
@@ -349,10 +352,14 @@ def test_a_socket_is_not_polled_while_a_close_waits(timed: Channel, other: Chann
     transport = server.transport
     finish = bulk.block(server)
     other.connection.raw.send_bytes(marshal(ConnectionClass.Close(200, "bye", 0, 0), 0))
-    wait_until(lambda: server.phase == CLOSED, "the broker has read connection.close")
+    wait_until(lambda: server.phase == LINGERING, "the broker has read connection.close")
     assert not bulk.broker.call(transport.is_reading)
     finish()
-    wait_until(transport.is_closing, "close-ok is sent")
+    wait_until(
+        lambda: bulk.broker.call(transport.is_reading), "close-ok is sent, and the socket is read again"
+    )
+    other.connection.raw.close()
+    wait_until(transport.is_closing, "the broker has noticed that the client closed its socket")
 
 
 # -- nothing is delivered that is logically gone
@@ -584,6 +591,13 @@ def test_slices_wait_for_the_log() -> None:
     asyncio.run(run())
 
 
+@pytest.fixture
+def switch_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bulk work change the switch interval of this process, as in the process of `warren broker`."""
+    monkeypatch.setattr(bulk_work, "SWITCH_INTERVAL", SwitchInterval(is_allowed=True))
+
+
+@pytest.mark.usefixtures("switch_interval")
 def test_other_threads_run_sooner_while_work_is_unfinished() -> None:
     """The log's writer thread waits for the interpreter's lock, and confirms wait for the writer."""
 
@@ -608,3 +622,61 @@ def test_other_threads_run_sooner_while_work_is_unfinished() -> None:
         assert sys.getswitchinterval() == usual
 
     asyncio.run(run())
+
+
+def test_an_embedded_broker_leaves_the_switch_interval_to_the_application() -> None:
+    async def run() -> None:
+        usual = sys.getswitchinterval()
+        work = BulkWork(RealClock())
+        work.later("lane", lambda _: True)
+        assert sys.getswitchinterval() == usual
+        await work.finished("lane")
+        assert sys.getswitchinterval() == usual
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("switch_interval")
+def test_other_threads_run_as_usual_after_unfinished_work_is_given_up() -> None:
+    """Work that a stopping broker leaves behind, or that it causes while it stops, is never done."""
+
+    async def run() -> None:
+        usual = sys.getswitchinterval()
+        work = BulkWork(RealClock())
+        work.later("lane", lambda _: False)
+        assert sys.getswitchinterval() < usual
+        work.close()
+        assert work.is_idle
+        assert sys.getswitchinterval() == usual
+        work.later("lane", lambda _: False)
+        work.slice_seconds = 0
+        work.run("other lane", lambda _: False)
+        assert sys.getswitchinterval() == usual
+
+    asyncio.run(run())
+
+
+def test_brokers_in_several_threads_share_the_switch_interval() -> None:
+    """None of their requests for a short one is lost, however their threads take turns."""
+    before, usual = sys.getswitchinterval(), 0.005
+    sys.setswitchinterval(usual)
+    shared = SwitchInterval(is_allowed=True)
+
+    def use() -> None:
+        for _ in range(20_000):
+            shared.shorten()
+            shared.restore()
+
+    try:
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sys.getswitchinterval() == usual
+        shared.shorten()
+        assert sys.getswitchinterval() < usual
+        shared.restore()
+        assert sys.getswitchinterval() == usual
+    finally:
+        sys.setswitchinterval(before)

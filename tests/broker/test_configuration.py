@@ -14,6 +14,8 @@ import pytest
 from tests.support.broker_process import READY, BrokerProcess, warren
 from tests.support.processes import Child
 from tests.support.raw_client import RawClient
+from warren.broker.access.access_service.access_service_config import AccessServiceConfig
+from warren.broker.access.oauth2.oauth2_config import OAuth2Config
 from warren.broker.configuration.config_loader import format_config, load_config
 from warren.broker.configuration.setting_keys import SETTINGS, LogConfig
 from warren.broker.configuration.setting_sources import RunConfig
@@ -208,6 +210,15 @@ def test_the_documentation_lists_every_setting_and_its_example_is_valid() -> Non
     page = (root / "docs" / "configuration.md").read_text()
     assert [name for name in SETTINGS if f"`{name}`" not in page] == []
     assert loaded("--config", root / "examples" / "warren.toml").broker.users == {"admin": "change me"}
+    oauth2 = loaded("--config", root / "examples" / "oauth2.toml")
+    assert oauth2.broker.auth_backends == ("oauth2", "internal")
+    assert oauth2.broker.oauth2.scope_aliases == {
+        "developer": "rabbitmq.tag:management rabbitmq.read:*/* rabbitmq.write:dev/*/*"
+    }
+    assert 'oauth2_scope_aliases = {"developer" = "rabbitmq.tag:management' in format_config(oauth2)
+    assert (
+        loaded("--config", root / "examples" / "access_service.toml").broker.auth_http.http_method == "post"
+    )
 
 
 # -- rabbitmq.conf
@@ -257,6 +268,9 @@ backing_queue_module = rabbit_priority_queue
 lazy_queue_explicit_gc_run_operation_threshold = 1000
 queue_explicit_gc_run_operation_threshold = 1000
 management.tcp.port = 15672
+prometheus.tcp.port = 15693
+prometheus.tcp.ip = 127.0.0.2
+prometheus.return_per_object_metrics = true
 cluster_name = blue
 queue_index_embed_msgs_below = 4096
 load_definitions = /etc/definitions.json
@@ -284,6 +298,7 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
     assert (broker.memory_limit, broker.disk_free_bytes) == (0.6, 2 * 10**9)
     assert broker.load_definitions == Path("/etc/definitions.json")
     assert (broker.consumer_timeout, broker.timestamps) == (60000, "missing")
+    assert (broker.prometheus_port, broker.prometheus_host) == (15693, "127.0.0.2")
     assert config.log == LogConfig(log_level="warning", log_json=True)
     assert config.ignored[str(conf)] == (
         "log.file (line 37)",
@@ -291,8 +306,9 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
         "backing_queue_module (line 39)",
         "lazy_queue_explicit_gc_run_operation_threshold (line 40)",
         "queue_explicit_gc_run_operation_threshold (line 41)",
-        "cluster_name (line 43)",
-        "queue_index_embed_msgs_below (line 44)",
+        "prometheus.return_per_object_metrics (line 45)",
+        "cluster_name (line 46)",
+        "queue_index_embed_msgs_below (line 47)",
     )
 
 
@@ -302,11 +318,12 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
         ("\nlisteners.tpc.1 = 5672", "line 2: RabbitMQ has no key 'listeners.tpc.1'"),
         ("ssl_options.verfy = verify_peer", "line 1: RabbitMQ has no key 'ssl_options.verfy'"),
         ("heartbeat", "line 1: a line must be `key = value`"),
+        ("default_pass = encrypted:abc", "line 1: the value of default_pass is encrypted, and Warren reads plain values"),
         ("heartbeat = soon", "line 1: heartbeat: 'soon' is not an integer"),
         ("handshake_timeout = soon", "line 1: 'soon' is not a valid value of handshake_timeout"),
         ("message_interceptors.incoming.set_header_timestamp.overwrite = 1", "line 1: '1' is not a valid value of message"),
         ("message_interceptors.outgoing.timestamp.enabled = true", "line 1: message_interceptors.outgoing"),
-        ("auth_backends.1 = ldap", "line 1: auth_backends.1 = ldap is not supported; only internal or rabbit_auth"),
+        ("auth_backends.1 = ldap", "line 1: auth_backends = ldap is not supported; only internal, oauth2, http are"),
         ("default_permissions.configure = ^$", "line 1: default_permissions.configure = ^$ is not supported; only .* is"),
         ("default_users.x.password = y", "line 1: default_users.x.password = y is not supported"),
         ("ssl_options.crl_check = true", "line 1: ssl_options.crl_check = true is not supported; only false is"),
@@ -384,3 +401,95 @@ def test_an_exception_in_the_log_is_one_line_of_json() -> None:
     line = json.loads(text)
     assert (line["level"], line["logger"], line["message"]) == ("error", "a.b", "event=x")
     assert "ValueError: wrong" in line["exception"]
+
+
+def test_only_a_broker_with_the_usual_port_serves_http_by_itself() -> None:
+    usual, other = loaded().broker, loaded("--port", "5673").broker
+    assert (usual.management_port, usual.prometheus_port) == (15672, 15692)
+    assert (other.management_port, other.prometheus_port) == (None, None)
+    assert loaded("--prometheus-port", "none").broker.prometheus_port is None
+    assert loaded("--port", "5673", "--prometheus-port", "15693").broker.prometheus_port == 15693
+
+
+def test_the_keys_of_rabbitmqs_oauth_2_plugin_set_warrens(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("")
+    conf = tmp_path / "rabbitmq.conf"
+    conf.write_text(
+        f"""
+auth_backends.1 = rabbit_auth_backend_oauth2
+auth_backends.2 = rabbit_auth_backend_internal
+auth_oauth2.resource_server_id = rabbitmq
+auth_oauth2.issuer = https://issuer.example/realm
+auth_oauth2.jwks_uri = https://issuer.example/jwks
+auth_oauth2.signing_keys.one = {tmp_path}/key.pem
+auth_oauth2.default_key = one
+auth_oauth2.algorithms.1 = RS256
+auth_oauth2.algorithms.2 = ES256
+auth_oauth2.scope_prefix = api.
+auth_oauth2.additional_scopes_key = roles realm.roles
+auth_oauth2.scope_aliases.admin = rabbitmq.tag:administrator rabbitmq.read:*/*
+auth_oauth2.scope_aliases.1.alias = api://reader
+auth_oauth2.scope_aliases.1.scope = rabbitmq.read:*/*
+auth_oauth2.preferred_username_claims.1 = user_name
+auth_oauth2.preferred_username_claims.2 = email
+auth_oauth2.verify_aud = false
+auth_oauth2.https.peer_verification = verify_peer
+auth_oauth2.https.cacertfile = {tmp_path}/key.pem
+"""
+    )
+
+    config, _ = load_config(["--in-memory", "--rabbitmq-conf", str(conf)], {})
+
+    assert config.broker.auth_backends == ("oauth2", "internal")
+    assert config.broker.oauth2 == OAuth2Config(
+        resource_server_id="rabbitmq",
+        scope_prefix="api.",
+        issuer="https://issuer.example/realm",
+        jwks_uri="https://issuer.example/jwks",
+        ca=tmp_path / "key.pem",
+        signing_keys={"one": f"{tmp_path}/key.pem"},
+        default_key="one",
+        algorithms=("RS256", "ES256"),
+        verify_aud=False,
+        additional_scopes_key=("roles", "realm.roles"),
+        scope_aliases={
+            "admin": "rabbitmq.tag:administrator rabbitmq.read:*/*",
+            "api://reader": "rabbitmq.read:*/*",
+        },
+        preferred_username_claims=("user_name", "email"),
+    )
+
+
+def test_the_keys_of_rabbitmqs_http_back_end_and_its_cache_set_warrens(conf: Path) -> None:
+    conf.write_text(
+        """
+auth_backends.1 = cache
+auth_backends.2.authn = rabbit_auth_backend_http
+auth_backends.2.authz = internal
+auth_backends.3 = internal
+auth_cache.cached_backend = http
+auth_cache.cache_ttl = 5000
+auth_http.http_method = post
+auth_http.user_path = https://access.example/user
+auth_http.vhost_path = https://access.example/vhost
+auth_http.resource_path = https://access.example/resource
+auth_http.topic_path = https://access.example/topic
+auth_http.request_timeout = 2000
+auth_http.ssl_options.cacertfile = /etc/ca.pem
+auth_http.ssl_options.verify = verify_peer
+"""
+    )
+
+    config, _ = load_config(["--in-memory", "--rabbitmq-conf", str(conf)], {})
+
+    assert config.broker.auth_backends == ("http", "http:internal", "internal")
+    assert config.broker.auth_cache_ttl == 5000
+    assert config.broker.auth_http == AccessServiceConfig(
+        http_method="post",
+        user_path="https://access.example/user",
+        vhost_path="https://access.example/vhost",
+        resource_path="https://access.example/resource",
+        topic_path="https://access.example/topic",
+        request_timeout=2000,
+        ca=Path("/etc/ca.pem"),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Connection
+from tests.support.broker_behaviour import Behaviour
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
+from tests.support.queue_assertions import holds
 
 
 @pytest.fixture
@@ -131,13 +134,120 @@ def test_a_limit_for_the_channel_holds_with_one_that_waits(inprocess: InProcessB
         assert (message.consumer, after.consumer) == ("first", "second")
 
 
-def test_a_quorum_queue_with_one_active_consumer_is_not_polled(channel: Channel, name: str) -> None:
+def test_a_quorum_queue_with_one_active_consumer_is_not_polled(
+    channel: Channel, server: Behaviour, name: str
+) -> None:
     channel.declare(name, durable=True, x_queue_type="quorum", x_single_active_consumer=True)
     channel.send(Basic.Get(queue=name))
     error = channel.closed()
     assert error.code == 405
+    # RabbitMQ 4 prints the type as an Erlang term.
+    kind = '<<"quorum">>' if server.is_4_3 else "quorum"
     assert error.text.endswith(
-        "basic.get operations are not supported by quorum queues with single active consumer"
+        f"basic.get operations are not supported by {kind} queues with single active consumer"
     )
     again = channel.connection.channel()
     again.delete(name)
+
+
+# -- priorities and the single active consumer of a quorum queue
+
+
+@pytest.fixture
+def quorum(channel: Channel, name: str) -> Iterator[str]:
+    """Return a quorum queue with a single active consumer."""
+    channel.declare(name, durable=True, x_queue_type="quorum", x_single_active_consumer=True)
+    yield name
+    channel.delete(name)
+
+
+def test_a_higher_priority_takes_over_when_all_deliveries_are_settled(
+    channel: Channel, connect: Connect, quorum: str, server: Behaviour
+) -> None:
+    higher = connect().channel()
+    consume(channel, quorum, "low", x_priority=0)
+    for body in (b"0", b"1"):
+        channel.publish(quorum, body)
+    first, second = channel.deliveries(2)
+    consume(higher, quorum, "high", x_priority=5)
+    channel.publish(quorum, b"2")
+    if not server.is_4_3:
+        # Before 4.0 the first consumer keeps the role.
+        assert [message.body for message in channel.deliveries(1)] == [b"2"]
+        return
+    # Neither gets it: the first one quiesces.
+    holds(channel, quorum, 1)
+    channel.ack(first.tag)
+    holds(channel, quorum, 1)
+    channel.ack(second.tag)
+    (third,) = higher.deliveries(1)
+    assert third.body == b"2"
+    # The other one waits for the role, and gets it back.
+    higher.ack(third.tag)
+    higher.cancel("high")
+    channel.publish(quorum, b"3")
+    assert [message.body for message in channel.deliveries(1)] == [b"3"]
+
+
+def test_a_higher_priority_takes_over_at_once_if_nothing_is_unacknowledged(
+    channel: Channel, connect: Connect, quorum: str, server: Behaviour
+) -> None:
+    higher = connect().channel()
+    channel.consume(quorum, "low", no_ack=True)
+    channel.publish(quorum, b"0")
+    channel.deliveries(1)
+    consume(higher, quorum, "high", x_priority=5)
+    channel.publish(quorum, b"1")
+    (message,) = (higher if server.is_4_3 else channel).deliveries(1)
+    assert message.body == b"1"
+
+
+@pytest.mark.parametrize("settled", ["nack", "reject"])
+def test_what_the_quiescing_consumer_returns_goes_to_the_next(
+    channel: Channel, connect: Connect, quorum: str, server: Behaviour, settled: str
+) -> None:
+    higher = connect().channel()
+    consume(channel, quorum, "low", x_priority=0)
+    channel.publish(quorum, b"0")
+    (message,) = channel.deliveries(1)
+    consume(higher, quorum, "high", x_priority=5)
+    getattr(channel, settled)(message.tag, requeue=True)
+    (again,) = (higher if server.is_4_3 else channel).deliveries(1)
+    assert (again.body, again.redelivered) == (b"0", True)
+
+
+def test_the_consumer_goes_on_if_the_higher_priority_has_left_meanwhile(
+    channel: Channel, connect: Connect, quorum: str, server: Behaviour
+) -> None:
+    higher = connect().channel()
+    consume(channel, quorum, "low", x_priority=0)
+    channel.publish(quorum, b"0")
+    (message,) = channel.deliveries(1)
+    consume(higher, quorum, "high", x_priority=5)
+    higher.cancel("high")
+    channel.publish(quorum, b"1")
+    if server.is_4_3:
+        holds(channel, quorum, 1)
+    channel.ack(message.tag)
+    assert [each.body for each in channel.deliveries(1)] == [b"1"]
+
+
+def test_of_several_waiting_ones_the_highest_priority_takes_over(
+    channel: Channel, connect: Connect, quorum: str, server: Behaviour
+) -> None:
+    others = {tag: connect().channel() for tag in ("one", "nine", "five")}
+    consume(channel, quorum, "first", x_priority=9)
+    channel.publish(quorum, b"0")
+    (message,) = channel.deliveries(1)
+    for tag, priority in (("one", 1), ("nine", 9), ("five", 5)):
+        consume(others[tag], quorum, tag, x_priority=priority)
+    # An equal priority takes nothing over.
+    channel.publish(quorum, b"1")
+    (second,) = channel.deliveries(1)
+    channel.ack(second.tag, multiple=True)
+    channel.cancel("first")
+    channel.publish(quorum, b"2")
+    # Before 4.0, it is the turn of the one that has waited longest.
+    following = others["nine" if server.is_4_3 else "one"]
+    assert [each.body for each in following.deliveries(1)] == [b"2"]
+    assert message.body == b"0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pamqp.commands import Queue
 
 from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.in_process_broker import InProcessBroker
@@ -30,7 +31,7 @@ def test_each_requeue_waits_longer(timed: Channel, inprocess: InProcessBroker, k
     queue = timed.declare("q", durable=True, x_queue_type=kind, **ALL)
     timed.publish(queue, b"x")
     for seconds in (1, 2, 2.5, 2.5):
-        timed.nack(got(timed, queue).tag)
+        timed.reject(got(timed, queue).tag, requeue=True)
         inprocess.advance(seconds - 0.001)
         assert timed.ready(queue) == 0
         inprocess.advance(0.001)
@@ -38,7 +39,20 @@ def test_each_requeue_waits_longer(timed: Channel, inprocess: InProcessBroker, k
     message = got(timed, queue)
     assert message.redelivered
     if kind == "quorum":
-        assert message.headers == {"x-delivery-count": 4}
+        assert message.headers == {"x-acquired-count": 4, "x-delivery-count": 4}
+
+
+def test_each_return_that_does_not_count_waits_for_the_minimum(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = timed.declare("q", durable=True, x_queue_type="quorum", **ALL)
+    timed.publish(queue, b"x")
+    for _ in range(3):
+        timed.nack(got(timed, queue).tag)
+        inprocess.advance(0.999)
+        assert timed.ready(queue) == 0
+        inprocess.advance(0.001)
+        assert timed.ready(queue) == 1
 
 
 def test_a_delayed_message_blocks_no_others_and_returns_to_its_position(
@@ -80,7 +94,10 @@ def test_the_retry_type_selects_the_delayed_requeues(
     with Connection(inprocess.url) as other:
         got(other.channel(), queue)
     assert (timed.ready(queue) == 0) == waits[1]
-    inprocess.advance(1)
+    inprocess.advance(2)
+    timed.reject(got(timed, queue).tag, requeue=True)
+    assert (timed.ready(queue) == 0) == waits[1]
+    inprocess.advance(2)
     assert timed.ready(queue) == 1
 
 
@@ -94,10 +111,29 @@ def test_the_delivery_limit_ends_the_retries(timed: Channel, inprocess: InProces
         **ALL,
     )
     timed.publish(queue, b"x")
-    timed.nack(got(timed, queue).tag)
+    timed.reject(got(timed, queue).tag, requeue=True)
     inprocess.advance(1)
-    timed.nack(got(timed, queue).tag)
+    timed.reject(got(timed, queue).tag, requeue=True)
     assert (timed.ready(queue), timed.ready(dead_letter_queue)) == (0, 1)
+
+
+def test_messages_in_their_delay_are_purged_and_block_a_deletion_if_empty(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = timed.declare("q", durable=True, x_queue_type="quorum", **ALL)
+    for body in (b"1", b"22"):
+        timed.publish(queue, body)
+        timed.nack(got(timed, queue).tag)
+    held = inprocess.virtual_host().queues[b"q"]
+    assert inprocess.call(lambda: (held.held_back_count(), held.held_back_bytes())) == (2, 3)
+    other = timed.connection.channel()
+    other.send(Queue.Delete(queue=queue, if_empty=True))
+    assert other.closed().code == 406
+    del timed.connection.channels[other.number]
+    assert timed.purge(queue) == 2
+    assert inprocess.call(lambda: (held.held_back_count(), held.held_back_bytes())) == (0, 0)
+    inprocess.advance(10)
+    assert timed.drain(queue) == []
 
 
 def test_a_message_that_expires_during_its_delay(timed: Channel, inprocess: InProcessBroker) -> None:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.blocking_client import Channel, Message
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.broker_behaviour import Behaviour
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.queue_assertions import holds, takes_exactly
+from warren.broker import BrokerConfig
+
+
+@pytest.fixture
+def with_shared_prefetch(server: Behaviour) -> None:
+    """Skip the test on a broker that has no prefetch limit of a channel."""
+    if server.ignores_global_qos:
+        pytest.skip(
+            "RabbitMQ 4.3 has no prefetch limit of a channel: global=true counts for each new consumer"
+        )
+
+
+shared_prefetch = pytest.mark.usefixtures("with_shared_prefetch")
 
 
 def bodies(messages: list[Message]) -> list[bytes]:
@@ -122,6 +138,53 @@ def test_prefetch_of_automatic_acknowledgement_is_without_meaning(channel: Chann
     assert bodies(takes_exactly(channel, queue, 20)) == numbers(1, 20)
 
 
+@pytest.fixture
+def shared_limits() -> Iterator[Channel]:
+    """Return a channel to a broker that follows RabbitMQ 3.10."""
+    with (
+        InProcessBroker(config=BrokerConfig(compat="3.10")) as broker,
+        Connection(broker.url) as connection,
+    ):
+        yield connection.channel()
+
+
+def pauses_automatic_consumers(channel: Channel) -> None:
+    """Check that the limit of a channel pauses its consumer with automatic acknowledgement, which it does not count."""
+    counted, automatic = channel.declare(exclusive=True), channel.declare(exclusive=True)
+    channel.qos(2, shared=True)
+    channel.consume(automatic, "automatic", no_ack=True)
+    channel.consume(counted, "counted")
+    publish(channel, automatic, 1, 3)
+    takes_exactly(channel, automatic, 3)
+    publish(channel, counted, 1, 3)
+    _, second = takes_exactly(channel, counted, 2)
+    # The limit is reached: nothing comes, also to a consumer that is new.
+    channel.consume(automatic, "later", no_ack=True)
+    publish(channel, automatic, 4, 5)
+    assert channel.state(automatic) == (2, 2)
+    channel.ack(second.tag, multiple=True)
+    assert sorted(bodies(channel.deliveries(3))) == [b"3", b"4", b"5"]
+
+
+def test_the_limit_of_a_channel_pauses_automatic_consumers_before_4_3(shared_limits: Channel) -> None:
+    pauses_automatic_consumers(shared_limits)
+
+
+def test_the_limit_of_a_channel_and_automatic_acknowledgement(channel: Channel, server: Behaviour) -> None:
+    """RabbitMQ 4.3 has no such limit, and Warren's does not concern automatic acknowledgement when it follows 4.3."""
+    if not server.is_4_3:
+        pauses_automatic_consumers(channel)
+        return
+    counted, automatic = channel.declare(exclusive=True), channel.declare(exclusive=True)
+    channel.qos(1, shared=True)
+    channel.consume(counted, "counted")
+    channel.consume(automatic, "automatic", no_ack=True)
+    publish(channel, counted, 1, 2)
+    takes_exactly(channel, counted, 1)
+    publish(channel, automatic, 1, 3)
+    takes_exactly(channel, automatic, 3)
+
+
 def test_prefetch_is_without_meaning_for_get(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(1)
@@ -131,6 +194,20 @@ def test_prefetch_is_without_meaning_for_get(channel: Channel) -> None:
     assert channel.get(queue) is None
 
 
+def test_a_global_prefetch_limits_the_channel_or_since_rabbitmq_4_3_each_consumer(
+    channel: Channel, server: Behaviour
+) -> None:
+    queue = channel.declare(exclusive=True)
+    channel.qos(2, shared=True)
+    channel.consume(queue, "a")
+    channel.consume(queue, "b")
+    publish(channel, queue, 1, 10)
+    expected = {"a": 2, "b": 2} if server.ignores_global_qos else {"a": 1, "b": 1}
+    found = takes_exactly(channel, queue, sum(expected.values()))
+    assert Counter(message.consumer for message in found) == expected
+
+
+@shared_prefetch
 def test_prefetch_of_the_channel_is_shared_by_its_consumers(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(3, shared=True)
@@ -142,6 +219,7 @@ def test_prefetch_of_the_channel_is_shared_by_its_consumers(channel: Channel) ->
     assert bodies(takes_exactly(channel, queue, 2)) == [b"4", b"5"]
 
 
+@shared_prefetch
 def test_prefetch_of_the_channel_is_shared_across_queues(channel: Channel) -> None:
     queues = [channel.declare(exclusive=True) for _ in range(3)]
     channel.qos(2, shared=True)
@@ -156,6 +234,7 @@ def test_prefetch_of_the_channel_is_shared_across_queues(channel: Channel) -> No
             channel.ack(message.tag)
 
 
+@shared_prefetch
 def test_prefetch_of_the_channel_starves_no_consumer(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(1, shared=True)
@@ -170,6 +249,7 @@ def test_prefetch_of_the_channel_starves_no_consumer(channel: Channel) -> None:
     assert Counter(taken) == {"a": 5, "b": 5}
 
 
+@shared_prefetch
 def test_both_limits_at_once(channel: Channel) -> None:
     """Two consumers with 3 each under a channel limit of 5 get 3 + 2."""
     queue = channel.declare(exclusive=True)
@@ -184,6 +264,7 @@ def test_both_limits_at_once(channel: Channel) -> None:
     ]
 
 
+@shared_prefetch
 def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(1, shared=True)
@@ -196,6 +277,7 @@ def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
     assert bodies(takes_exactly(channel, queue, 7)) == numbers(4, 10)
 
 
+@shared_prefetch
 def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(3, shared=True)
@@ -211,6 +293,7 @@ def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None
     assert bodies(takes_exactly(channel, queue, 1)) == [b"3"]
 
 
+@shared_prefetch
 def test_what_a_cancelled_consumer_has_still_counts_for_the_channel(channel: Channel) -> None:
     queue = channel.declare(exclusive=True)
     channel.qos(1, shared=True)

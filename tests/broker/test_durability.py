@@ -252,7 +252,7 @@ def test_the_delivery_count_survives(session: RestartableSession, how: str) -> N
         message = session.channel.get("q")
         assert message is not None
         assert message.headers.get("x-delivery-count", 0) == count
-        session.channel.nack(message.tag)
+        session.channel.reject(message.tag, requeue=True)
         session.sync()
         end(session, how)
     assert session.channel.ready("q") == 0

@@ -49,6 +49,13 @@ def test_a_stream_of_rabbitmq_is_read_by_the_same_program(rabbitmq: RabbitMQ) ->
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")
 
 
+def test_a_stream_is_filtered_by_an_expression_and_drops_duplicates() -> None:
+    ran = run("stream_extensions")
+    assert (ran.returncode, ran.stdout) == (0, "2:order 3\n3:order 4\n")
+    # That RabbitMQ ignores the two extensions is logged, once for each.
+    assert ran.stderr.count("event=portability.feature_used") == len(ran.stderr.splitlines()) == 2
+
+
 def test_delayed_messages_come_when_it_is_time() -> None:
     ran = run("delayed_exchange")
     assert (ran.returncode, ran.stdout) == (0, "1 days\n7 days\n90 days\n")

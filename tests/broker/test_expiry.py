@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from pamqp.commands import Basic
 
 from tests.support.blocking_client import Channel, Message
 from tests.support.dead_letters import dying
@@ -345,3 +346,16 @@ def test_an_invalid_expiration_is_refused(channel: Channel, expiration: str, rea
     error = channel.closed()
     assert (error.code, error.method) == (406, (60, 40))
     assert error.text == f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}"
+
+
+def test_a_consumer_that_asks_for_it_gets_the_time_at_which_a_message_expires(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = timed.declare(exclusive=True)
+    timed.publish(queue, b"x", expiration="1500", headers={"n": 1})
+    timed.publish(queue, b"y")
+    now = inprocess.call(lambda: inprocess.virtual_host().clock.wall())
+    timed.send(Basic.Consume(queue=queue, arguments={"x-warren-show-expiry": True}))
+    first, second = timed.deliveries(2)
+    assert first.headers == {"n": 1, "x-warren-expires-at": round((now + 1.5) * 1000)}
+    assert second.headers == {}

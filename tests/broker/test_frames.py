@@ -5,6 +5,7 @@ AMQP 0-9-1 section 4.2; the texts are RabbitMQ's.
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 
@@ -328,6 +329,8 @@ def test_a_second_close_is_answered(peer: RawClient, server: Behaviour) -> None:
     )
     peer.expect(commands.Connection.Close)
     peer.expect(commands.Connection.CloseOk)
+    # The broker leaves it to the client to close the socket first.
+    peer._socket.shutdown(socket.SHUT_WR)
     assert peer.at_end()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
 from warren.broker.connection.flow_control import UNWRITTEN_LIMIT
 from warren.broker.disk_delays import MOST_PASSED, DiskDelayMonitor
+from warren.broker.store.log import writer_watch
+from warren.broker.store.log.switch_interval import SwitchInterval
 
 HOUR = 3600.0
 BODY = b"x" * 1_000_000
@@ -171,3 +174,59 @@ def test_memory_is_bounded_while_the_disk_is_frozen(broker: InProcessBroker, fil
     sending.join(120)
     channel.settled_until(BURST)
     publishing.close()
+
+
+def test_a_quiet_publisher_is_served_while_another_one_fills_the_log(
+    broker: InProcessBroker, files: FrozenFiles
+) -> None:
+    """Publishers of little are paused only if all of them together send too much."""
+    running = broker.broker
+    assert running is not None
+    flow = running._running.flow
+    with Connection(broker.url) as loud, Connection(broker.url) as other:
+        channel = loud.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        files.thawed.clear()
+        burst = channel.encoded("q", BODY, delivery_mode=2) * BURST
+        sending = threading.Thread(target=loud.raw.send_bytes, args=(burst,), daemon=True)
+        sending.start()
+        wait_until(lambda: bool(broker.call(lambda: len(flow.paused))), "the loud publisher is paused")
+        quiet = other.channel()
+        quiet.confirm()
+        name = quiet.declare("", exclusive=True)
+        for number in range(10):
+            quiet.publish(name, b"%d" % number)
+            assert quiet.next_method(Basic.Ack).delivery_tag == number + 1
+        assert quiet.drain(name) == [b"%d" % number for number in range(10)]
+        assert broker.call(lambda: len(flow.paused)) == 1
+        flow.admitted_limit = 0
+        quiet.publish(name, b"too much")
+        wait_until(lambda: broker.call(lambda: len(flow.paused)) == 2, "the quiet publisher is paused, too")
+        files.thawed.set()
+        sending.join(120)
+        channel.settled_until(BURST)
+        assert quiet.next_method(Basic.Ack).delivery_tag == 11
+        assert broker.call(lambda: len(flow.paused)) == 0
+
+
+@pytest.mark.parametrize("end", ["written", "stop"])
+def test_other_threads_run_sooner_while_a_batch_takes_long_to_be_written(
+    broker: InProcessBroker, files: FrozenFiles, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The log's writer thread waits for the interpreter's lock, also while no bulk work is unfinished."""
+    monkeypatch.setattr(writer_watch, "SWITCH_INTERVAL", SwitchInterval(is_allowed=True))
+    usual = sys.getswitchinterval()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        files.thawed.clear()
+        channel.publish("q", b"1", delivery_mode=2)
+        wait_until(lambda: sys.getswitchinterval() < usual, "the batch is slow")
+        files.thawed.set()
+        assert channel.settled(1) == [True]
+        if end == "written":
+            wait_until(lambda: sys.getswitchinterval() == usual, "no batch is slow any more")
+    broker.stop()
+    assert sys.getswitchinterval() == usual

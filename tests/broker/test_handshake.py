@@ -12,9 +12,11 @@ import pytest
 from pamqp import commands, heartbeat
 
 from tests.broker.conftest import RawConnect, pass_time
-from tests.support.broker_behaviour import Behaviour
+from tests.support.broker_behaviour import AMQP_1_0_HEADER, Behaviour
 from tests.support.frames import frame as raw_frame
+from tests.support.frames import publish_frames
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
 from tests.support.raw_client import PROTOCOL_HEADER, RawClient, Refusal, encoded, made
 from warren.broker import BrokerConfig
 
@@ -26,15 +28,25 @@ REFUSED = (
 
 @pytest.mark.parametrize(
     "header",
-    [b"GET / HT", b"AMQP\x00\x00\x09\x02", b"AMQP\x03\x01\x00\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01"],
-    ids=["http", "0-9-2", "1.0-sasl", "tls"],
+    [
+        b"GET / HT",
+        b"AMQP\x00\x00\x09\x02",
+        b"AMQP\x00\x01\x00\x00",
+        AMQP_1_0_HEADER,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["http", "0-9-2", "1.0", "1.0-sasl", "tls"],
 )
 def test_a_wrong_protocol_header_is_answered_with_the_right_one_and_a_close(
-    raw_connect: RawConnect, header: bytes
+    raw_connect: RawConnect, server: Behaviour, header: bytes
 ) -> None:
     peer = raw_connect()
     peer.send_bytes(header)
-    assert peer.read_bytes(8) == PROTOCOL_HEADER
+    assert peer.read_bytes(8) == server.protocol_offered(header)
+    if header == AMQP_1_0_HEADER and server.speaks_amqp_1_0:
+        # It goes on with a SASL frame (AMQP 1.0 section 5.3.2): data offset 2, type 1.
+        assert peer.read_bytes(8)[4:6] == b"\x02\x01"
+        return
     assert peer.at_end()
 
 
@@ -67,12 +79,12 @@ def test_the_server_announces_its_properties_and_capabilities(raw_connect: RawCo
         assert capabilities[name] is True
 
 
-def test_a_handshake_may_arrive_byte_by_byte(raw_connect: RawConnect, name: str) -> None:
+def test_a_handshake_may_arrive_byte_by_byte(raw_connect: RawConnect, server: Behaviour, name: str) -> None:
     peer = raw_connect()
     for part in (
         PROTOCOL_HEADER,
         encoded(peer.start_ok(), 0),
-        encoded(commands.Connection.TuneOk(100, 4096, 0), 0),
+        encoded(commands.Connection.TuneOk(100, server.smallest_frame_max, 0), 0),
         encoded(commands.Connection.Open("/"), 0),
         encoded(commands.Channel.Open(), 1),
         encoded(made(commands.Queue.Declare, queue=name, exclusive=True), 1),
@@ -202,7 +214,7 @@ def test_errors_before_the_login_close_the_socket_without_explanation(
             "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)",
         ),
         ({"frame_max": 0}, "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
-        ({"frame_max": 100}, "negotiated frame_max = 100 is lower than the minimum allowed value (4096)"),
+        ({"frame_max": 100}, "negotiated frame_max = 100 is lower than the minimum allowed value ({})"),
     ],
 )
 def test_negotiated_limits_must_be_within_those_offered(
@@ -213,7 +225,8 @@ def test_negotiated_limits_must_be_within_those_offered(
     assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131072, 60)
     peer.tune(**tuned)
     if server.explains_tuning:
-        assert peer.refusal() == Refusal("connection", 530, f"NOT_ALLOWED - {text}", (10, 31))
+        explained = "NOT_ALLOWED - " + text.format(server.smallest_frame_max)
+        assert peer.refusal() == Refusal("connection", 530, explained, (10, 31))
     assert peer.at_end()
 
 
@@ -244,8 +257,11 @@ def test_channel_methods_before_connection_open_are_refused(raw_connect: RawConn
     assert peer.at_end()
 
 
-@pytest.mark.parametrize("frame_max", [4096, 131072])
-def test_a_frame_may_be_as_large_as_negotiated(raw_connect: RawConnect, name: str, frame_max: int) -> None:
+@pytest.mark.parametrize("limit", ["smallest", "offered"])
+def test_a_frame_may_be_as_large_as_negotiated(
+    raw_connect: RawConnect, server: Behaviour, name: str, limit: str
+) -> None:
+    frame_max = server.smallest_frame_max if limit == "smallest" else 131072
     peer = raw_connect().connect(frame_max=frame_max).open()
     peer.declare(name, exclusive=True)
     # RabbitMQ takes 8 bytes more, for clients that forget the frame's own.
@@ -258,9 +274,12 @@ def test_a_frame_may_be_as_large_as_negotiated(raw_connect: RawConnect, name: st
     assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {reason}", (0, 0))
 
 
-def test_deliveries_are_split_into_frames_of_the_negotiated_size(raw_connect: RawConnect, name: str) -> None:
+def test_deliveries_are_split_into_frames_of_the_negotiated_size(
+    raw_connect: RawConnect, server: Behaviour, name: str
+) -> None:
+    frame_max = server.smallest_frame_max
     big = raw_connect().connect().open()
-    small = raw_connect().connect(frame_max=4096).open()
+    small = raw_connect().connect(frame_max=frame_max).open()
     small.declare(name, exclusive=True)
     big.publish("", name, bytes(range(256)) * 100)
     big.sync()
@@ -274,7 +293,7 @@ def test_deliveries_are_split_into_frames_of_the_negotiated_size(raw_connect: Ra
         assert kind == 3
         small.read_bytes(size + 1)
         sizes.append(size)
-    assert max(sizes) + 8 <= 4096
+    assert max(sizes) + 8 <= frame_max
 
 
 # -- time
@@ -333,6 +352,13 @@ def test_heartbeats_are_sent_and_expected(raw_connect: RawConnect) -> None:
     assert time.monotonic() - start > 1.5
 
 
+def test_the_first_heartbeat_comes_after_half_the_timeout(inprocess: InProcessBroker) -> None:
+    with RawClient(inprocess.url) as peer:
+        peer.connect(heartbeat=3600)
+        pass_time(inprocess, 1801)
+        assert isinstance(peer.read()[1], heartbeat.Heartbeat)
+
+
 def test_no_heartbeats_are_sent_if_none_are_negotiated(raw_connect: RawConnect, peer: RawClient) -> None:
     beating = raw_connect().connect(heartbeat=4)
     beating.read()
@@ -345,13 +371,41 @@ def test_no_heartbeats_are_sent_if_none_are_negotiated(raw_connect: RawConnect, 
 
 
 def test_exclusive_queues_are_deleted_before_close_ok(
-    raw_connect: RawConnect, peer: RawClient, name: str
+    raw_connect: RawConnect, peer: RawClient, server: Behaviour, name: str
 ) -> None:
     other = raw_connect().connect().open()
     other.declare(name, exclusive=True)
     other.send(commands.Connection.Close(200, "bye", 0, 0), 0)
     assert isinstance(other.read()[1], commands.Connection.CloseOk)
+    if server.shows_deletions_late:
+        passive = made(commands.Queue.Declare, queue=name, passive=True)
+        wait_until(
+            lambda: raw_connect().connect().open().refused(passive).code == 404, "the queue is deleted"
+        )
     assert peer.declare(name, exclusive=True) == name
+
+
+def test_what_follows_connection_close_in_the_same_burst_is_discarded(
+    raw_connect: RawConnect, peer: RawClient, name: str
+) -> None:
+    """A socket that is closed with unread input is reset, and the client reads no connection.close-ok."""
+    sender = raw_connect().connect().open()
+    sender.declare(name)
+    publish = publish_frames(1, "", name, bytes(1000))
+    sender.send_bytes(publish + encoded(commands.Connection.Close(200, "bye", 0, 0), 0) + publish * 20_000)
+    assert isinstance(sender.read()[1], commands.Connection.CloseOk)
+    sender.send_bytes(b"no frame at all" * 1000)
+    deleted = peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
+    assert deleted.message_count == 1
+
+
+def test_a_stopping_broker_closes_the_sockets_of_closed_connections(inprocess: InProcessBroker) -> None:
+    with RawClient(inprocess.url) as peer:
+        peer.connect()
+        peer.send(commands.Connection.Close(200, "bye", 0, 0), 0)
+        assert isinstance(peer.read()[1], commands.Connection.CloseOk)
+        inprocess.stop()
+        assert peer.at_end()
 
 
 def test_a_stopping_broker_closes_connections_with_a_reason() -> None:

@@ -14,6 +14,9 @@ from tests.support.bulk_work import bulk_of
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
 from tests.support.raw_client import RawClient, encoded, made
+from warren.broker.connection.connection_phases import LINGERING
+from warren.broker.connection.lifecycle import CLOSE_TIMEOUT, LINGER_SECONDS
+from warren.broker.connection.listener import WRITE_BUFFER_HIGH
 from warren.wire.content import join_content
 
 MIB = 1024 * 1024
@@ -178,3 +181,58 @@ def test_a_large_message_is_stored_as_it_came(inprocess: InProcessBroker) -> Non
     assert message is not None
     header = message.content[7 : 7 + int.from_bytes(message.content[3:7], "big")]
     assert message.content == join_content(channel.number, header, BODY)
+
+
+def test_a_client_that_does_not_read_leaves_a_large_message_out_of_the_transport(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    """The transport copies all that it holds, again and again, and other clients wait meanwhile."""
+    queue = timed.declare()
+    for _ in range(COUNT):
+        timed.publish(queue, BODY)
+    assert timed.ready(queue) == COUNT
+    with RawClient(inprocess.url) as client:
+        client.connect().open()
+        server = bulk_of(inprocess).connection()
+
+        def output() -> tuple[int, int]:
+            return int(server.unread_bytes()), server.transport.get_write_buffer_size()
+
+        client.send_bytes(encoded(made(Basic.Consume, queue=queue, no_ack=True)))
+        wait_until(lambda: inprocess.call(lambda: server.write_buffer_full), "the write buffer is full")
+        unread, buffered = inprocess.call(output)
+        assert buffered <= WRITE_BUFFER_HIGH + server.frame_max
+        assert unread > len(BODY) // 5
+        # No more is delivered to a client that does not read what it has got.
+        assert timed.ready(queue) > 0
+        client.expect(Basic.ConsumeOk)
+        assert [client.receive_message(Basic.Deliver).body for _ in range(COUNT)] == [BODY] * COUNT
+        wait_until(lambda: inprocess.call(output) == (0, 0), "all is written")
+        assert timed.ready(queue) == 0
+
+
+@pytest.mark.slow  # The broker waits 30 s of real time for the client to close its socket.
+def test_a_connection_that_does_not_read_a_large_message_is_closed_in_time(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
+    queue = timed.declare()
+    for _ in range(COUNT):
+        timed.publish(queue, BODY)
+    assert timed.ready(queue) == COUNT
+    with RawClient(inprocess.url) as client:
+        client.connect().open()
+        bulk = bulk_of(inprocess)
+        server = bulk.connection()
+        client.send_bytes(encoded(made(Basic.Consume, queue=queue, no_ack=True)))
+        wait_until(lambda: inprocess.call(lambda: server.write_buffer_full), "the write buffer is full")
+        close = made(ConnectionClass.Close, reply_code=200, reply_text="", class_id=0, method_id=0)
+        client.send_bytes(encoded(close, 0))
+        wait_until(lambda: inprocess.call(lambda: server.phase == LINGERING), "connection.close has arrived")
+
+        def dropped() -> bool:
+            inprocess.advance(LINGER_SECONDS)
+            return inprocess.call(lambda: server.closes_after_output)
+
+        wait_until(dropped, "the client has closed its socket too late")
+        inprocess.advance(CLOSE_TIMEOUT)
+        wait_until(lambda: inprocess.call(server.transport.is_closing), "the socket is closed")

@@ -12,6 +12,7 @@ from tests.support.blocking_client import Connection
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import wait_until
 from warren.broker import BrokerConfig
+from warren.broker.model.memory_budget import CHUNK, SLICE, MemoryBudget
 from warren.broker.model.queue.queue import Queue
 
 COUNT = 4000
@@ -235,3 +236,153 @@ def test_delayed_messages_are_paged_out(broker: InProcessBroker, durable: bool) 
         broker.advance(10)
         channel.consume("q", no_ack=True)
         assert [number(each.body) for each in channel.deliveries(count)] == list(range(1000, 1000 + count))
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["over the budget", "lazy"])
+def test_the_budget_of_many_queues_is_checked_in_slices(broker: InProcessBroker, lazy: bool) -> None:
+    assert broker.broker is not None
+    budget = broker.broker.virtual_hosts.declarations_of("/").vhost.memory_budget
+    assert budget is not None
+
+    def check_in_slices() -> None:
+        budget.many_queues = 0
+        budget.slice_seconds = 0.0
+
+    broker.call(check_in_slices)
+    names = [f"one-of-{each}" for each in range(4)]
+    arguments = {"x_queue_mode": "lazy"} if lazy else {}
+    with Connection(broker.url) as connection:
+        for name in names:
+            fill(connection, name, persistent=False, count=COUNT // 4, **arguments)
+        connection.channel().declare("empty")
+        kept = 0 if lazy else LITTLE // 2
+        wait_until(lambda: sum(in_memory(broker, name) for name in names) <= kept, "paged out")
+        if not lazy:  # lazy queues write their messages at the publish, without paging
+            assert broker.call(lambda: int(budget.paged_out)) >= COUNT // 4
+        channel = connection.channel()
+        channel.delete(names.pop())
+        for name in names:
+            assert [number(body) for body in channel.drain(name)] == list(range(COUNT // 4))
+        wait_until(lambda: broker.call(lambda: not budget.rates), "emptied queues are forgotten")
+
+
+def budget_of(broker: InProcessBroker) -> MemoryBudget:
+    """Return the memory budget of a broker; it checks nothing by itself any more."""
+    assert broker.broker is not None
+    budget = broker.broker.virtual_hosts.declarations_of("/").vhost.memory_budget
+    assert budget is not None
+    broker.call(budget.stop)
+    return budget
+
+
+def fill_many(broker: InProcessBroker, budget: MemoryBudget, count: int) -> None:
+    """Put messages that exceed the budget into queues that hold fewer than are paged out at once."""
+    each = SLICE // 2
+    with Connection(broker.url) as connection:
+        for at in range(count):
+            fill(connection, f"one-of-{at}", persistent=False, count=each)
+        # Publishing has scheduled a check.
+        broker.call(budget.stop)
+
+
+def run_out_of_memory(budget: MemoryBudget) -> None:
+    budget.budget, budget.slice_seconds = 1, 0.0
+
+
+@pytest.mark.parametrize("kind", ["few", "many"])
+def test_no_slice_pages_out_the_messages_of_several_queues(tmp_path: Path, kind: str) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        budget = budget_of(broker)
+        fill_many(broker, budget, 4)
+
+        def page() -> list[int]:
+            """Return how many messages each slice has paged out."""
+            run_out_of_memory(budget)
+            paged: list[int] = []
+            before = int(budget.paged_out)
+            if kind == "many":
+                for _ in budget.check_many():
+                    paged.append(int(budget.paged_out) - before)
+                    before = int(budget.paged_out)
+            else:
+                budget.page()
+                while budget.next_slice is not None:
+                    budget.next_slice.cancel()
+                    paged.append(int(budget.paged_out) - before)
+                    before = int(budget.paged_out)
+                    budget.page()
+            return [each for each in paged if each]
+
+        paged = broker.call(page)
+        assert len(paged) >= 4
+        assert max(paged) <= SLICE // 2
+
+
+def test_slow_queues_of_many_are_paged_out_first(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        budget = budget_of(broker)
+        fill_many(broker, budget, 4)
+
+        def order() -> list[bytes]:
+            run_out_of_memory(budget)
+            for at, rate in enumerate(budget.rates.values()):
+                rate.rate = 1e9 / (at + 1)
+            paged: list[bytes] = []
+            for _ in budget.check_many():
+                for rate in budget.rates.values():
+                    if rate.queue.ready.paging_out and rate.queue.name not in paged:
+                        paged.append(rate.queue.name)
+            return paged
+
+        assert broker.call(order) == [b"one-of-3", b"one-of-2", b"one-of-1", b"one-of-0"]
+
+
+def test_queues_are_searched_for_unacknowledged_messages_in_slices(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        budget = budget_of(broker)
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            for at in range(3 * CHUNK):
+                channel.declare(f"q{at}")
+
+        def slices() -> int:
+            budget.slice_seconds = 0.0
+            budget.check_unacknowledged()
+            count = 1
+            while budget.unacked_slice is not None:
+                budget.unacked_slice.cancel()
+                budget.continue_unacknowledged()
+                count += 1
+            assert budget.unacked_timer is not None
+            return count
+
+        assert broker.call(slices) > 3
+
+
+def test_a_queue_that_gets_messages_during_a_check_begins_no_second_one(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path / "data") as broker:
+        budget = budget_of(broker)
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            channel.confirm()
+            for at in range(2 * CHUNK):
+                channel.publish(channel.declare(f"q{at}"))
+            channel.declare("other")
+            assert all(channel.settled(2 * CHUNK))
+        broker.call(budget.stop)
+
+        def find_timers() -> list[bool]:
+            """Return whether the next check is scheduled: in each slice of one, and after it."""
+            budget.many_queues, budget.slice_seconds = 0, 0.0
+            budget.tick()
+            found = []
+            while budget.next_slice is not None:
+                budget.next_slice.cancel()
+                budget.track(the_queue(broker, "other"))
+                found.append(budget.timer is not None)
+                budget.continue_check()
+            return [*found, budget.timer is not None]
+
+        *during, after = broker.call(find_timers)
+        assert during
+        assert (any(during), after) == (False, True)

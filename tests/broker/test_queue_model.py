@@ -134,10 +134,11 @@ class QueueMachine(RuleBasedStateMachine):
         if self.limit is not None:
             assert message.headers.get("x-delivery-count", 0) == entry.deliveries
 
-    def give_back(self, entries: list[Entry]) -> None:
+    def give_back(self, entries: list[Entry], *, counts: bool = True) -> None:
+        """:param counts: whether this counts against the delivery limit: all but basic.nack does"""
         for entry in entries:
             entry.redelivered = True
-            entry.deliveries += 1
+            entry.deliveries += counts
             if self.limit is not None and entry.deliveries > self.limit:
                 self.bury(entry)
             else:
@@ -235,13 +236,14 @@ class QueueMachine(RuleBasedStateMachine):
         channel.ready(QUEUE)
 
     @precondition(lambda self: self.all_held())
-    @rule(data=st.data(), requeue=st.booleans())
-    def reject(self, data: st.DataObject, requeue: bool) -> None:
+    @rule(data=st.data(), requeue=st.booleans(), by_nack=st.booleans())
+    def reject(self, data: st.DataObject, requeue: bool, by_nack: bool) -> None:
         channel, tag, held = data.draw(st.sampled_from(self.all_held()))
-        channel.nack(held.tag, requeue=requeue)
+        settle = channel.nack if by_nack else channel.reject
+        settle(held.tag, requeue=requeue)
         if requeue:
             # It is served before its consumer has room again.
-            self.give_back([held.entry])
+            self.give_back([held.entry], counts=not by_nack)
             had_room = tag in self.round or not tag
             if tag and not had_room:
                 self.consumers[tag][2].remove(held)
@@ -268,7 +270,7 @@ class QueueMachine(RuleBasedStateMachine):
             channel.nack(settled[-1].tag, multiple=True, requeue=how == "requeue")
         if how == "requeue":
             # They are served before their consumer, if it was full, has room again.
-            self.give_back([each.entry for each in settled])
+            self.give_back([each.entry for each in settled], counts=False)
             self.serve()
         elif how == "reject":
             for each in settled:

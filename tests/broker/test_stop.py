@@ -6,6 +6,7 @@ import socket
 import threading
 from pathlib import Path
 
+import pytest
 from pamqp.commands import Connection as ConnectionClass
 
 from tests.broker.conftest import stop_time
@@ -50,6 +51,7 @@ def test_a_stopped_broker_does_not_retry_its_dead_letters(tmp_path: Path) -> Non
         assert broker.clock.timers == 0
 
 
+@pytest.mark.slow  # The broker waits 30 s of real time for the client to close its socket.
 def test_a_client_that_never_reads_is_dropped_after_its_close(inprocess: InProcessBroker) -> None:
     """Otherwise its unread output and its socket would stay for ever."""
     with Connection(inprocess.url) as connection:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.support.blocking_client import Channel
+from tests.support.broker_behaviour import Behaviour
 from tests.support.queue_arguments import AUTO_DELETE, DURABLE, EXCLUSIVE, declare, failed, long, text
 from tests.support.raw_client import RawClient
 from tests.support.streams import declare_stream
 
 STREAM = ("x-queue-type", text("stream"))
+
+
+def skip_before_filters(server: Behaviour) -> None:
+    if not server.is_warren and server.version < (3, 13):
+        pytest.skip("RabbitMQ filters streams from 3.13 on")
 
 
 @pytest.fixture
@@ -70,6 +76,45 @@ def test_the_segment_size_has_an_upper_limit(peer: RawClient, name: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (long(-1), "{value_negative,-1}"),
+        (text("16"), '"expected integer, got longstr"'),
+        (b"t\x01", '"expected integer, got bool"'),
+    ],
+)
+def test_the_size_of_bloom_filters_is_an_integer(
+    peer: RawClient, server: Behaviour, name: str, value: bytes, reason: str
+) -> None:
+    skip_before_filters(server)
+    arguments = (("x-stream-filter-size-bytes", value), ("x-initial-cluster-size", long(0)))
+    answer = declare(peer, name, STREAM, *arguments, flags=DURABLE)
+    described = f"queue '{name}' in vhost '/'"
+    assert answer == failed(406, f"invalid arg 'x-stream-filter-size-bytes' for {described}: {reason}")
+
+
+@pytest.mark.parametrize("size", [0, 15, 256, 2**40])
+def test_the_size_of_bloom_filters_has_bounds(
+    peer: RawClient, server: Behaviour, name: str, size: int
+) -> None:
+    skip_before_filters(server)
+    answer = declare(peer, name, STREAM, ("x-stream-filter-size-bytes", long(size)), flags=DURABLE)
+    assert answer == failed(406, "Invalid value for x-stream-filter-size-bytes")
+
+
+def test_a_redeclaration_needs_the_same_size_of_bloom_filters(
+    channel: Channel, peer: RawClient, server: Behaviour, name: str
+) -> None:
+    skip_before_filters(server)
+    declare_stream(channel, name, x_stream_filter_size_bytes=16)
+    assert declare_stream(channel, name, x_stream_filter_size_bytes=16) == name
+    answer = declare(peer, name, STREAM, ("x-stream-filter-size-bytes", long(255)), flags=DURABLE)
+    both = "received '255' but current is '16'"
+    described = f"queue '{name}' in vhost '/'"
+    assert answer == failed(406, f"inequivalent arg 'x-stream-filter-size-bytes' for {described}: {both}")
+
+
+@pytest.mark.parametrize(
     ("argument", "value"),
     [
         ("x-expires", long(1000)),
@@ -102,11 +147,14 @@ def test_x_max_age_is_refused_for_other_queue_types(peer: RawClient, name: str) 
     )
 
 
-def test_a_redeclaration_needs_the_same_arguments(channel: Channel, peer: RawClient, stream: str) -> None:
+def test_a_redeclaration_needs_the_same_arguments(
+    channel: Channel, peer: RawClient, server: Behaviour, stream: str
+) -> None:
     assert declare_stream(channel, stream) == stream
     described = f"queue '{stream}' in vhost '/'"
     answer = declare(peer, stream, STREAM, ("x-max-age", text("1h")), flags=DURABLE)
-    both = "received the value '1h' of type 'longstr' but current is none"
+    age = "3600000" if server.shows_max_age_in_milliseconds else "1h"
+    both = f"received the value '{age}' of type 'longstr' but current is none"
     assert answer == failed(406, f"inequivalent arg 'x-max-age' for {described}: {both}")
     answer = declare(peer, stream, flags=DURABLE)
     assert isinstance(answer, tuple)

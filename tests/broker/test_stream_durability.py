@@ -52,6 +52,53 @@ def test_an_empty_stream_survives_a_stop_and_a_crash(session: RestartableSession
         session.connection.channel().declare("s", durable=True, x_queue_type="stream")
 
 
+def identity(channel: Channel, tag: str) -> str:
+    """Return the identity that the stream's first delivery to a new consumer has."""
+    consume(channel, "s", "first", tag, x_warren_show_stream_id=True)
+    (message,) = channel.deliveries(1)
+    assert list(message.headers) == ["x-warren-stream-id", "x-stream-offset"]
+    return str(message.headers["x-warren-stream-id"])
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_stream_keeps_its_identity_until_it_is_deleted(session: RestartableSession, how: str) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", b"0")
+    before = identity(session.channel, "a")
+    end(session, how)
+    assert identity(session.channel, "a") == before
+    session.channel.delete("s")
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", b"0")
+    again = identity(session.channel, "b")
+    assert again != before
+    end(session, how)
+    assert identity(session.channel, "a") == again
+
+
+def test_a_stream_in_memory_that_is_declared_again_has_another_identity(timed: Channel) -> None:
+    found = []
+    for tag in ("a", "b"):
+        declare_stream(timed, "s")
+        publish(timed, "s", b"0")
+        found.append(identity(timed, tag))
+        timed.delete("s")
+    assert found[0] != found[1]
+
+
+def test_the_identity_replaces_that_of_a_stream_from_which_a_message_was_copied(timed: Channel) -> None:
+    declare_stream(timed, "s")
+    publish(timed, "s", b"0", headers={"n": 1, "x-warren-stream-id": "another"})
+    consume(timed, "s", "first", "plain")
+    (plain,) = timed.deliveries(1)
+    assert plain.headers == {"n": 1, "x-warren-stream-id": "another", "x-stream-offset": 0}
+    consume(timed, "s", "first", "asking", x_warren_show_stream_id=True)
+    (asked,) = timed.deliveries(1)
+    assert list(asked.headers)[-1] == "x-stream-offset"
+    assert asked.headers.keys() == plain.headers.keys()
+    assert asked.headers["x-warren-stream-id"] not in ("", "another")
+
+
 def test_transient_messages_of_a_stream_survive_a_crash(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", b"0", delivery_mode=1)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.faults.migration.rehearsal import WarrenBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.example_programs import EXAMPLES, run
 from tests.support.pika_connection import pika_connection
@@ -92,6 +93,34 @@ def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
             lambda: billed + asking.queue_declare("billing", passive=True).method.message_count == 1,
             "the order was billed or waits",
         )
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_migration(tmp_path: Path) -> None:
+    with WarrenBroker(tmp_path / "source") as source, WarrenBroker(tmp_path / "target") as target:
+        with closing(pika_connection(source.url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("orders", durable=True)
+            for number in range(3):
+                channel.basic_publish("", "orders", b"%d" % number)
+            channel.queue_declare("orders", passive=True)
+        done = script(
+            "migrate.sh",
+            tmp_path,
+            WARREN_MIGRATE_SOURCE=source.url,
+            WARREN_MIGRATE_TARGET=target.url,
+            SOURCE_API=source.management_url,
+            TARGET_API=target.management_url,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "move classic queue 'orders': 3 ready, 0 unacknowledged, 0 consumers" in done.stdout
+        assert done.stdout.splitlines()[-1] == "holds"
+        with closing(pika_connection(target.url)) as connection:
+            channel = connection.channel()
+            found = [channel.basic_get("orders", auto_ack=True) for _ in range(3)]
+            assert [body for _, _, body in found] == [b"0", b"1", b"2"]
+            assert [each.headers["warren-migration-sequence"] for _, each, _ in found] == [1, 2, 3]
 
 
 def test_the_systemd_unit_and_the_image_start_existing_commands(warren: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
     ("words", "status", "error_text"),
     [
         (["publish", "queue", "x"], 2, "no broker is named; use --url"),
-        (["publish", "SHOP:Missing", "{}", "--url", "URL"], 2, "is not a message class; "),
+        (["publish", "SHOP:Missing", "{}", "--url", "URL"], 2, "has no 'Missing'; "),
         (["publish", "queue", "@none", "--url", "URL"], 2, "cannot read none"),
         (["publish", "queue", "x", "--header", "novalue", "--url", "URL"], 2, "write NAME=VALUE"),
         (["publish", "queue", "x", "--expiration", "soon", "--url", "URL"], 2, "no duration"),
@@ -193,3 +194,18 @@ def test_wrong_use_is_an_error_of_one_line(
     done = warren(*(word.replace("SHOP", shop).replace("URL", amqp_url) for word in words))
     assert (done.status, len(done.err.splitlines())) == (status, 1), done
     assert error_text in done.err
+
+
+@pytest.mark.parametrize("command", ["publish", "call"])
+def test_a_command_that_waits_for_a_broker_says_so(
+    warren: Command, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At once: on a machine that stands still, a second might end after the command has given up.
+    monkeypatch.setattr("warren.cli.connecting.SILENT_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"amqp://ann:secret@127.0.0.1:{port}/"
+        waited = warren(command, "jobs", '{"number": 1}', "--url", url, "--timeout", "1.5s")
+    assert waited.status == 74
+    assert f"waiting for a broker at 127.0.0.1:{port}, for up to 1.5 s" in waited.err
+    assert "secret" not in waited.err

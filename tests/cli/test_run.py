@@ -35,6 +35,7 @@ VERSION = "one"
 async def work(message: Work) -> None:
     with open("begun", "a") as file:
         file.write(f"{{os.getpid()}} {{VERSION}} {{message.seconds}}\\n")
+    print("begun", message.seconds)
     await asyncio.sleep(message.seconds)
     with open("done", "a") as file:
         file.write(f"{{os.getpid()}} {{VERSION}}\\n")
@@ -124,7 +125,8 @@ def test_one_process_answers_probes_and_stops_gracefully(service: Service, tmp_p
         assert {heard.recv(100), heard.recv(100)} == {b"WATCHDOG=1", b"READY=1"}
         assert [answered(port, path) for path in ("/live", "/ready", "/else")] == [200, 200, 404]
         service.put(b'{"seconds": 0.5}')
-        wait_until(lambda: bool(service.lines("begun")), "the handler runs", LONG)
+        # Written at once, although the output is a pipe.
+        child.wait_for_line("begun 0.5", LONG)
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(LONG) == 0
         assert heard.recv(100) == b"STOPPING=1"
@@ -180,10 +182,11 @@ def test_the_end_of_a_worker_is_detected_while_its_child_keeps_its_files_open(se
         try:
             wait_until(lambda: "ended with signal SIGKILL" in child.errors, "the end is noticed", LONG)
             os.kill(child.pid, signal.SIGTERM)
-            assert child.wait(LONG) == 0
+            wait_until(lambda: not child.running, "the supervisor has ended", LONG)
         finally:
             for file in service.folder.glob("child-*"):
                 os.kill(int(file.name.removeprefix("child-")), signal.SIGKILL)
+        assert child.wait(LONG) == 0
 
 
 def test_workers_do_not_outlive_their_supervisor(service: Service) -> None:

@@ -25,6 +25,8 @@ SHOP = """
 from datetime import timedelta
 from warren.sdk import App, Binding, Command, Event, Exchange, Queue
 
+def ship(order: str) -> None: ...
+
 class Placed(Event, exchange="{name}.orders", key="order.placed", audience=["{name}.billing"]):
     order_id: str
 
@@ -234,7 +236,7 @@ def test_an_export_can_be_imported_into_rabbitmq_and_warren(
     loaded = rabbitmq.folder / "definitions.json"
     shutil.copy(file, loaded)
     loaded.chmod(0o644)
-    done = rabbitmq.run("import_definitions", str(loaded))
+    done = rabbitmq.run("import_definitions", rabbitmq.inside(loaded))
     assert done.returncode == 0, done.stdout + done.stderr
     assert warren("definitions", "import", file, "--data-dir", broker.data_dir).status == 0
     for options in (
@@ -253,6 +255,7 @@ def test_an_export_can_be_imported_into_rabbitmq_and_warren(
         (["plan", "shop/app.py"], 2, "write shop.app:app"),
         (["plan", "MODULE:nothing"], 2, "has no 'nothing'; it has app"),
         (["plan", "MODULE:Placed"], 2, "is not an App, but of type"),
+        (["plan", "MODULE:ship"], 2, "is not an App, but a function with parameters; it has app"),
         (["plan", "BROKEN:app"], 2, "NameError: name 'undefined' is not defined"),
         (["plan", "MODULE:app", "--url", "amqp://127.0.0.1:1"], 74, "cannot connect"),
         (["plan", "MODULE:app", "--url", "http://127.0.0.1"], 2, "not an AMQP URL"),

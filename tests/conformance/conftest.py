@@ -1,4 +1,4 @@
-"""Fixtures: Warren in the version that follows RabbitMQ 3.10."""
+"""Fixtures: Warren in the version that follows the RabbitMQ that it is compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from warren.broker import BrokerConfig
 
 
 @pytest.fixture(scope="session")
-def warren() -> Iterator[InProcessBroker]:
-    """Run a Warren broker that behaves like RabbitMQ 3.10."""
-    with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
+def warren(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
+    """Run a Warren broker that behaves like the RabbitMQ of the version `--compat`, and refuses what 4.3 refuses."""
+    compat: str = request.config.getoption("--compat")
+    with InProcessBroker(config=BrokerConfig(compat=compat, strict=compat == "4.3")) as broker:
         yield broker

@@ -26,9 +26,14 @@ SETUP_TIMEOUT = 60.0
 """Seconds that RabbitMQ may take for effects that equal Warren's; the wait ends when they are observed."""
 
 
-@pytest.mark.parametrize(
-    "known", [item for item in KNOWN_DIFFERENCES if item.script], ids=lambda item: str(item.what)
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Take the differences from the version of RabbitMQ that is compared."""
+    if "known" in metafunc.fixturenames:
+        compat: str = metafunc.config.getoption("--compat")
+        chosen = [item for item in KNOWN_DIFFERENCES if item.script and compat in item.versions]
+        metafunc.parametrize("known", chosen, ids=lambda item: str(item.what))
+
+
 def test_a_known_difference_shows(rabbitmq: RabbitMQ, warren: InProcessBroker, known: Difference) -> None:
     reference = BrokerSession(rabbitmq.url, QUEUES, EXCHANGES)
     subject = BrokerSession(warren.url, QUEUES, EXCHANGES, warren.advance)

@@ -167,7 +167,7 @@ SCRIPTS: Mapping[str, Script] = {
         consume("q1", "a"),
         consume("q1", "b"),
         qos(5, shared=True),
-        *(publish_to_queue("q1", b"%d" % number) for number in range(8)),
+        *(publish_to_queue("q1", b"%d" % number) for number in range(10)),
         Settle(1, 1, "ack", 0),
         Settle(1, 1, "ack", 2, multiple=True),
         qos(0, shared=True),

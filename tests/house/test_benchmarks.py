@@ -12,7 +12,13 @@ from benchmarks.comparison.bar_chart import draw
 from benchmarks.comparison.results import Machine, Results, Sample
 from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, PLAIN, RABBITMQ
 from benchmarks.comparison.tables import claims_table, lavinmq_table, quantity_table, workload_table
-from benchmarks.comparison.workloads import FULL_WORKLOADS, QUANTITIES, WORKLOADS
+from benchmarks.comparison.workloads import (
+    BULK_WORKLOADS,
+    DISTINCT_WORKLOADS,
+    FULL_WORKLOADS,
+    QUANTITIES,
+    WORKLOADS,
+)
 
 
 def sample(per_second: float, microseconds: float = 1.0, p99: float = 1.0) -> Sample:
@@ -33,9 +39,20 @@ def test_the_page_is_generated_from_the_stored_results() -> None:
     kept = Results.load(page.RESULTS)
     assert kept.date in text
     assert all(version in text for version in kept.versions.values())
-    assert set(kept.loads) == {row.key for row in WORKLOADS}, (
+    keys = set(kept.loads)
+    # The loads like those of applications are newer than the figures.
+    assert keys - {row.key for row in DISTINCT_WORKLOADS} == {row.key for row in BULK_WORKLOADS}, (
         "only a part was measured and stored; run make bench"
     )
+
+
+def test_loads_like_those_of_applications_head_the_page_once_they_are_measured() -> None:
+    bulk = {COMPILED: [sample(300)], RABBITMQ: [sample(100)]}
+    text = page.text(results(confirmed=bulk), None)
+    assert "Loads like those of applications" not in text
+    text = page.text(results(confirmed=bulk, mixed={COMPILED: [sample(30)], RABBITMQ: [sample(10)]}), None)
+    mixed, equal = text.index("\n| mixed | "), text.index("\n| confirmed, acknowledged | ")
+    assert text.index("## Loads like those of applications") < mixed < text.index("## Bulk loads") < equal
 
 
 def test_the_page_shows_whether_a_bound_holds_or_falls_short() -> None:
@@ -62,9 +79,9 @@ def test_the_table_compares_warren_with_lavinmq() -> None:
         },
         rate_1000={COMPILED: [sample(1000, p99=0.5)], LAVINMQ: [sample(1000, p99=1.0)]},
     )
-    assert lavinmq_table(found, WORKLOADS) == ""
+    assert lavinmq_table(found, BULK_WORKLOADS) == ""
     found.versions |= {LAVINMQ: "2.9.1", LAVINMQ_UNSYNCED: "2.9.1"}
-    lines = lavinmq_table(found, WORKLOADS).splitlines()
+    lines = lavinmq_table(found, BULK_WORKLOADS).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2] == "| confirmed, acknowledged | 3.00 | 0.25 | 1.50 | 0.50 |"
     assert "| latency at 1,000 per second | p99 0.50 | 1.00 | – | – |" in lines
@@ -110,6 +127,6 @@ def test_an_unknown_row_is_an_error_that_lists_the_known_rows(
     assert comparison.main() == 2
     error, known = capsys.readouterr().err.split("; there are ")
     assert error == "bench: unknown row nothing"
-    assert known.startswith("confirmed, unconfirmed, ")
+    assert known.startswith("mixed, mixed-persistent, mixed-batched, confirmed, unconfirmed, ")
     assert ("window-1-persistent" in known) == names
     assert known.endswith("; more with make bench-full\n") != names

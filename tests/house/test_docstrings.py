@@ -25,23 +25,33 @@ HEADLESS = re.compile(
 )
 
 
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def docstrings(path: Path) -> tuple[str | None, list[tuple[int, str]]]:
+    """Return the docstring of a module, and line and text of all docstrings: its own, of classes, functions, attributes."""
+    tree = ast.parse(path.read_text())
+    return ast.get_docstring(tree), [found for node in documented(tree) for found in texts(node)]
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and text of the docstrings of the module, its classes and functions, and of documented attributes."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        first = node.body[0] if node.body else None
-        for before, statement in zip([None, *node.body], node.body, strict=False):
-            documents = statement is first or isinstance(before, ast.Assign | ast.AnnAssign)
-            if documents and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                value = statement.value.value
-                if isinstance(value, str):
-                    yield statement.lineno, value.strip()
+def documented(node: ast.AST) -> Iterator[Documented]:
+    """Yield the module, classes and functions within a node, without a look at expressions, which are most of the tree."""
+    if isinstance(node, Documented):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from documented(child)
+
+
+def texts(node: Documented) -> Iterator[tuple[int, str]]:
+    """Yield line and text of the docstring of a node, and of those of its attributes."""
+    for before, statement in zip([None, *node.body], node.body, strict=False):
+        documents = before is None or isinstance(before, ast.Assign | ast.AnnAssign)
+        if documents and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            value = statement.value.value
+            if isinstance(value, str):
+                yield statement.lineno, value.strip()
 
 
 def modules(folder: str) -> list[Path]:
@@ -55,7 +65,7 @@ def test_no_docstring_begins_with_a_headless_clause(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in modules(folder)
-        for line, text in docstrings(tree_of(path))
+        for line, text in docstrings(path)[1]
         if HEADLESS.match(text)
     ]
     assert found == []
@@ -63,9 +73,5 @@ def test_no_docstring_begins_with_a_headless_clause(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", CLEAN)
 def test_every_module_has_a_docstring(folder: str) -> None:
-    silent = [
-        path.relative_to(ROOT).as_posix()
-        for path in modules(folder)
-        if ast.get_docstring(tree_of(path)) is None
-    ]
+    silent = [path.relative_to(ROOT).as_posix() for path in modules(folder) if docstrings(path)[0] is None]
     assert silent == []

@@ -19,6 +19,8 @@ from warren.core.log_output import TEMPLATE, JsonLines, split_event
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 LOGGERS = {"log", "logger", "_log", "_logger"}
+LOGGER = re.compile(rf"\b(?:{'|'.join(sorted(LOGGERS))})\s*\.\s*(?:{'|'.join(sorted(LEVELS))})\b")
+"""Text of a call that logs."""
 
 HEADINGS = {
     "broker/warren/broker": "Broker: start, resources, management and access",
@@ -50,8 +52,11 @@ def logs(node: ast.AST) -> TypeGuard[ast.Call]:
 
 @functools.cache
 def log_calls(path: Path) -> list[ast.Call]:
-    """Return every call of a module that logs."""
-    return [node for node in ast.walk(ast.parse(path.read_text())) if logs(node)]
+    """Return every call of a module that logs. Most modules have none, as their text shows without a syntax tree."""
+    text = path.read_text()
+    if not LOGGER.search(text):
+        return []
+    return [node for node in ast.walk(ast.parse(text)) if logs(node)]
 
 
 def heading_of(path: Path) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import traceback
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
 import warren.patterns
 import warren.sdk
+from warren.core import documentation_links
 from warren.core.errors import ExitStatus
+from warren.sdk import Nacked, RemoteError, WarrenError
 from warren.wire.reply_codes import Reply
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +25,13 @@ PACKAGES = ("broker", "cli", "core", "patterns", "pipeline", "sdk", "wire")
 
 FOREIGN = {"OpenSSL", "Python", "RabbitMQ", "Spark", "operating system"}
 """Origins that the page names in brackets behind a text that is not Warren's."""
+
+EXPORTED_ERRORS = [
+    value
+    for package in (warren.sdk, warren.patterns)
+    for name in package.__all__
+    if isinstance(value := getattr(package, name), type) and issubclass(value, WarrenError)
+]
 
 REFUSED_ACCESS = "{} to {} '{}' in vhost '{}' refused for user '{}'"
 
@@ -37,6 +48,7 @@ ASSEMBLED = {
     "cannot write in the data folder ...": ("write in the data folder {}",),
     "configure access to ... in vhost ... refused for user ...": ("configure", "{} access", REFUSED_ACCESS),
     "is not an App, but of type ...": ("an App", "{} is not {}, but of type"),
+    "takes a store, not ...": ("a store", "{} takes {}, not {}: write {}"),
     "no setting ...; did you mean ...?": ("no setting {}", "; did you mean {}?"),
     "low on disk": ("low on ", "disk"),
     "low on memory": ("low on ", "memory"),
@@ -132,6 +144,56 @@ def test_each_exported_exception_is_on_the_page() -> None:
     }
     listed = re.findall(r"`(\w+)`", "\n".join(first_columns("Exception")))
     assert sorted(listed) == sorted(exported)
+
+
+def anchors() -> set[str]:
+    """Return the anchors of the headings of the page, as the site makes them."""
+    headings = re.findall(r"^##+ (.+)$", PAGE.read_text(), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("error", EXPORTED_ERRORS, ids=lambda error: error.__name__)
+def test_the_section_that_an_error_names_is_on_the_page(error: type[WarrenError]) -> None:
+    assert error.help_section in {*anchors(), ""}
+
+
+def test_a_row_of_the_exceptions_links_the_section_that_the_error_names() -> None:
+    sections = {error.__name__: error.help_section for error in EXPORTED_ERRORS}
+    rows = re.findall(r"^\| `(\w+)` \| .*?\]\(#([\w-]+)\)", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) > 8
+    assert {name: sections[name] for name, _ in rows} == dict(rows)
+
+
+def test_a_traceback_ends_with_a_link_to_the_page() -> None:
+    last = "".join(traceback.format_exception(Nacked("queue is full"))).splitlines()[-1]
+    assert last.startswith("help: ")
+    assert last.endswith(f"#{Nacked.help_section}")
+    assert "help" not in "".join(traceback.format_exception(RemoteError("sold_out", "none left")))
+
+
+@pytest.mark.parametrize(
+    ("links", "page"),
+    [
+        ([], "docs/troubleshooting.md"),
+        (["Documentation, https://warren.example/"], "https://warren.example/troubleshooting.html"),
+        (
+            ["Issues, https://code.example/w/issues", "Documentation, https://code.example/w/tree/main/docs"],
+            "https://code.example/w/tree/main/docs/troubleshooting.md",
+        ),
+    ],
+)
+def test_the_link_follows_the_metadata_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, links: list[str], page: str
+) -> None:
+    package = Message()
+    for link in links:
+        package["Project-URL"] = link
+    monkeypatch.setattr(documentation_links, "metadata", lambda name: package)
+    documentation_links._troubleshooting_page.cache_clear()
+    try:
+        assert documentation_links.troubleshooting_link("patterns") == f"{page}#patterns"
+    finally:
+        documentation_links._troubleshooting_page.cache_clear()
 
 
 @pytest.mark.parametrize("code", Reply, ids=lambda code: code.name)

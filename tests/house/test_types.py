@@ -14,6 +14,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+UNTYPED = ("django_orders.py", "spark_write.py")
+"""Programs that use a library without types for what they call: Django, and pyspark's `createDataFrame`."""
 ROOTS = ("core", "wire", "cli", "sdk", "patterns", "broker", "pipeline")
 BROKER = (
     "warren.broker.broker.",
@@ -39,6 +41,28 @@ def test_every_name_that_the_broker_exports_has_a_known_type() -> None:
     assert exported
     own = [line for symbol in exported for line in flaws(symbol) if "partially unknown" not in line]
     assert own == []
+
+
+@pytest.mark.timeout(600)
+def test_pyright_finds_no_fault_in_the_programs_of_the_documentation(tmp_path: Path) -> None:
+    """In strict mode, as a reader's editor may run it."""
+    project = tmp_path / "pyrightconfig.json"
+    # Relative: pyright takes no absolute path here.
+    examples = os.path.relpath(ROOT / "examples", tmp_path)
+    settings = {
+        "include": [f"{examples}/*.py", f"{examples}/tutorial"],
+        "exclude": [f"{examples}/{name}" for name in UNTYPED],
+        "typeCheckingMode": "strict",
+        "extraPaths": [str(ROOT / root) for root in (*ROOTS, "examples", "examples/tutorial")],
+    }
+    project.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(
+        [*command, "-p", str(project)], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] > 50
+    assert [f"{each['file']}: {each['message']}" for each in report["generalDiagnostics"]] == []
 
 
 def symbols(package: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.support.async_client import take_one
+from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import CHANNEL_CLOSE_OK
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -382,22 +384,27 @@ async def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(
     new_app: NewApp,
     amqp_url: str,
     name: str,
+    server: Behaviour,
     type: Literal["quorum", "classic"],
     single_active_consumer: bool,
 ) -> None:
+    """Each reading begins with a basic.get, except where a single active consumer forbids it."""
+    moved = int(server.requeues_gets_last and type == "quorum" and not single_active_consumer)
     dead = Queue(name, type=type, dead_letter_exchange=None, single_active_consumer=single_active_consumer)
     app = new_app()
     app.declare(dead)
-    bodies = [b"%d" % number for number in range(12)]
+    bodies = deque(b"%d" % number for number in range(12))
     async with app, Proxy(amqp_url) as proxy:
         await app.publish_many(bodies, key=name)
         for _ in range(3):
             proxy.to_client.rewrite = EmptyCounts(10)
             assert await count_messages(proxy.url, [name]) == {name: 12}
+            bodies.rotate(-moved)
             proxy.to_client.rewrite = EmptyCounts(10)
             async with ParkingLot(proxy.url, name) as lot:
                 assert lot.size == 12
-                assert [letter.delivery.body async for letter in lot] == bodies
+                assert [letter.delivery.body async for letter in lot] == list(bodies)
+            bodies.rotate(-moved)
         proxy.to_client.rewrite = EmptyCounts(10)
         async with ParkingLot(proxy.url, name) as lot:
             assert (await discard(lot)).done == 12

@@ -45,7 +45,7 @@ EXPECTED_OUTPUT = {
     "confirms_one_by_one": ["confirmed: 20"],
     "confirms_in_batches": ["batches of [100, 100, 50]"],
     "confirms_asynchronous": ["confirmed: 1000"],
-    "prefetch": ["unacknowledged: [3, 2]"],
+    "prefetch": ["unacknowledged: [3, 3]"],
     "lazy_queue": ["in order: True"],
 }
 

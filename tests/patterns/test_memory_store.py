@@ -189,6 +189,8 @@ def test_a_replacement_that_cannot_serve_is_refused(other: Callable[[], Store], 
     ],
 )
 def test_what_is_no_store_cannot_be_replaced(store: Callable[[], Any], shown: str) -> None:
-    text = f"^override_store replaces a store that patterns were created with, not a {shown}: .* have none$"
+    text = (
+        f"(?m)^override_store replaces a store that patterns were created with, not a {shown}: .* have none$"
+    )
     with pytest.raises(ConfigError, match=text), override_store(store(), MemoryStore()):
         pass

@@ -17,11 +17,14 @@ from tests.support.tiers import examples
 from warren.broker import VirtualClock
 from warren.patterns import (
     LocalRateLimiter,
+    MemoryStore,
     RateLimit,
     RateLimiter,
     RateLimitExceeded,
     RedisRateLimiter,
     RedisStore,
+    StoreUnavailable,
+    override_store,
 )
 from warren.patterns.rate_limit.rules import Rate, reserve_tokens
 from warren.sdk import App, Command, ConfigError, Depends
@@ -82,6 +85,20 @@ async def test_redis_limits_all_processes_together(redis_url: str, name: str) ->
         assert await limiters[0].reserve("b", within=NONE) == NONE
         ahead = [await limiter.reserve("a", within=3 * HOUR) for limiter in limiters]
         assert [round(wait / HOUR, 1) for wait in ahead] == [1.0, 2.0]
+
+
+async def test_a_replaced_store_needs_no_redis() -> None:
+    clock = VirtualClock(start=1000.0)
+    async with RedisStore("redis://127.0.0.1:1", timeout=0.1) as store:
+        limiter = RedisRateLimiter(store, "service", 1, per=SECOND, burst=2)
+        limiter.use_clock(clock)
+        with override_store(store, MemoryStore()):
+            waits = [await limiter.reserve("a", within=HOUR) for _ in range(3)]
+            assert waits == [NONE, NONE, SECOND]
+            with pytest.raises(RateLimitExceeded):
+                await limiter.reserve("a", within=SECOND)
+        with pytest.raises(StoreUnavailable):
+            await limiter.reserve("a", within=SECOND)
 
 
 class LimitedQueue:

@@ -17,11 +17,10 @@ from tests.patterns.checkout_saga import Checkout, CheckoutState
 from tests.support.blocking_client import Connection
 from warren.cli.trace import event_stream
 from warren.cli.trace.diagrams import html_page, mermaid
-from warren.cli.trace.event_stream import CapturedEvent
 from warren.cli.trace.main import main
-from warren.cli.trace.story import Causes, Step, Story, tell
 from warren.core.capture_events import EventBatch, event_prefix
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.message_story import CapturedEvent, Causes, Step, Story, tell
 from warren.patterns import SqliteStore
 from warren.sdk import App, Capture, Command, DeadLetter, Delivery, Event
 

@@ -10,8 +10,10 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from tests.patterns.faults.skewed_clock import SkewedClock
+from tests.patterns.slow_sqlite import SlowSqlite
 from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
 from tests.patterns.test_once import delivery
 from tests.support.processes import closed_port
@@ -89,6 +91,29 @@ async def test_a_cancelled_handler_rolls_back_its_writes(sessions: Sessions) -> 
         await running
     await once.run(None, delivery(), effect)
     assert await effects(sessions) == ["charged"]
+
+
+async def test_a_connection_that_opens_while_the_handler_is_cancelled_is_closed(tmp_path: Path) -> None:
+    async def nothing() -> bytes:
+        return b"1"
+
+    database = SlowSqlite(tmp_path)
+    database.may_open.set()
+    once = TransactionalOnce(async_sessionmaker(database.engine))
+    await once.run(None, delivery("first"), nothing)
+    for event in (database.opening, database.may_open, database.opened):
+        event.clear()
+    running = asyncio.ensure_future(once.run(None, delivery("second"), nothing))
+    await asyncio.to_thread(database.opening.wait)
+    running.cancel()
+    # A turn of the event loop, in which the cancellation arrives.
+    await asyncio.sleep(0)
+    database.may_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.to_thread(database.opened.wait)
+    await database.engine.dispose()
+    assert database.unclosed == []
 
 
 async def test_expired_keys_are_deleted_and_their_messages_handled_again(sessions: Sessions) -> None:

@@ -108,6 +108,31 @@ async def test_an_error_is_a_reply(make_app: MakeApp, amqp_client: AsyncClient, 
         await amqp_client.holds(queue, 0)
 
 
+async def test_a_request_that_the_server_has_no_handler_for_is_refused_at_once(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    class Other(Request[int], queue=name, type="other"):
+        pass
+
+    app = make_app()
+
+    @app.handle(Ask)
+    async def ask(request: Ask) -> int:
+        return 1
+
+    async with app:
+        with pytest.raises(RemoteError, match="has no handler for type 'other'") as refused:
+            await app.call(Other())
+        assert await app.call(Ask()) == 1
+        await amqp_client.put(name, b"{}", type="other")
+        assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "unknown_type"
+    assert (refused.value.code, refused.value.retryable) == ("unknown_type", False)
+    await amqp_client.holds(f"{name}.dead", 0)
+
+
 async def test_a_call_without_a_server_fails_at_once(make_app: MakeApp, name: str) -> None:
     class Ask(Request[int], queue=name):
         pass

@@ -18,6 +18,7 @@ from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
 from warren.sdk.transport.host_failover import Hosts
+from warren.sdk.transport.socket_stream import HEARTBEAT
 
 NOBODY = "amqp://guest:guest@127.0.0.1:{}/"
 
@@ -47,6 +48,48 @@ async def test_the_next_host_is_tried_after_each_failure(
             await app.publish(b"round", key=name)
             await eventually(lambda: app.ready, "it is ready on the first host that lives, past the dead one")
             assert app.url == proxy.url
+
+
+async def test_a_silent_host_is_left_for_the_next_one_after_two_heartbeats(
+    make_app: MakeApp, amqp_url: str, proxy: Proxy, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A frozen machine keeps its connections, accepts new ones, and answers none."""
+    async with Proxy(amqp_url) as second:
+        app = make_app([f"{proxy.url}?heartbeat=1", f"{second.url}?heartbeat=1"], hosts="given")
+        app.declare(Queue(name))
+        async with app:
+            proxy.to_client.hold()
+            proxy.to_server.hold()
+            await app.publish(b"next host", key=name)
+            assert app.url == f"{second.url}?heartbeat=1"
+        silent = [
+            record.getMessage() for record in caplog.records if "connection.silent" in record.getMessage()
+        ]
+        assert silent
+        assert all("seconds=2" in line for line in silent)
+        # The host that answers nothing was not tried again.
+        assert proxy.accepted == 2
+
+
+async def test_a_quiet_connection_lives_by_its_heartbeats(
+    make_app: MakeApp, proxy: Proxy, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(f"{proxy.url}?heartbeat=1")
+    app.declare(Queue(name))
+    heartbeats = 0
+
+    def count(data: bytes) -> bytes:
+        nonlocal heartbeats
+        heartbeats += data.count(HEARTBEAT)
+        return data
+
+    proxy.to_client.rewrite = lambda: count
+    async with app:
+        await eventually(
+            lambda: heartbeats >= 12, "each connection has got heartbeats for longer than its limit"
+        )
+        assert proxy.accepted == 2
+    assert "connection.silent" not in caplog.text
 
 
 @pytest.mark.parametrize("text", ["{a},{b}", "{a} , {b}", ["{a}", "{b}"]])

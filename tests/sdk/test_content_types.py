@@ -143,8 +143,12 @@ def test_without_msgpack_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         raise ImportError(name)
 
     monkeypatch.setattr(content_types, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"pip install warrenmq\[msgpack\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'warrenmq\[msgpack\]'"):
         content_types.pack({})
+    with pytest.raises(ConfigError, match=r"Sent: MessagePack is not installed"):
+
+        class Sent(Command, queue="q", content_type="application/msgpack"):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,12 @@ def test_durations_of_values_are_equal_in_every_form() -> None:
     assert [parse_seconds(text) for text in ("5", "5s", " 0.5 ", "1m")] == [5, 5, 0.5, 60]
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 20, f"{'9' * 400}s"])
+def test_an_option_that_is_longer_than_all_durations_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^'9+(\.\.\.|')? ?i?s? ?.*too long: the longest is 999999999d$"):
+        parse_seconds(text)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [

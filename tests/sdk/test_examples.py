@@ -89,7 +89,14 @@ PROMISED = {
 }
 
 
-@pytest.mark.parametrize("example", PROMISED)
+IN_EACH_TIER = {"capture", "handle", "rpc", "stream_handlers"}
+"""Programs that already run in tier `test`: each is a process that takes a second to start."""
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(each, marks=[] if each in IN_EACH_TIER else pytest.mark.slow) for each in PROMISED],
+)
 async def test_an_example_does_what_it_says(example: str) -> None:
     ran = await asyncio.to_thread(run, example)
     assert ran.returncode == 0, ran.stderr

@@ -406,7 +406,7 @@ def test_a_handler_with_an_unsuitable_signature_is_refused() -> None:
     with pytest.raises(ConfigError, match="concurrency must be at least 1"):
         handle(Refused, concurrency=0)
     handle(Refused)(fits)
-    with pytest.raises(ConfigError, match="has a handler for that already"):
+    with pytest.raises(ConfigError, match="has a handler for Refused already"):
         handle(Refused)(fits)
     with pytest.raises(ConfigError, match="attempts must be at least 1"):
         Retry(0)

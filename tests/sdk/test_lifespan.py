@@ -192,7 +192,7 @@ async def test_an_exception_of_the_start_stops_the_app_cleanly(
         await app.publish(1, key=name)
         steps.append("stopped")
 
-    with pytest.raises(LookupError, match=r"^no database$"):
+    with pytest.raises(LookupError, match=r"(?m)^no database$"):
         await app.start()
     assert steps == ([] if failing == "lifespan" else ["stopped", "left"])
     assert app.state is State.CLOSED
@@ -290,13 +290,13 @@ async def generator(app: App) -> AsyncIterator[None]:
 
 async def test_mistakes_are_refused(make_app: MakeApp) -> None:
     with pytest.raises(
-        ConfigError, match=r"^app.on_start takes a function without parameters, not with_parameter$"
+        ConfigError, match=r"(?m)^app.on_start takes a function without parameters, not with_parameter$"
     ):
         App("amqp://localhost").on_start(with_parameter)  # type: ignore[type-var]
-    with pytest.raises(ConfigError, match=r"write @asynccontextmanager above generator$"):
+    with pytest.raises(ConfigError, match=r"(?m)write @asynccontextmanager above generator$"):
         App("amqp://localhost", lifespan=generator)  # type: ignore[arg-type]
     async with make_app() as app:
         with pytest.raises(
-            ConfigError, match=r"^the App runs already: add an on_stop function before it starts$"
+            ConfigError, match=r"(?m)^the App runs already: add an on_stop function before it starts$"
         ):
             app.on_stop(lambda: None)

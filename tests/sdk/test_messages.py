@@ -207,9 +207,9 @@ def test_a_message_without_address_is_refused() -> None:
     class Lost(Command):
         pass
 
-    with pytest.raises(ConfigError, match=r"^Lost has no address: .*$"):
+    with pytest.raises(ConfigError, match=r"(?m)^Lost has no address: .*$"):
         encode(Lost(), now=NOW)
-    with pytest.raises(ConfigError, match=r"^Lost has no queue: .*$"):
+    with pytest.raises(ConfigError, match=r"(?m)^Lost has no queue: .*$"):
         Lost.required_topology()
     with pytest.raises(ConfigError, match=r"^a dict has no address"):
         encode({}, now=NOW)

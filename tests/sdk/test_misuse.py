@@ -10,8 +10,28 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from warren.patterns import Deadline, Partitions, Resequencer, RoutingSlips, Saga, SqliteStore, WorkQueue
-from warren.sdk import App, Command, ConfigError, Event, Fault, Request, Scatter
+from warren.patterns import (
+    ClaimCheck,
+    Deadline,
+    Delay,
+    MemoryStore,
+    Once,
+    Outbox,
+    Partitions,
+    RateLimit,
+    RedisRateLimiter,
+    RedisStore,
+    Resequencer,
+    RoutingSlips,
+    Saga,
+    SequenceNumbers,
+    SqliteStore,
+    Store,
+    Timers,
+    TransactionalOnce,
+    WorkQueue,
+)
+from warren.sdk import App, Command, ConfigError, DeadLetter, Event, Fault, Request, Router, Scatter
 
 
 class Ping(Command, queue="ping"):
@@ -39,11 +59,30 @@ async def happened(message: Happened) -> None: ...
 async def pings(messages: list[Ping]) -> None: ...
 
 
+async def words(message: Ask) -> str:
+    return "nothing"
+
+
+async def nothing(message: Ask) -> None: ...
+
+
+async def number(message: Ask) -> int | DeadLetter:
+    return 1
+
+
+async def unknown(message: Ask):  # type: ignore[no-untyped-def]
+    return 1
+
+
 async def untyped(message) -> None: ...  # type: ignore[no-untyped-def]
 
 
 def app() -> Any:
     return App("amqp://localhost")
+
+
+def router() -> Any:
+    return Router()
 
 
 def command(**keywords: Any) -> object:
@@ -93,6 +132,65 @@ def fault(**keywords: Any) -> object:
             lambda: app().handle.batch(Ping, lanes=3),
             "app.handle.batch has no option 'lanes': it takes queue, keys, size, within, concurrency, prefetch,"
             " breaker, retry, once",
+        ),
+        (
+            lambda: app().handle(),
+            "app.handle takes the message class: write @app.handle(ShipOrder) for a Command or Request, and"
+            " @app.handle(OrderPlaced, queue='billing') for an Event",
+        ),
+        (
+            lambda: app().handle(Happened, "billing"),
+            "app.handle takes options by name only: write @app.handle(Happened, queue='billing')",
+        ),
+        (
+            lambda: app().handle(Ping, "billing"),
+            "app.handle takes options by name only, and Ping has its own queue 'ping': write @app.handle(Ping)",
+        ),
+        (
+            lambda: router().handle(Happened, "billing"),
+            "router.handle takes options by name only: write @router.handle(Happened, queue='billing')",
+        ),
+        (
+            lambda: app().handle(Happened)(happened),
+            "a handler of Happened needs queue=..., the queue that it consumes: write handle(Happened, queue='NAME')",
+        ),
+        (
+            lambda: app().handle(Ping, once=True),
+            "once= takes an idempotency, not True: write once=Once(store), with a store such as"
+            " RedisStore('redis://HOST'), or once=NaturallyIdempotent; all are in warren.patterns",
+        ),
+        (
+            lambda: router().handle.batch(Ping, once=SqliteStore(":memory:")),
+            "once= takes an idempotency, not an object of the type SqliteStore: write once=Once(store), with a store such"
+            " as RedisStore('redis://HOST'), or once=NaturallyIdempotent; all are in warren.patterns",
+        ),
+        (lambda: app().handle(Ping, once=Once), "once=Once is a class: write once=Once(...)"),
+        (
+            lambda: App("amqp://localhost", delay=30),  # type: ignore[arg-type]
+            "delay= takes a delay backend, not 30: write delay=Delay(), of warren.patterns",
+        ),
+        (
+            lambda: App("amqp://localhost", delay=Delay),  # type: ignore[arg-type]
+            "delay= takes a delay backend, not the class Delay: write Delay(...)",
+        ),
+        (
+            lambda: app().include(Once(MemoryStore())),
+            "app.include takes a router or component, not Once: write app.include(Router()), or app.include with a pattern"
+            " of warren.patterns",
+        ),
+        (
+            lambda: App("localhost:5672"),
+            "not an AMQP URL: it must begin with amqp:// or amqps://, its scheme is none; write amqp://localhost:5672",
+        ),
+        (
+            lambda: App("amqp://ann:se/cret@host"),
+            "not an AMQP URL: its host or port cannot be read; write @ / : # ? in a user, a password or a virtual host as"
+            " %40 %2F %3A %23 %3F",
+        ),
+        (
+            lambda: App("amqp://ann:9#cret@host"),
+            "not an AMQP URL: it contains a # or a second /; write @ / : # ? in a user, a password or a virtual host as"
+            " %40 %2F %3A %23 %3F",
         ),
         (lambda: app().handle(Ping, retry=3), "retry=3 is no retry policy: write retry=Retry(3)"),
         (lambda: App("amqp://localhost", retry=3), "retry=3 is no retry policy: write retry=Retry(3)"),  # type: ignore[arg-type]
@@ -188,6 +286,180 @@ async def test_only_a_request_or_scatter_can_be_gathered(make_app: MakeApp) -> N
             ConfigError, match=r"^app.gather takes a Request or Scatter, and Ping is a Command"
         ):
             await app.gather(message)
+
+
+@pytest.mark.parametrize("message", [Ping, Happened])
+async def test_a_message_class_cannot_be_published(make_app: MakeApp, message: type) -> None:
+    async with make_app() as app:
+        with pytest.raises(ConfigError) as refused:
+            await app.publish(message)
+    name = message.__name__
+    assert str(refused.value) == f"a message is published, not its class {name}: write {name}(...)"
+
+
+async def test_a_publish_before_the_start_names_the_places_for_it() -> None:
+    with pytest.raises(ConfigError) as refused:
+        await App("memory://").publish(Ping())
+    assert str(refused.value) == (
+        "the App does not run: it has not started yet; publish and call in the block of `async with app:`, in a handler,"
+        " or in a function with @app.on_start"
+    )
+
+
+@pytest.mark.parametrize("place", [app, router])
+@pytest.mark.parametrize(("handler", "result"), [(words, "str"), (nothing, "None")])
+def test_a_handler_must_return_the_reply_type(place: Callable[[], Any], handler: Any, result: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        place().handle(Ask)(handler)
+    assert str(refused.value) == (
+        f"the handler {handler.__name__} returns {result}, but Ask is answered with int: correct one of them"
+    )
+
+
+@pytest.mark.parametrize("handler", [number, unknown])
+def test_a_result_that_may_be_the_reply_passes(handler: Any) -> None:
+    app().handle(Ask)(handler)
+
+
+def test_a_second_handler_of_a_queue_is_refused_with_both_names() -> None:
+    place = app()
+    place.handle(Happened, queue="billing")(happened)
+    for second, text in (
+        (
+            Happened,
+            "queue 'billing' has a handler for Happened already, happened, and a message goes to one handler of its queue:"
+            " happened cannot be another; bind another queue for it, @app.handle(..., queue='ANOTHER'), to get a copy of"
+            " each message",
+        ),
+        (
+            bytes,
+            "queue 'billing' has a handler for all its messages already: happened takes Happened, and a second one, untyped"
+            " for bytes, needs a queue of its own",
+        ),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            place.handle(second, queue="billing")(happened if second is Happened else untyped)
+        assert str(refused.value) == text
+
+
+STORES = "RedisStore('redis://HOST'), PostgresStore('postgresql://HOST/DATABASE') or SqliteStore('FILE')"
+REDIS: Any = "redis://ann:s3cret@host"
+TAKERS: list[tuple[str, Callable[[Any], object]]] = [
+    ("Once", lambda store: Once(store)),
+    (
+        "Deadline d",
+        lambda store: Deadline("d", after=1, signal=lambda key: Ping(), store=store),
+    ),
+    ("Delay warren.delay", lambda store: Delay(store=store)),
+    ("Resequencer q", lambda store: Resequencer("q", store=store)),
+    ("Saga s", lambda store: Saga("s", Ping, store=store, key="key")),
+    ("SequenceNumbers n", lambda store: SequenceNumbers("n", store=store)),
+    ("Timers t", lambda store: Timers("t", store=store, sends=[Ping])),
+]
+
+
+@pytest.mark.parametrize(("owner", "take"), TAKERS)
+@pytest.mark.parametrize(
+    ("store", "text"),
+    [
+        (REDIS, "the text 'redis://ann:***@host': write RedisStore('redis://ann:***@host')"),
+        (
+            "postgresql://host/shop",
+            "the text 'postgresql://host/shop': write PostgresStore('postgresql://host/shop')",
+        ),
+        ("shop.db", "the text 'shop.db': write SqliteStore('shop.db')"),
+        (True, f"True: write {STORES}"),
+        ({}, f"a dict: write {STORES}"),
+        (RedisStore, "the class RedisStore: write RedisStore(...)"),
+    ],
+)
+def test_a_pattern_refuses_what_is_no_store(
+    owner: str, take: Callable[[Any], object], store: Any, text: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        take(store)
+    assert str(refused.value) == f"{owner} takes a store, not {text}"
+
+
+class Unlistable:
+    """Store that cannot list its records."""
+
+    compare_and_set = close = None
+
+
+def test_a_pattern_that_lists_records_refuses_a_store_that_cannot() -> None:
+    store: Any = Unlistable()
+    for take in (lambda: Timers("t", store=store, sends=[Ping]), lambda: Delay(store=store)):
+        with pytest.raises(
+            ConfigError, match="needs a store with the method records, which an Unlistable lacks"
+        ):
+            take()
+    Once(store)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        (
+            lambda store: Once(store, key="order_id"),  # type: ignore[arg-type]
+            "Once: key takes a function, not the text 'order_id': write key=lambda message: message.order_id",
+        ),
+        (
+            lambda store: Once(store, on_store_failure="open"),  # type: ignore[arg-type]
+            "Once: on_store_failure is 'fail_closed' or 'fail_open', not 'open'",
+        ),
+        (
+            lambda store: Delay(strategy="ladder"),  # type: ignore[arg-type]
+            "Delay warren.delay takes a delay strategy, not the text 'ladder': write BinaryDelayQueues() or"
+            " DelayedExchange()",
+        ),
+        (
+            lambda store: RateLimit(50, queues=["payments"]),  # type: ignore[arg-type]
+            "RateLimit takes a rate limiter, not 50: write RedisRateLimiter(RedisStore('redis://HOST'), 'NAME', 50,"
+            " per='1s') or LocalRateLimiter(50, per='1s')",
+        ),
+        (
+            lambda store: RedisRateLimiter(store, "name", 50, per="1s"),
+            "RedisRateLimiter takes a RedisStore, not a MemoryStore: write RedisStore('redis://HOST')",
+        ),
+        (
+            lambda store: ClaimCheck("/srv/blobs"),  # type: ignore[arg-type]
+            "ClaimCheck takes a blob store, not the text '/srv/blobs': write FolderBlobStore('FOLDER') or"
+            " S3BlobStore('BUCKET')",
+        ),
+        (
+            lambda store: Outbox("postgresql://host/shop"),  # type: ignore[arg-type]
+            "Outbox takes an async_sessionmaker, not the text 'postgresql://host/shop': write"
+            " async_sessionmaker(create_async_engine('postgresql+asyncpg://HOST/DATABASE'))",
+        ),
+        (
+            lambda store: TransactionalOnce(store),
+            "TransactionalOnce takes an async_sessionmaker, not a MemoryStore: write"
+            " async_sessionmaker(create_async_engine('postgresql+asyncpg://HOST/DATABASE'))",
+        ),
+        (
+            lambda store: RoutingSlips(steps=[Ping], ends=[], retry=3),  # type: ignore[arg-type]
+            "retry=3 is no retry policy: write retry=Retry(3)",
+        ),
+    ],
+)
+def test_a_pattern_checks_what_it_is_created_with(mistake: Callable[[Any], object], text: str) -> None:
+    store: Store = MemoryStore()
+    with pytest.raises(ConfigError) as refused:
+        mistake(store)
+    assert str(refused.value) == text
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "other"),
+    [("warren.sdk", "Once", "warren.patterns"), ("warren.patterns", "App", "warren.sdk")],
+)
+def test_an_import_from_the_wrong_package_names_the_right_one(package: str, name: str, other: str) -> None:
+    with pytest.raises(ImportError) as refused:
+        exec(f"from {package} import {name}")
+    assert str(refused.value) == f"{name} is in {other}, not in {package}: write `from {other} import {name}`"
+    with pytest.raises(ImportError, match=f"cannot import name 'nonsense' from '{package}'"):
+        exec(f"from {package} import nonsense")
 
 
 FORMS = "write a timedelta, a number of seconds, or a text such as 250ms, 5s, 30m or 1h30m"

@@ -12,6 +12,7 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.support.polling import eventually
 from warren.core.log_output import split_event
+from warren.patterns import Deadline, MemoryStore
 from warren.sdk import App, Command, DeadLetter, Delivery, Retry
 from warren.wire.amqp_url import parse_url
 
@@ -56,7 +57,7 @@ async def test_the_start_and_the_stop_are_a_few_lines(
     assert (started["name"], started["worker"], started["queues"]) == ("shop", "2/4", 1)
     assert (started["broker"], started["virtual_host"]) == (url.masked, url.virtual_host)
     assert url.password not in started["broker"].replace(f"//{url.user}@", "")
-    assert started["product"].split()[0] in ("Warren", "RabbitMQ")
+    assert started["product"] == f"Warren {started['warren']}" or started["product"].startswith("RabbitMQ ")
     assert started["warren"][0].isdigit()
     ((consumer, _),) = events(caplog, "consumer.started")
     assert consumer == {"queue": name, "handlers": "pay", "concurrency": 3, "prefetch": 5}
@@ -65,6 +66,16 @@ async def test_the_start_and_the_stop_are_a_few_lines(
         stopped[key] for key in ("handled", "failed", "dead_lettered", "published", "requeued", "unconfirmed")
     ]
     assert counts == [1, 0, 0, 1, 0, 0]
+
+
+async def test_the_handler_of_a_pattern_has_the_name_of_the_pattern(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "warren.sdk")
+    app = App("memory://")
+    app.include(Deadline("unpaid", after=60, signal=lambda key: Charge(), store=MemoryStore()))
+    async with app:
+        pass
+    ((consumer, _),) = events(caplog, "consumer.started")
+    assert (consumer["queue"], consumer["handlers"]) == ("unpaid.due", "Deadline")
 
 
 async def test_what_a_stop_leaves_is_counted(caplog: pytest.LogCaptureFixture) -> None:

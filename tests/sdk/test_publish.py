@@ -376,7 +376,7 @@ async def test_nothing_is_lost_when_connections_are_cut_in_the_middle_of_publish
 
 async def test_publishing_with_an_app_that_does_not_run_fails(make_app: MakeApp) -> None:
     app = make_app()
-    with pytest.raises(TransportUnavailable, match="the App does not run"):
+    with pytest.raises(ConfigError, match="the App does not run"):
         await app.publish(b"", key="q")
 
 

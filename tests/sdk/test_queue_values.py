@@ -28,7 +28,6 @@ SAMPLES: dict[str, Any] = {
     "mode": "lazy",
     "version": 2,
     "leader_locator": "client-local",
-    "master_locator": "client-local",
     "initial_group_size": 1,
     "target_group_size": 1,
     "member_placement_tag": "fast",

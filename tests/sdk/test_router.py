@@ -102,6 +102,20 @@ async def test_a_router_handles_every_kind_of_message_in_the_app_that_includes_i
     )
 
 
+def test_a_queue_of_a_router_dead_letters_to_another_one_of_it() -> None:
+    """The default exchange takes the name of a queue as the routing key."""
+    router = Router(prefix="billing.")
+    router.declare(
+        Queue("parked", dead_letter_exchange=None),
+        Queue("late", dead_letter_exchange="", dead_letter_routing_key="parked"),
+        Queue("other", dead_letter_exchange="letters", dead_letter_routing_key="late"),
+    )
+    app = unstarted()
+    app.include(router)
+    keys = {item.name: item.dead_letter_routing_key for item in app.topology if isinstance(item, Queue)}
+    assert (keys["billing.late"], keys["billing.other"]) == ("billing.parked", "late")
+
+
 def test_prefixes_compose_and_apply_to_the_names_of_the_routers_own_queues_only() -> None:
     inner = Router(prefix="eu.")
     outer = Router(prefix="billing.")
@@ -242,11 +256,15 @@ def test_a_router_is_included_once() -> None:
         ConfigError, match=r"^the router with the prefix 'billing\.' is included in this App already"
     ):
         app.include(router)
-    with pytest.raises(ConfigError, match=r"^the router is included in this App already: include it once$"):
+    with pytest.raises(
+        ConfigError, match=r"(?m)^the router is included in this App already: include it once$"
+    ):
         app.include(outer)
-    with pytest.raises(ConfigError, match=r"^the router is included here already: include it once$"):
+    with pytest.raises(ConfigError, match=r"(?m)^the router is included here already: include it once$"):
         outer.include(router)
-    with pytest.raises(ConfigError, match=r"^a router cannot include itself, or a router that includes it$"):
+    with pytest.raises(
+        ConfigError, match=r"(?m)^a router cannot include itself, or a router that includes it$"
+    ):
         router.include(outer)
 
 

@@ -109,7 +109,7 @@ async def test_work_fails_with_app_stopped_if_the_app_stops_during_a_loss(
         await asyncio.sleep(0)
         async with asyncio.timeout(60):
             await app.stop()
-            with pytest.raises(TransportUnavailable, match=r"^the App stopped$"):
+            with pytest.raises(TransportUnavailable, match=r"(?m)^the App stopped$"):
                 await waiting
 
 

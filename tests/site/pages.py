@@ -29,7 +29,7 @@ SEARCHED: Final = {
     "outbox": "patterns/outbox.html",
     "troubleshooting": "troubleshooting.html",
     "circuit breaker": "handle.html",
-    "TLS": "troubleshooting.html",
+    "TLS": "connections.html",
 }
 """Words that people type into the search box, and the page that they need."""
 

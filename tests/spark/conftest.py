@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pika
 import pytest
@@ -57,6 +59,23 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(rows_at_once, 100)
     yield
     spark.conf.set(rows_at_once, before)
+
+
+@pytest.fixture
+def hurried_retries(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function from whose call on the time between attempts to reach a broker passes at once."""
+
+    def hurry() -> None:
+        slept = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal slept
+            slept += seconds
+
+        hurried = SimpleNamespace(monotonic=lambda: time.monotonic() + slept, sleep=sleep)
+        monkeypatch.setattr("warren.pipeline.broker_connection.time", hurried)
+
+    return hurry
 
 
 @dataclass(frozen=True)

@@ -207,11 +207,17 @@ def expected(deaths: Sequence[Death], gap: float, least: int, of: str) -> dict[s
         "mean": known.mean(),
         "extremes": (known.min(), known.max()),
         "after": known,
-        "times": table.deaths.groupby(table.id.fillna(table.index.to_series().astype(str))).max(),
+        "times": deaths_per_message(table.id.fillna(table.index.to_series().astype(str)), table.deaths),
         "types": table.type.fillna("").value_counts().to_dict(),
         "bursts": large,
         "dated": len(dated),
     }
+
+
+def deaths_per_message(identities: Any, deaths: Any) -> Any:
+    """Return how often each message died. Letters with equal numbers of deaths are of different publishes of it."""
+    publish = deaths.groupby([identities, deaths]).cumcount()
+    return deaths.groupby([identities, publish]).max().groupby(level=0).sum()
 
 
 def seconds_to_death(death: Death) -> float | None:

@@ -57,8 +57,8 @@ def test_errors_name_the_cause(amqp_url: str, audit: Audit) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://localhost", "its scheme is 'http'; write amqp://user:password@host:port/vhost"),
-        ("amqp://u:s3cret@localhost:no", "its host or port cannot be read; write amqp://"),
+        ("http://localhost", "its scheme is 'http'; the form is amqp://user:password@host:port/vhost"),
+        ("amqp://u:s3cret@localhost:no", "its host or port cannot be read; write @ / : # "),
         ("amqp://localhost?heartbeat=often", "heartbeat is 'often': it must be a number of seconds"),
     ],
 )

@@ -92,6 +92,27 @@ def test_dead_letters_of_one_message_count_as_one_message(spark: SparkSession) -
     assert summary.deaths_left_out == 11
 
 
+def test_deaths_before_and_after_a_message_was_published_again_are_added(spark: SparkSession) -> None:
+    """A message that somebody publishes again has no x-death; its next death is recorded as its first one."""
+
+    def death(message_id: str, hours: int, count: int = 1) -> Death:
+        return Death("bills", "rejected", NOON + timedelta(hours=hours), message_id, count=count)
+
+    letters = [
+        *[death("replayed", hours) for hours in (0, 1, 2)],
+        *[death("rejected twice, replayed", 0, count) for count in (1, 2)],
+        death("rejected twice, replayed", 1),
+        # Three deaths at least: the letter of the first death may be of the same history.
+        death("letters missing", 0, 3),
+        death("letters missing", 1),
+        death("once", 0),
+    ]
+    summary = summarise(spark.createDataFrame([d.row(at) for at, d in enumerate(letters)], COLUMNS))
+    assert (summary.deaths, summary.messages, summary.repeated) == (9, 4, 0)
+    counted = [(bucket.up_to, bucket.count) for bucket in summary.times if bucket.count]
+    assert counted == [(1, 1), (3, 3)]
+
+
 def test_the_later_of_two_recorded_deaths_counts(spark: SparkSession) -> None:
     """The broker records that a letter of the SDK died again in its parking lot; the SDK's own copy has no x-death."""
     sdk = Death("bills", "failed", NOON, "m", by="sdk", error="OSError: x")

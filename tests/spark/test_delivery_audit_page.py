@@ -10,7 +10,7 @@ from warren.pipeline.jobs.delivery_audit.findings import KINDS
 from warren.pipeline.jobs.delivery_audit.losses import PLACES
 from warren.pipeline.jobs.delivery_audit.outcomes import FATES
 from warren.pipeline.jobs.delivery_audit.page import format_latency, page
-from warren.pipeline.jobs.delivery_audit.summary import Capture, Messages, Summary
+from warren.pipeline.jobs.delivery_audit.summary import Capture, Example, Latency, Messages, Queue, Summary
 from warren.pipeline.jobs.job import Run
 
 RUN = Run("delivery-audit", "amqp://localhost/", ("warren.events",), None, False, 1.0)
@@ -54,6 +54,39 @@ def vars_of(kind: type) -> list[str]:
 )
 def test_the_title_names_all_findings(audited: Summary, says: str) -> None:
     assert f"<h1>{says}</h1>" in page(audited, RUN)
+
+
+def test_a_finding_names_its_messages_and_where_they_were() -> None:
+    lost = (
+        Example("i" * 5000, "orders", "paid", "bills"),
+        Example("order-17", "", "bills", "bills"),
+        Example("order-18", "orders", "nobody", None),
+        Example("order-19", None, None, "bills"),
+        *[Example(f"order-{number}", None, None, None) for number in range(20, 30)],
+    )
+    audited = summary(lost=14)
+    audited = replace(audited, examples={**audited.examples, "lost": lost})
+    text = page(audited, RUN)
+    assert "i" * 50 in text
+    assert "i" * 61 not in text
+    assert "…: exchange orders, routing key paid, queue bills</li>" in text
+    assert "<li>id order-17: exchange (default), routing key bills, queue bills</li>" in text
+    assert "<li>id order-18: exchange orders, routing key nobody</li>" in text
+    assert "<li>id order-19: queue bills</li>" in text
+    assert "<li>id order-20</li>" in text
+    assert "<li>… more in the table findings</li>" in text
+
+
+def test_findings_are_counted_by_queue() -> None:
+    none = Latency(0, {}, None)
+    counted = [("mail", 2), ("bills", 30), ("quick", 0)]
+    queues = tuple(
+        Queue(name, False, 100, 90, 0, {**dict.fromkeys(KINDS, 0), "late": late}, none, none)
+        for name, late in counted
+    )
+    text = page(replace(summary(late=32), queues=queues), RUN)
+    assert "<li>30 in queue bills</li><li>2 in queue mail</li>" in text
+    assert "in queue quick" not in text
 
 
 @pytest.mark.parametrize(

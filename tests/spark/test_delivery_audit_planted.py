@@ -149,12 +149,12 @@ async def run_with_planted_errors(url: str, names: Names) -> Planted:
 
             for number in range(STEADY):
                 await publish(number)
-            await eventually(lambda: handled.total() == arriving, "all are handled", 60)
+            await eventually(lambda: handled.total() == arriving, "all are handled")
             to_consumer.to_server.rewrite = None
             to_consumer.cut()
             # Unacknowledged messages are redelivered before later ones.
             await publish(STEADY)
-            await eventually(lambda: handled[STEADY] == 1, "the redelivered messages are handled", 60)
+            await eventually(lambda: handled[STEADY] == 1, "the redelivered messages are handled")
             lost = await crash(url, names.automatic, names.stream, publisher)
     assert handled.total() >= arriving + 1 + LOST_ACKS
     return Planted(
@@ -183,14 +183,14 @@ async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
     words = [sys.executable, "-m", "tests.spark.auto_ack_consumer", url, queue, stream]
     await publish(0, CRASHED)
     with Child([*words, str(HANDLED), "hold"], cwd=ROOT) as first:
-        await asyncio.to_thread(first.wait_for_line, "holding ", 60)
-        await asyncio.to_thread(wait_until, lambda: ready(url, queue) == 0, "all are delivered", 60)
+        await asyncio.to_thread(first.wait_for_line, "holding ")
+        await asyncio.to_thread(wait_until, lambda: ready(url, queue) == 0, "all are delivered")
         first.kill()
-        await asyncio.to_thread(wait_until, lambda: consumers(url, queue) == 0, "the broker has noticed", 60)
+        await asyncio.to_thread(wait_until, lambda: consumers(url, queue) == 0, "the broker has noticed")
         done = handled(first)
     await publish(CRASHED, AFTER)
     with Child([*words, str(AFTER), "end"], cwd=ROOT) as second:
-        await asyncio.to_thread(second.wait_for_line, "finished", 60)
+        await asyncio.to_thread(second.wait_for_line, "finished")
         done |= handled(second)
     return {f"automatic-{number}" for number in range(CRASHED + AFTER)} - done
 

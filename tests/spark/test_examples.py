@@ -9,7 +9,7 @@ import pytest
 from tests.spark.conftest import Audit, Message
 from tests.spark.test_stream_source import declare_stream
 from tests.support.example_programs import EXAMPLES, run
-from warren.pipeline.jobs.streaming_queries import MAX_STARTS, WORKER_TIMEOUT
+from warren.pipeline.query_restart import MAX_STARTS, WORKER_TIMEOUT
 
 # Each program starts a Java machine of its own.
 pytestmark = pytest.mark.slow

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -38,8 +40,9 @@ from warren.pipeline.jobs.flow.aggregates import captured_of
 from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, MAXIMA, event_shares, partial_sums
 from warren.pipeline.jobs.flow.queue_levels import unrouted
 from warren.pipeline.jobs.flow.summary import Queue as Counted
-from warren.pipeline.jobs.flow.summary import Summary
+from warren.pipeline.jobs.flow.summary import Summary, TimelineStep
 from warren.pipeline.jobs.job import EVENTS, Run
+from warren.pipeline.report.formatting import clock
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 RUN = Run("flow", "amqp://localhost/", ("s",), None, False, 1.0)
@@ -97,6 +100,10 @@ def assert_agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame,
         ends = [min(first + (at + 1) * step, last) - 1 for at in range(len(queue.timeline))]
         assert [each.ready for each in queue.timeline] == [ready[end] for end in ends]
         assert [each.unacked for each in queue.timeline] == [unacked[end] for end in ends]
+        starts = [first + at * step for at in range(len(queue.timeline))]
+        assert [each.seconds for each in queue.timeline] == [
+            end + 1 - start for start, end in zip(starts, ends, strict=True)
+        ]
         slots = (mine.second - first) // step
         for name in ("published", "delivered"):
             found = slots[mine.event == name].value_counts()
@@ -187,6 +194,22 @@ def test_lost_events_are_reported(spark: SparkSession, summary: Summary) -> None
     assert f"Capture lost {found['missing']:,} events" in flow.page(
         replace(summary, missing=found["missing"]), RUN
     )
+
+
+def test_a_short_last_step_does_not_look_like_an_outage(summary: Summary) -> None:
+    """The page draws the rate in the seconds that the step has, and its end."""
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    steps = tuple(
+        TimelineStep((noon + timedelta(minutes=at)).isoformat(), seconds, count, count, 0, count, 7, 0)
+        for at, (seconds, count) in enumerate([(60, 600), (60, 600), (10, 100)])
+    )
+    queue = replace(summary.queues[0], stream=False, timeline=steps)
+    page = flow.page(replace(summary, queues=(queue,), step_seconds=60), RUN)
+    backlog, rates = page.split("<section>")[-3:-1]
+    assert "messages per second</h2>" in rates
+    for points in re.findall(r'<polyline[^>]* points="([^"]+)"', rates):
+        assert len({point.partition(",")[2] for point in points.split()}) == 1
+    assert f">{clock((noon + timedelta(seconds=130)).isoformat())}<" in backlog
 
 
 def test_the_page_shows_forecasts(summary: Summary) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pika
+import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import SparkSession
 
@@ -35,6 +37,11 @@ def run(source: str, queue: str, out: Path) -> Summary:
     summary = run_job("order-timeouts", source, out, "--queue", queue)
     assert isinstance(summary, Summary)
     return summary
+
+
+def publish(audit: Audit, bodies: Sequence[tuple[str, bytes]]) -> None:
+    """Publish messages with these types and bodies."""
+    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
 
 
 def assert_agrees(summary: Summary, orders: list[Order]) -> None:
@@ -178,7 +185,7 @@ def test_times_with_a_utc_offset_are_converted(spark: SparkSession, audit: Audit
         ("order_placed", b'{"order_id": "z", "placed_at": "2024-05-01T12:00:00Z"}'),
         ("order_paid", b'{"order_id": "z", "paid_at": "2024-05-01T14:05:00.500+02:00"}'),
     ]
-    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
+    publish(audit, bodies)
     assert run(audit.url, audit.name, tmp_path).delay.maximum == 300.5
 
 
@@ -200,7 +207,7 @@ def test_messages_without_a_readable_time_are_counted(
         *[(f"type {number:03d}", b"{}") for number in range(40)],
         ("", b"{}"),
     ]
-    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
+    publish(audit, bodies)
     audit.publish([Message(b"{}"), Message(b"{}")])
     summary = run(audit.url, audit.name, tmp_path)
     messages = summary.messages
@@ -226,6 +233,38 @@ def test_messages_without_a_readable_time_are_counted(
     page = (tmp_path / "report.html").read_text()
     assert "3 orders without a readable time of placing" in page
     assert "times unknown" in page
+
+
+@pytest.mark.slow
+def test_messages_with_an_empty_order_id_are_of_no_order(
+    spark: SparkSession, audit: Audit, tmp_path: Path
+) -> None:
+    bodies = [
+        ("order_placed", b'{"order_id": "", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": " ", "paid_at": "2024-05-01T12:00:00"}'),
+        ("cancel_order", b'{"order_id": ""}'),
+        ("order_placed", b'{"order_id": "a", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": "a", "paid_at": "2024-05-01T12:00:01"}'),
+    ]
+    publish(audit, bodies)
+    summary = run(audit.url, audit.name, tmp_path)
+    assert (summary.orders, summary.messages.unreadable) == (1, 3)
+
+
+@pytest.mark.slow
+def test_tables_keep_times_that_nanoseconds_cannot_represent(
+    spark: SparkSession, audit: Audit, tmp_path: Path
+) -> None:
+    """64 bits of nanoseconds reach from 1677 to 2262. Other readers than Spark take Spark's former format so."""
+    bodies = [
+        ("order_placed", b'{"order_id": "old", "placed_at": "1600-01-01T00:00:00.000001"}'),
+        ("order_placed", b'{"order_id": "new", "placed_at": "2500-01-01T00:00:00.000001"}'),
+    ]
+    publish(audit, bodies)
+    run(audit.url, audit.name, tmp_path)
+    rows = parquet.read_table(tmp_path / "events").to_pylist()
+    times = {row["order_id"]: row["placed_at"].replace(tzinfo=None) for row in rows}
+    assert times == {"old": datetime(1600, 1, 1, 0, 0, 0, 1), "new": datetime(2500, 1, 1, 0, 0, 0, 1)}
 
 
 def test_a_missing_queue_raises_a_one_line_error(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:

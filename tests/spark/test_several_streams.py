@@ -105,7 +105,8 @@ def test_a_trigger_reads_a_limited_share_of_each_stream(
     first = run(one, two)
     taken = [int(progress["numInputRows"]) for progress in first if progress["numInputRows"]]
     assert taken == [40, 40]
-    assert json.loads(first[0]["sources"][0]["endOffset"]) == {one.name: 30, two.name: 10}
+    reached = json.loads(first[0]["sources"][0]["endOffset"])
+    assert {stream.name: reached[stream.name] for stream in (one, two)} == {one.name: 30, two.name: 10}
     two.numbers(20, 24)
     three.numbers(0, 9)
     run(one, two, three)
@@ -139,12 +140,12 @@ def test_a_stream_that_was_deleted_and_declared_again_raises_an_error(
     with channel(stream.url) as declaring:
         declaring.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
     stream.numbers(0, 4)
-    with (
-        pytest.raises(
-            PipelineError, match="ends at offset 5, before the 10 that was read: it was declared again"
-        ),
-        source_errors(),
-    ):
+    # RabbitMQ gives a stream no identity: there, its end shows it.
+    reason = (
+        "was deleted and declared again after offset 10 of it was reached"
+        "|ends at offset 5, before the 10 that was read: it was declared again"
+    )
+    with pytest.raises(PipelineError, match=reason), source_errors():
         run()
     run(failOnDataLoss="false")
 

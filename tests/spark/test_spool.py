@@ -142,7 +142,8 @@ def test_a_message_that_was_copied_from_a_stream_keeps_its_headers(audit: Audit,
     with open_reader(audit, tmp_path) as reader:
         start = reader.initialOffset()
         (row,) = rows(reader, start, wait_for_messages(reader, start, 1))
-    assert row["headers"] == [("x-stream-offset", str(2**40)), ("a", "b")]
+    # RabbitMQ 4.3 sorts headers.
+    assert sorted(row["headers"]) == [("a", "b"), ("x-stream-offset", str(2**40))]
     assert field_tables.decode(row["headers_raw"]) == {"x-stream-offset": 2**40, "a": "b"}
     assert row["offset"] == 0
 
@@ -329,7 +330,7 @@ def test_a_bounded_run_ends_when_its_broker_stops_responding(tmp_path: Path) -> 
 
             running = threading.Thread(target=run, daemon=True)
             running.start()
-            running.join(60)
+            running.join(120)
             os.kill(broker.pid, signal.SIGCONT)
             assert "answer" in str(*ended)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from warren.pipeline.jobs.streaming_queries import MAX_STARTS, StreamingQueries
+from warren.pipeline import await_query
+from warren.pipeline.jobs.streaming_queries import StreamingQueries
+from warren.pipeline.query_restart import MAX_STARTS
 
 WORKER_TIMEOUT = "Python worker failed to connect back."
 
@@ -57,3 +60,66 @@ def test_a_stopping_run_restarts_no_query() -> None:
     stopped.set()
     check_repeatedly(start_query, stopped)
     assert start_query.count == 1
+
+
+class EndingQuery:
+    """Query that fails for the given reason, if any, when its end is awaited."""
+
+    def __init__(self, reason: str | None) -> None:
+        self.reason = reason
+        self.waits: list[float | None] = []
+
+    def awaitTermination(self, timeout: float | None = None) -> None:
+        self.waits.append(timeout)
+        if self.reason is not None:
+            raise StreamingQueryException(self.reason)
+
+
+def starter(*reasons: str | None) -> tuple[list[EndingQuery], Callable[[], Any]]:
+    """Return queries that fail for these reasons, and a function that starts them one after the other."""
+    queries = [EndingQuery(reason) for reason in reasons]
+    left = iter(queries)
+    return queries, lambda: next(left)
+
+
+def test_await_query_starts_a_query_again_until_its_worker_starts() -> None:
+    queries, start = starter(WORKER_TIMEOUT, WORKER_TIMEOUT, None, None)
+    restarts: list[int] = []
+    ended: object = await_query(start, on_restart=restarts.append)
+    assert ended is queries[2]
+    assert restarts == [2, 3]
+    assert [query.waits for query in queries] == [[None], [None], [None], []]
+
+
+def test_await_query_starts_a_query_again_that_fails_while_it_is_started() -> None:
+    queries, start = starter(None)
+    failures = [StreamingQueryException(WORKER_TIMEOUT)]
+
+    def fail_once() -> Any:
+        if failures:
+            raise failures.pop()
+        return start()
+
+    ended: object = await_query(fail_once)
+    assert ended is queries[0]
+
+
+def test_await_query_raises_other_errors_and_the_last_of_several_starts() -> None:
+    queries, start = starter("a disk is full", None)
+    with pytest.raises(StreamingQueryException, match="a disk is full"):
+        await_query(start)
+    assert not queries[1].waits
+    queries, start = starter(WORKER_TIMEOUT, WORKER_TIMEOUT, None)
+    with pytest.raises(StreamingQueryException, match=WORKER_TIMEOUT):
+        await_query(start, max_starts=2)
+    assert not queries[2].waits
+
+
+def test_await_query_waits_as_long_as_the_timeout_over_all_starts() -> None:
+    queries, start = starter(WORKER_TIMEOUT, None)
+    ended: object = await_query(start, timeout=3600)
+    assert ended is queries[1]
+    (first,), (second,) = (query.waits for query in queries)
+    assert first is not None
+    assert second is not None
+    assert 0 < second <= first <= 3600

@@ -10,6 +10,8 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aiormq import spec
 
+from tests.support.polling import PATIENCE
+
 
 class AsyncClient:
     """A channel of aio-pika on the broker under test.
@@ -20,7 +22,7 @@ class AsyncClient:
     def __init__(self, channel: AbstractChannel) -> None:
         self.channel = channel
 
-    async def take(self, queue: str, seconds: float = 60.0) -> AbstractIncomingMessage:
+    async def take(self, queue: str, seconds: float = PATIENCE) -> AbstractIncomingMessage:
         """Wait for the next message of the queue, acknowledge and return it.
 
         :raises TimeoutError: if none arrives within `seconds`
@@ -45,7 +47,7 @@ class AsyncClient:
             await message.ack()
         return bodies
 
-    async def holds(self, queue: str, count: int, seconds: float = 60.0) -> None:
+    async def holds(self, queue: str, count: int, seconds: float = PATIENCE) -> None:
         """Wait until this number of messages is ready in the queue.
 
         RabbitMQ's queue answers before it processes earlier settlements and requeues, so that its answer may be outdated.
@@ -57,7 +59,7 @@ class AsyncClient:
             found = await self.count(queue)
         assert found == count, f"{found} messages are ready in {queue!r}"
 
-    async def has_consumers(self, queue: str, count: int, seconds: float = 60.0) -> None:
+    async def has_consumers(self, queue: str, count: int, seconds: float = PATIENCE) -> None:
         """Wait until the queue has this number of consumers.
 
         The consumer of a lost connection disappears when its messages are ready again, not before. Two answers in a row must

@@ -23,6 +23,7 @@ from pamqp.header import ContentHeader
 
 from tests.support import frames
 from tests.support.frames import body_frames, publish_frames
+from tests.support.polling import PATIENCE
 from tests.support.raw_client import RawClient
 
 Table: TypeAlias = dict[str, Any]
@@ -78,10 +79,11 @@ Event: TypeAlias = Method | Message
 class Connection:
     """A connection. Its channels store what arrives until a test reads it."""
 
-    def __init__(self, url: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, *, timeout: float = PATIENCE, properties: Table | None = None) -> None:
+        """:param properties: client properties; None for the usual ones"""
         self.raw = RawClient(url, timeout=timeout)
         try:
-            self.raw.connect()
+            self.raw.connect(properties=properties)
         except BaseException:
             self.raw.abort()
             raise

@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 from pamqp.common import FieldTable
 
+from tests.support.raw_client import PROTOCOL_HEADER
+
+AMQP_1_0_HEADER = b"AMQP\x03\x01\x00\x00"
+"""Header of AMQP 1.0 with SASL (AMQP 1.0 section 5.3.1)."""
+
 
 class Behaviour(NamedTuple):
     """Behaviour of the broker under test."""
@@ -30,9 +35,59 @@ class Behaviour(NamedTuple):
         return "connection", 503, f"COMMAND_INVALID - unknown exchange type '{kind}'"
 
     @property
-    def takes_its_own_names(self) -> bool:
-        """True if a queue with a server-generated name can be declared again; older versions refuse all `amq.` names."""
-        return self.version >= (4, 0)
+    def counts_returns_apart(self) -> bool:
+        """True if basic.nack and basic.recover do not count against a delivery limit, but in x-acquired-count only."""
+        return self.version >= (4, 3)
+
+    @property
+    def is_4_3(self) -> bool:
+        """True for the semantics and texts of RabbitMQ 4.3, against 3.10."""
+        return self.version >= (4, 3)
+
+    @property
+    def ignores_global_qos(self) -> bool:
+        """True if basic.qos with global=true counts for each new consumer: shared limits are gone in RabbitMQ 4.3."""
+        return self.is_4_3 and not self.is_warren
+
+    @property
+    def has_reply_queues(self) -> bool:
+        """True if an address for direct replies names a volatile queue with errors of its own: since RabbitMQ 4.2."""
+        return self.version >= (4, 2)
+
+    @property
+    def returns_late_replies(self) -> bool:
+        """True if a mandatory reply to a channel that is closed is returned. RabbitMQ 4.2 drops it."""
+        return self.is_warren or not self.has_reply_queues
+
+    @property
+    def removes_cc(self) -> bool:
+        """True if a queue with an x-dead-letter-routing-key removes the header CC of its dead letters."""
+        return self.is_warren or not self.is_4_3
+
+    @property
+    def may_mark_rejected_dead_letters(self) -> bool:
+        """True if a rejected message may be marked as redelivered when its dead letter is first delivered, or not."""
+        return self.is_4_3 and not self.is_warren
+
+    @property
+    def requeues_gets_last(self) -> bool:
+        """True if a quorum queue requeues what a closed channel had of basic.get behind what its consumers had."""
+        return self.is_4_3 and not self.is_warren
+
+    @property
+    def shows_max_age_in_milliseconds(self) -> bool:
+        """True if the error for another x-max-age shows it in milliseconds, not as it was declared."""
+        return self.is_4_3 and not self.is_warren
+
+    @property
+    def sets_delivery_mode_in_streams(self) -> bool:
+        """True if a message that was published without delivery_mode has delivery_mode 1 when a stream delivers it."""
+        return self.is_4_3 and not self.is_warren
+
+    @property
+    def shows_deletions_late(self) -> bool:
+        """True if a deleted queue may be found for a moment: readers of RabbitMQ 4's metadata store follow its changes."""
+        return self.version >= (4, 0) and not self.is_warren
 
     @property
     def explains_crashes(self) -> bool:
@@ -41,8 +96,23 @@ class Behaviour(NamedTuple):
 
     @property
     def explains_tuning(self) -> bool:
-        """True if limits out of bounds in tune-ok get a reason. RabbitMQ 3.x closes the socket after a pause."""
+        """True if limits out of bounds in tune-ok get a reason. RabbitMQ closes the socket after a pause."""
         return self.is_warren
+
+    @property
+    def smallest_frame_max(self) -> int:
+        """Smallest frame_max that tune-ok may contain, in bytes: RabbitMQ raised it in 4.1."""
+        return 8192 if self.version >= (4, 1) and not self.is_warren else 4096
+
+    @property
+    def speaks_amqp_1_0(self) -> bool:
+        """True for RabbitMQ 4, which offers AMQP 1.0 to a client that does not ask for 0-9-1."""
+        return self.version >= (4, 0) and not self.is_warren
+
+    def protocol_offered(self, header: bytes) -> bytes:
+        """Return the protocol header that answers a client's header for another protocol than AMQP 0-9-1."""
+        offers_1_0 = self.speaks_amqp_1_0 and not header.startswith(b"AMQP\x00\x00\x09")
+        return AMQP_1_0_HEADER if offers_1_0 else PROTOCOL_HEADER
 
     @property
     def judges_headers_early(self) -> bool:

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+from tests.support.polling import PATIENCE
 from tests.support.processes import Child, free_port
 
 READY = "warren broker ready: "
@@ -57,7 +59,7 @@ class BrokerProcess:
         limits = [] if self.descriptors is None else ["prlimit", f"--nofile={self.descriptors}"]
         return [*limits, self.python, *words[1:]]
 
-    def start(self, timeout: float = 90.0) -> None:
+    def start(self, timeout: float = PATIENCE) -> None:
         """Start the broker and wait until it accepts connections."""
         assert self.child is None, "the broker runs already"
         # Not any that the system would give: while the broker is down, it would give the port to a connection.
@@ -82,7 +84,7 @@ class BrokerProcess:
         self.child.kill()
         self.child = None
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.blocking_client import Connection
+from tests.support.polling import PATIENCE
 from tests.support.streams import consume
 
 Event = dict[str, Any]
@@ -37,7 +38,7 @@ class CaptureReader:
         consume(self._channel, stream, "first", prefetch=1000)
         self.batches: list[CapturedBatch] = []
 
-    def until(self, done: Callable[[CaptureReader], bool], seconds: float = 60.0) -> CaptureReader:
+    def until(self, done: Callable[[CaptureReader], bool], seconds: float = PATIENCE) -> CaptureReader:
         deadline = time.monotonic() + seconds
         while not done(self):
             assert time.monotonic() < deadline, [event["event"] for event in self.events]

@@ -6,6 +6,8 @@ import ssl
 import subprocess
 from pathlib import Path
 
+from tests.support.polling import PATIENCE
+
 
 class Authority:
     """Certificate authority in a folder, with elliptic-curve keys, which are quick to generate."""
@@ -50,5 +52,5 @@ class Authority:
         return context
 
     def _openssl(self, *words: str | Path) -> None:
-        done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr

@@ -38,7 +38,8 @@ class HttpApi:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 return Answer(answer.status, _parsed(answer.read()), dict(answer.headers))
         except urllib.error.HTTPError as error:
-            return Answer(error.code, _parsed(error.read()), dict(error.headers))
+            with error:
+                return Answer(error.code, _parsed(error.read()), dict(error.headers))
 
     def get(self, path: str) -> Any:
         """Return the body of a successful GET."""

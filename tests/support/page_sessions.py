@@ -2,8 +2,9 @@
 
 A page is a session: blocks of code with a file name as title are files of the session's folder, and blocks of the language
 `console` are terminals, named by their titles. In a terminal, lines that begin with `$ ` are commands, `^C` interrupts the
-command that runs, and all other lines are expected output. `...` in expected output stands for any text, a line `...` for
-any number of lines. Dates and message ids are equal to any others. Output of a service may come in any order.
+command that runs, `^\\` ends it at once, and all other lines are expected output. `...` in expected output stands for any
+text, a line `...` for any number of lines. Dates and message ids are equal to any others. Output of a service may come in
+any order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ BLOCK = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P
 SNIPPET = re.compile(r'^--8<-- "(?P<path>[^"]+)"$', re.M)
 SET_UP = ("mkdir ", "cd ", "python3 -m venv ", ". ", "pip install ", "docker ")
 """Commands that a page tells its reader to type, and for which the tests have something else."""
+KEYS = {"^C": signal.SIGINT, "^\\": signal.SIGQUIT}
+"""Keys that end the command of a terminal, with their signals."""
 SERVICES = ("warren broker", "warren run", "uvicorn")
 """Commands that run until they are stopped."""
 VARYING = (
@@ -94,9 +97,8 @@ class PageSession:
         }.items():
             _write_program(programs / name, f"-m {module}")
         _write_program(programs / "python", "")
-        inherited = {
-            name: value for name, value in os.environ.items() if name not in {"AMQP_URL", "REDIS_URL"}
-        }
+        left_out = {"AMQP_URL", "REDIS_URL", "PYTEST_ADDOPTS"}
+        inherited = {name: value for name, value in os.environ.items() if name not in left_out}
         self._environment = {
             **inherited,
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -135,12 +137,8 @@ class PageSession:
             assert not [line for line in expected if line != "..."], f"no test sees the output of {command!r}"
         elif command.startswith("export "):
             terminal.export(command)
-        elif command.startswith("pkill -KILL -f "):
-            # Only what this session has started, not what others run under the same name.
-            (victim,) = [t for t in self._terminals.values() if t.runs(shlex.split(command)[-1])]
-            victim.end(signal.SIGKILL)
-        elif command == "^C":
-            terminal.end(signal.SIGINT)
+        elif command in KEYS:
+            terminal.end(KEYS[command])
         elif not command:
             terminal.expect(expected)
         elif re.sub(r"^(?:\w+=\S* )+", "", command).startswith(SERVICES):
@@ -169,7 +167,7 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each command of a terminal with its expected output; an empty one for output of what runs already."""
     command, expected = "", list[str]()
     for line in text.splitlines():
-        if line.startswith("$ ") or line == "^C":
+        if line.startswith("$ ") or line in KEYS:
             if command or expected:
                 yield command, expected
             command, expected = line.removeprefix("$ "), []
@@ -193,9 +191,6 @@ class _Terminal:
         for assignment in shlex.split(command)[1:]:
             name, _, value = assignment.partition("=")
             self.environment[name] = value
-
-    def runs(self, command: str) -> bool:
-        return self._service is not None and self._command.startswith(command)
 
     def run(self, command: str, expected: list[str]) -> None:
         done = subprocess.run(

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
+
+PATIENCE: Final = 120.0
+"""Seconds. Only a test that has failed waits for so long; a busy machine may stand still for a minute."""
 
 
-def wait_until(condition: Callable[[], bool], description: str, timeout: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], description: str, timeout: float = PATIENCE) -> None:
     """Evaluate `condition` every 10 ms until it is true; block meanwhile.
 
     :param description: of the condition, for the error
@@ -21,7 +25,7 @@ def wait_until(condition: Callable[[], bool], description: str, timeout: float =
 
 
 async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], description: str, seconds: float = 60.0
+    condition: Callable[[], bool | Awaitable[bool]], description: str, seconds: float = PATIENCE
 ) -> None:
     """Evaluate `condition` every 5 ms until it is true.
 

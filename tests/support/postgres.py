@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.polling import wait_until
+from tests.support.polling import PATIENCE, wait_until
 from tests.support.processes import Child, free_port
 
 USER = "postgres"
@@ -56,7 +56,7 @@ class PostgreSQL:
         """Start the broker and wait until it accepts connections."""
         assert self._server is None, "PostgreSQL runs already"
         server = self._server = Child(_unprivileged(self._command), cwd=self._folder)
-        wait_until(lambda: self._answers() or not server.running, "PostgreSQL accepts connections", 60)
+        wait_until(lambda: self._answers() or not server.running, "PostgreSQL accepts connections")
         assert server.running, server.errors
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class PostgreSQL:
         server, self._server = self._server, None
         if server is not None and server.running:
             os.kill(server.pid, number)
-            server.wait(60)
+            server.wait(PATIENCE)
 
     def _answers(self) -> bool:
         """Return whether the server accepts sessions; while it recovers, it answers with error 57P03."""
@@ -108,7 +108,7 @@ def postgres_server(*settings: str) -> Iterator[PostgreSQL]:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert made.returncode == 0, made.stdout + made.stderr

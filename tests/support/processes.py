@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.polling import PATIENCE
+
 PORTS = (10_000, 32_768)
 """Ports below those that Linux assigns itself (net.ipv4.ip_local_port_range)."""
 
@@ -88,7 +90,7 @@ class Child:
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
-    def wait_for_line(self, start: str, timeout: float = 60.0) -> str:
+    def wait_for_line(self, start: str, timeout: float = PATIENCE) -> str:
         """Wait for a line of standard output that begins with `start`; return it.
 
         :raises AssertionError: with the child's output, if it ends first or `timeout` seconds pass
@@ -102,13 +104,13 @@ class Child:
         )
         return line
 
-    def wait(self, timeout: float = 60.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the end of the process; return its exit status, negative for a signal."""
         status = self._process.wait(timeout)
         self._release()
         return status
 
-    def stop(self, timeout: float = 60.0) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """Stop the process and its children (SIGTERM, after `timeout` seconds SIGKILL); return the exit status."""
         self._signal(signal.SIGTERM)
         try:
@@ -142,7 +144,7 @@ class Child:
             self._arrived.notify_all()
 
     def _release(self) -> None:
-        self._reader.join(60)
+        self._reader.join(PATIENCE)
         if not self._errors.closed:
             self._last_errors = self.errors
             self._errors.close()

@@ -37,6 +37,9 @@ def declare(peer: RawClient, name: str, *fields: Field, flags: int = EXCLUSIVE) 
     number, found = peer.read_method()
     if isinstance(found, commands.Queue.DeclareOk):
         return found.queue or ""
+    if isinstance(found, commands.Connection.Close):
+        peer.send(commands.Connection.CloseOk(), 0)
+        return Refusal("connection", found.reply_code or 0, found.reply_text, (50, 10))
     assert isinstance(found, commands.Channel.Close), found
     assert (number, found.class_id, found.method_id) == (1, 50, 10)
     peer.send(commands.Channel.CloseOk())

@@ -34,6 +34,7 @@ from tests.support.frames import (
     method,
     publish_frames,
 )
+from tests.support.polling import PATIENCE
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 """First bytes of a client (AMQP 0-9-1 section 4.2.2)."""
@@ -105,7 +106,7 @@ class RawClient:
     `raw_connection` for a block that closes the connection properly.
     """
 
-    def __init__(self, url: str, *, timeout: float = 60.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float = PATIENCE, tls: ssl.SSLContext | None = None) -> None:
         """
         :param timeout: seconds until a wait fails
         :param tls: certificates to trust and to show, for a listener with TLS
@@ -214,20 +215,28 @@ class RawClient:
             CAPABILITIES if properties is None else properties, mechanism, login, "en_US"
         )
 
-    def log_in(self) -> commands.Connection.Tune:
+    def log_in(self, properties: FieldTable | None = None) -> commands.Connection.Tune:
         """Perform the handshake up to connection.tune, and return that."""
         self.greet()
-        self.send(self.start_ok(), 0)
+        self.send(self.start_ok(properties=properties), 0)
         return self.expect(commands.Connection.Tune)
 
     def tune(self, *, channel_max: int = 2047, frame_max: int = FRAME_MAX, heartbeat: int = 0) -> None:
         self.send(commands.Connection.TuneOk(channel_max, frame_max, heartbeat), 0)
 
     def connect(
-        self, *, channel_max: int | None = None, frame_max: int | None = None, heartbeat: int = 0
+        self,
+        *,
+        channel_max: int | None = None,
+        frame_max: int | None = None,
+        heartbeat: int = 0,
+        properties: FieldTable | None = None,
     ) -> RawClient:
-        """Perform the whole handshake; limits that are not given are the broker's."""
-        tune = self.log_in()
+        """Perform the whole handshake; limits that are not given are the broker's.
+
+        :param properties: client properties; None for the usual ones
+        """
+        tune = self.log_in(properties)
         self.frame_max = frame_max or tune.frame_max or FRAME_MAX
         self.tune(
             channel_max=(tune.channel_max or 2047) if channel_max is None else channel_max,

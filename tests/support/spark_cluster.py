@@ -45,7 +45,7 @@ DEFAULTS = {
 class SparkCluster:
     """One master and two workers. Leaving the `with` block stops them, their executors, and the Connect server."""
 
-    def __init__(self, folder: Path, *, python: str | Path = sys.executable, patience: float = 60.0) -> None:
+    def __init__(self, folder: Path, *, python: str | Path = sys.executable, patience: float = 240.0) -> None:
         """
         :param folder: for its logs, its workers' folders and its settings
         :param python: what its applications run in executors, unless they say otherwise

@@ -58,6 +58,16 @@ def offset_of(message: Message) -> int:
     return int(message.headers["x-stream-offset"])
 
 
+def receive_offsets(channel: Channel, count: int) -> list[int]:
+    """Receive and acknowledge the next `count` deliveries one by one; return their offsets."""
+    found = []
+    for _ in range(count):
+        (message,) = channel.deliveries(1)
+        found.append(offset_of(message))
+        channel.ack(message.tag)
+    return found
+
+
 def seen(channel: Channel, count: int) -> list[tuple[int, bytes]]:
     """Return offset and body of the next `count` deliveries."""
     return [(offset_of(message), message.body) for message in channel.deliveries(count)]

@@ -7,6 +7,7 @@ process itself carries a marker. In tier `check`, a test that starts a process f
 from __future__ import annotations
 
 import enum
+import re
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -40,7 +41,9 @@ FIXTURES: Final = {
     "spark": Tier.TEST,
     "operator": Tier.TEST,
     "rabbitmq": Tier.ALL,
+    "fresh_rabbitmq": Tier.ALL,
     "rabbit": Tier.ALL,
+    "prometheus": Tier.ALL,
     "host": Tier.ALL,
     "mortal_broker": Tier.ALL,
     "mortal_postgres": Tier.ALL,
@@ -97,6 +100,15 @@ def tier_of(item: pytest.Item) -> Tier:
             if isinstance(value, str) and value in PARAMETERS
         ]
     return max(tiers, default=Tier.CHECK)
+
+
+def tier_of_module(text: str) -> Tier:
+    """Return the lowest tier that all tests of a module need, as the line `pytestmark = ...` of its text shows."""
+    found = re.search(
+        r"^pytestmark = (?:pytest\.mark\.\w+|\[pytest\.mark\..*\]|\[needs_\w+, .*\])$", text, re.MULTILINE
+    )
+    names = re.findall(r"pytest\.mark\.(\w+)", found[0]) if found is not None else []
+    return max((MARKERS[name] for name in names if name in MARKERS), default=Tier.CHECK)
 
 
 class ProcessGuard:

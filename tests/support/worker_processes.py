@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.polling import PATIENCE
 from tests.support.processes import Child
 from tests.support.worker_host import Target
 
@@ -75,7 +76,7 @@ class Workers:
         self._listeners.append(asyncio.create_task(self._listen(reader)))
         return worker
 
-    async def wait_for(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
+    async def wait_for(self, line: str, times: int = 1, seconds: float = PATIENCE) -> None:
         """Wait until workers have sent `line` this number of times.
 
         :raises AssertionError: they have not within `seconds`, or a worker failed; it lists all reports

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from warren.broker.access.access_control import Access
+from warren.broker.access.audit_log import OFF, AuditLog
+from warren.broker.access.login_backends import AccessConfigError, login_chain
 from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.clock_jumps import ClockJumpMonitor
 from warren.broker.configuration.config import BrokerConfig
@@ -26,19 +27,24 @@ from warren.broker.connection.listener import BoundAddress, Listener, ListenErro
 from warren.broker.connection.socket_reader import SocketReader
 from warren.broker.connection.tls import TlsContext
 from warren.broker.disk_delays import DiskDelayMonitor
-from warren.broker.http_api.server import HttpServer
-from warren.broker.http_api.statistics import Statistics
+from warren.broker.http_api.server import MANAGEMENT_LIBRARY, PROMETHEUS_LIBRARY, HttpServer
+from warren.broker.http_api.statistics_json import Statistics
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
+from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.management import Management
 from warren.broker.management.statistics.collector import Collector
+from warren.broker.management.verbs.health import own_version
+from warren.broker.model.broker_events import BrokerEvents
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
+from warren.broker.model.capture.message_spans import SpanHook
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
 from warren.broker.model.message_codec import describe_payload
-from warren.broker.model.policy.runtime_parameters import RuntimeParameters
+from warren.broker.model.policy.policy_keys import Json
+from warren.broker.model.policy.runtime_parameters import SHOVEL, RuntimeParameters
 from warren.broker.model.queue.message_recovery import restore_messages
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
@@ -46,6 +52,7 @@ from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.pending_work import UNSEEN_BYTES_SECONDS, PendingWork
 from warren.broker.resource_alarms import ResourceMonitor
+from warren.broker.span_export import SpanExport, open_span_export
 from warren.broker.stall_monitor import StallMonitor
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definition_rows import Snapshot
@@ -61,7 +68,6 @@ from warren.broker.store.unclaimed_queues import LogRecovery
 from warren.core.operating_system.memory import resident_memory
 from warren.core.operating_system.sockets import COUNTS_UNREAD
 from warren.wire import field_tables
-from warren.wire.reply_codes import AmqpError, Reply
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -113,6 +119,8 @@ class Broker:
         """
         self.management_addresses: tuple[Address, ...] = ()
         """Addresses of the HTTP API, once started; none unless `management_port` is set."""
+        self.prometheus_addresses: tuple[Address, ...] = ()
+        """Addresses of the Prometheus endpoint, once started; none unless `prometheus_port` is set."""
         self.bound_addresses: tuple[BoundAddress, ...] = ()
         """Addresses at which the broker listens, once started: first those without TLS, then those with it."""
         self._clock = clock or RealClock()
@@ -122,6 +130,7 @@ class Broker:
         self._definitions: Definitions | None = None
         self._log: Log | None = None
         self._captures: dict[bytes, LifeCycleHook] = {}
+        self._spans: SpanExport | None = None
         self._memory: MemoryBudget | None = None
         self._node: BrokerNode | None = None
         self._listener: Listener | None = None
@@ -133,7 +142,7 @@ class Broker:
         self._clock_jumps: ClockJumpMonitor | None = None
         self._stall_monitor: StallMonitor | None = None
         self._management: Management | None = None
-        self._http: HttpServer | None = None
+        self._http: list[HttpServer] = []
         self._collector: Collector | None = None
         self._control: ControlSocket | None = None
 
@@ -188,6 +197,7 @@ class Broker:
         """Restore definitions and messages from the data folder, and accept connections.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
+        :raises SpanExportError: if spans are to be exported, and a package is missing or a variable OTEL_... is invalid.
         :raises CaptureError: if the queue configured to record life-cycle events is no stream, or cannot be declared.
         :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
         :raises ListenError: if an address is in use or is not this machine's.
@@ -199,9 +209,12 @@ class Broker:
             undo.push_async_callback(self._close_store)
             definitions = read_definitions(self.config.load_definitions)
             stored = await self._open_store(loop) if self.config.data_dir is not None else None
+            await self._open_span_export(loop, undo)
             virtual_hosts = self._make_virtual_hosts(loop, undo)
+            undo.callback(virtual_hosts.bulk_work.close)
             access = Access(virtual_hosts, self._definitions)
             parameters = RuntimeParameters(virtual_hosts, self._definitions)
+            parameters.checks[SHOVEL] = _check_shovel
             if stored is not None:
                 queues = self._restore_definitions(virtual_hosts, access, parameters, stored.definitions)
                 self._restore_messages(queues, stored.recovery)
@@ -211,6 +224,8 @@ class Broker:
             for event_stream in virtual_hosts.event_streams.values():
                 event_stream.stream()
             node = self._make_node(loop, access, virtual_hosts)
+            undo.callback(node.logins.close)
+            node.audit = self._open_audit_log()
             undo.callback(node.hangups.close)
             self._start_memory(node)
             if stored is not None:
@@ -218,42 +233,80 @@ class Broker:
             self._start_monitor(node, undo)
             self._start_stall_monitor(loop, undo)
             listener = await self._listen(node, undo)
-            management = await self._open_control(node, parameters)
-            if self.config.management_port is not None:
+            management = await self._open_control(node, parameters, listener)
+            if self.config.management_port is not None or self.config.prometheus_port is not None:
                 await self._open_http(management, undo)
             self._listener = listener
             self._node = node
+            management.start_shovels()
             if isinstance(self._clock, VirtualClock):
                 self._clock.watch(PendingWork(node, listener))
                 if not COUNTS_UNREAD:
                     self._clock.quiet_seconds = UNSEEN_BYTES_SECONDS
             undo.pop_all()
 
+    async def _open_span_export(
+        self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack
+    ) -> None:
+        """Start the export of spans if the setting `opentelemetry` is on."""
+        if not self.config.opentelemetry:
+            return
+        # In a thread: importing OpenTelemetry's SDK takes a while, and a program that embeds the broker goes on.
+        self._spans = await loop.run_in_executor(
+            None, open_span_export, self.config.opentelemetry_endpoint, own_version()
+        )
+        if self._spans is not None:
+            self._spans.start()
+            undo.push_async_callback(self._close_span_export)
+
+    async def _close_span_export(self) -> None:
+        """Export the last spans, and end the thread that exports them."""
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            await asyncio.get_running_loop().run_in_executor(None, spans.close)
+
+    def _abort_captures(self) -> None:
+        for capture in self._captures.values():
+            capture.abort()
+
     def _make_virtual_hosts(
         self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack
     ) -> VirtualHosts:
         """Create and return the registry of virtual hosts.
 
-        Also create the memory budget that all their queues share, and a hook for each virtual host whose message
-        life-cycle events are to be recorded in a stream.
+        Also create the memory budget that all their queues share, and a hook for each virtual host whose messages'
+        life-cycle events are to be recorded in a stream, or exported as spans.
         """
         if self._log is not None:
             self._memory = MemoryBudget(loop, self.config.memory_bytes // 2)
-        self._captures = {
-            vhost.encode(): LifeCycleHook(stream.encode(), self._clock, loop)
-            for vhost, stream in self.config.captured.items()
-        }
-        for capture in self._captures.values():
-            undo.callback(capture.abort)
-        return VirtualHosts(
+        streams = {vhost.encode(): stream.encode() for vhost, stream in self.config.captured.items()}
+        spans = self._spans
+        self._captures = {}
+
+        def make_hook(vhost: bytes) -> LifeCycleHook | None:
+            hook = self._captures.get(vhost)
+            if hook is None and (vhost in streams or spans is not None):
+                stream = streams.get(vhost, b"")
+                if spans is None:
+                    hook = LifeCycleHook(stream, self._clock, loop)
+                else:
+                    hook = SpanHook(vhost, stream, self._clock, loop, spans.steps)
+                self._captures[vhost] = hook
+            return hook
+
+        undo.callback(self._abort_captures)
+        virtual_hosts = VirtualHosts(
             self._clock,
             self._log,
             self._definitions,
             self._memory,
             BEHAVIOUR_BY_VERSION[self.config.compat],
             PortabilityChecks(self.config.strict),
-            self._captures,
+            make_hook if streams or spans is not None else None,
         )
+        if self.config.event_exchange:
+            virtual_hosts.events = BrokerEvents(self.config.event_exchange.encode(), self._clock, loop)
+        return virtual_hosts
 
     def _make_node(
         self, loop: asyncio.AbstractEventLoop, access: Access, virtual_hosts: VirtualHosts
@@ -266,6 +319,9 @@ class Broker:
         node = BrokerNode(
             loop,
             access,
+            login_chain(
+                config.auth_backends, config.oauth2, config.auth_http, config.auth_cache_ttl / 1000, access
+            ),
             LoginSettings(config.mechanisms, config.loopback_users, config.anonymous_user),
             ConnectionSettings(
                 channel_max=config.channel_max,
@@ -276,6 +332,7 @@ class Broker:
                 max_connections=config.max_connections,
                 login_failure_delay=config.login_failure_delay,
                 tcp_keepalive=config.tcp_keepalive,
+                send_timeout=config.send_timeout,
                 consumer_timeout=config.consumer_timeout,
                 honours_immediate=config.immediate == "honour",
                 timestamps="" if config.timestamps == "off" else config.timestamps,
@@ -285,6 +342,13 @@ class Broker:
             self._definitions,
             server_properties(BEHAVIOUR_BY_VERSION[config.compat].version),
         )
+        events = virtual_hosts.events
+        if events is not None:
+            node.flow.on_alarm = lambda resource, raised: events.emit(
+                "alarm.set" if raised else "alarm.cleared",
+                {"source": resource, "node": NODE},
+                has_actor=False,
+            )
         virtual_hosts.capture_blocked = lambda: bool(node.flow.alarm)
         access.users.on_deleted.append(
             lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
@@ -293,6 +357,21 @@ class Broker:
             lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
         )
         return node
+
+    def _open_audit_log(self) -> AuditLog | None:
+        """Return the audit log; None if none is configured.
+
+        :raises AccessConfigError: if its file cannot be written.
+        """
+        target = self.config.audit
+        if target == OFF:
+            return None
+        audit = AuditLog(target, self.config.audit_amqp)
+        try:
+            audit.check()
+        except OSError as error:
+            raise AccessConfigError(f"audit: cannot write {target}: {error.strerror or error}") from None
+        return audit
 
     def _start_memory(self, node: BrokerNode) -> None:
         """Start paging: moving message contents from memory to disk while queues exceed their memory budget.
@@ -376,7 +455,9 @@ class Broker:
         )
         return self._admission
 
-    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> Management:
+    async def _open_control(
+        self, node: BrokerNode, parameters: RuntimeParameters, listener: Listener
+    ) -> Management:
         """Start management, which performs operators' requests, and open its control socket if one is configured."""
         assert self._monitor is not None
         assert self._descriptors is not None
@@ -390,11 +471,14 @@ class Broker:
             self.config,
             self._descriptors,
             self._admission,
+            listener,
             self._describe_listeners,
+            node.audit,
+            self._clock,
         )
         path = self.config.control_path
         if path is not None:
-            control = ControlSocket(management.perform)
+            control = ControlSocket(management.perform_for_operator)
             try:
                 await control.open(path)
             except OSError as error:
@@ -403,6 +487,8 @@ class Broker:
                 ) from None
             self._control = control
         management.utilisation.start()
+        management.spans = self._spans.steps if self._spans is not None else None
+        management.memory = self._memory
         management.on_shutdown = self.on_shutdown
         self._management = management
         return management
@@ -411,32 +497,54 @@ class Broker:
         """Return the addresses that accept connections, with the scheme of their URLs, as text for people."""
         scheme = "https" if self.config.management_tls else "http"
         found = [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses]
-        return found + [f"{scheme} at {address}" for address in self.management_addresses]
+        found += [f"{scheme} at {address}" for address in self.management_addresses]
+        scheme = "https" if self.config.prometheus_tls else "http"
+        return found + [f"{scheme}/prometheus at {address}" for address in self.prometheus_addresses]
 
     async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
-        """Collect statistics, and serve the HTTP API."""
-        assert self.config.management_port is not None
+        """Collect statistics, and serve the HTTP API and the Prometheus endpoint, as far as they have a port."""
+        config = self.config
         self._collector = Collector(management.node, management.node_gauges)
         undo.callback(self._collector.stop)
         self._collector.start()
-        self._http = HttpServer(management, Statistics(self._collector))
-        undo.push_async_callback(self._http.close)
-        tls = None
-        if self.config.management_tls:
-            if self._tls_context is None:
-                self._tls_context = TlsContext(self.config.tls)
-                undo.callback(self._tls_context.stop)
-                self._tls_context.watch(management.node.loop)
-            tls = self._tls_context
-        address = Address(self.config.management_host, self.config.management_port)
+        if config.management_port is not None:
+            self.management_addresses = await self._serve(
+                HttpServer(MANAGEMENT_LIBRARY, management, Statistics(self._collector)),
+                Address(config.management_host, config.management_port),
+                config.management_tls,
+                undo,
+            )
+            scheme = "https" if config.management_tls else "http"
+            for each in self.management_addresses:
+                logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
+        if config.prometheus_port is not None:
+            self.prometheus_addresses = await self._serve(
+                HttpServer(PROMETHEUS_LIBRARY, management, self._collector),
+                Address(config.prometheus_host, config.prometheus_port),
+                config.prometheus_tls,
+                undo,
+            )
+            scheme = "https" if config.prometheus_tls else "http"
+            for each in self.prometheus_addresses:
+                logger.info("event=prometheus.started address=%s", f"{scheme}://{each}/metrics")
+
+    async def _serve(
+        self, server: HttpServer, address: Address, encrypted: bool, undo: contextlib.AsyncExitStack
+    ) -> tuple[Address, ...]:
+        """Serve HTTP at an address, and return the addresses at which connections are accepted.
+
+        :param encrypted: True to use TLS, with the broker's certificate.
+        """
+        self._http.append(server)
+        undo.push_async_callback(server.close)
+        if encrypted and self._tls_context is None:
+            self._tls_context = TlsContext(self.config.tls)
+            undo.callback(self._tls_context.stop)
+            self._tls_context.watch(asyncio.get_running_loop())
         try:
-            bound = await self._http.open(address, tls)
+            return tuple(await server.open(address, self._tls_context if encrypted else None))
         except OSError as error:
             raise ListenError(address, error) from None
-        self.management_addresses = tuple(bound)
-        scheme = "https" if tls else "http"
-        for each in bound:
-            logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> StoredState:
         """Open the data folder, its log and its streams; return the definitions and messages found in it."""
@@ -537,6 +645,9 @@ class Broker:
             queue.expiry.touch()
             queue.expiry.drop_expired()
             queue.expiry.schedule_head_timer()
+        if not queues and recovery.next_segment == 1:
+            # A new folder: nothing was stopped, cleanly or not.
+            return
         logger.info(
             "event=broker.restored queues=%d messages=%d clean=%s", len(queues), count, recovery.clean
         )
@@ -577,15 +688,22 @@ class Broker:
         """
         listener, node = self._listener, self._node
         management, control, http, collector = self._management, self._control, self._http, self._collector
-        self._listener = self._node = self._management = self._control = self._http = self._collector = None
-        if http is not None:
-            await http.close()
+        self._listener = self._node = self._management = self._control = self._collector = None
+        self._http = []
+        for server in http:
+            await server.close()
+        if management is not None:
+            await management.stop_shovels()
         if collector is not None:
             collector.stop()
         if management is not None:
             management.utilisation.stop()
         if control is not None:
             await control.close()
+        if node is not None:
+            node.logins.close()
+            if node.audit is not None:
+                await node.audit.flush()
         if self._monitor is not None:
             self._monitor.stop()
         if self._disk_delays is not None:
@@ -606,16 +724,16 @@ class Broker:
             await listener.close()
         if node is not None:
             node.hangups.close()
-        await self._close_store()
+        try:
+            await self._close_store()
+            await self._close_span_export()
+        finally:
+            if node is not None:
+                node.virtual_hosts.bulk_work.close()
 
     async def _end_connections(self, node: BrokerNode) -> None:
         """Send outstanding publisher confirms, close all connections, and stop event recording and queues' timers."""
-        await node.drain_confirms()
-        for connection in list(node.connections):
-            connection.cancel_consumers()
-        reason = AmqpError(Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
-        for connection in list(node.connections):
-            connection.lifecycle.shut_down(reason)
+        await node.end_connections()
         await node.virtual_hosts.bulk_work.finish(BULK_WORK_SECONDS)
         for capture in self._captures.values():
             capture.close()
@@ -640,6 +758,17 @@ class Broker:
                     rest.callback(log.streams.close)
 
 
+def _check_shovel(name: str, value: Json) -> None:
+    """Check the definition of a shovel.
+
+    :raises OperationRefused: if it is wrong.
+    """
+    # Imported only where a shovel is defined.
+    from warren.broker.shovel.definition import check_definition
+
+    check_definition(name, value)
+
+
 def server_properties(rabbitmq_version: str) -> bytes:
     """Return the server properties of connection.start, an encoded table.
 
@@ -647,21 +776,19 @@ def server_properties(rabbitmq_version: str) -> bytes:
 
     :param rabbitmq_version: the version of RabbitMQ that the broker emulates.
     """
-    try:
-        own = version("warrenmq")
-    except PackageNotFoundError:
-        own = "unknown"
     return field_tables.encode(
         {
             "product": "Warren",
             "version": rabbitmq_version,
-            "warren_version": own,
+            "warren_version": own_version(),
             "platform": "Python",
             "capabilities": {
                 "publisher_confirms": True,
                 "exchange_exchange_bindings": True,
                 "basic.nack": True,
                 "consumer_cancel_notify": True,
+                # Since 4.3.7: clients then answer the broker's basic.cancel with basic.cancel-ok.
+                "accept_consumer_cancel_ok": True,
                 "connection.blocked": True,
                 "authentication_failure_close": True,
                 "consumer_priorities": True,

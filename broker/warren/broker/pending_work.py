@@ -80,7 +80,7 @@ class PendingWork:
         sock = connection.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return ""
-        if connection.out or connection.flush_scheduled or connection.large_output:
+        if connection.out or connection.flush_scheduled or connection.large_output_scheduled:
             return "output for"
         if connection.reads_paused & TURN_OVER:
             return "input from"
@@ -90,7 +90,7 @@ class PendingWork:
             self._clients[connection] = ClientSocket.find(sock.getsockname(), sock.getpeername())
         client = self._clients[connection]
         if client is not None:
-            waiting = connection.transport.get_write_buffer_size()
+            waiting = int(connection.unread_bytes())
             if client.is_reading(waiting):
                 return "unread output for"
         return ""

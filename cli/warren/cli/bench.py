@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 from warren.broker.bench import processor_time
-from warren.broker.bench.load_options import Load
+from warren.broker.bench.load_options import MIN_TIMESTAMPED_SIZE, Load
 from warren.broker.bench.load_topology import LoadTopology
 from warren.broker.bench.measurement import BenchError, measure
 from warren.broker.bench.report import Report
@@ -21,6 +21,8 @@ from warren.wire.amqp_url import AmqpUrl, parse_url
 DESCRIPTION = """Measure an AMQP 0-9-1 broker with publisher and consumer processes, each with one connection, through
 one queue or many. Verify that every message is delivered once and in order."""
 
+MAX_SIZE = 128 * 2**20
+"""Size in bytes of the largest body that `warren bench` sends."""
 MAX_QUEUES = 100_000
 """Largest number of queues that one run of `warren bench` may use."""
 MAX_MESSAGES = 200_000
@@ -28,13 +30,31 @@ MAX_MESSAGES = 200_000
 MAX_MESSAGE_BYTES = 1 << 30
 """Largest total size, in bytes, of the messages that each publisher process encodes before the run."""
 
+MIXED = {
+    "distinct": True,
+    "size": (50, 2000),
+    "publishers": 4,
+    "consumers": 4,
+    "window": 200,
+    "prefetch": 100,
+    "ack_every": 1,
+    "exchange": "topic",
+    "queues": 4,
+    "keys": 25,
+}
+"""Values of the options that `--mixed` sets, where they are not given."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Measure a broker. Return 0, or 1 if messages were lost, duplicated or out of order.
 
     :raises UsageError: if an option, the URL, the login or the arguments of an existing queue are wrong
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.mixed:
+        parser.set_defaults(**MIXED)
+        options = parser.parse_args(arguments)
     url = _url(options.url)
     _check(options)
     load = Load(
@@ -42,7 +62,10 @@ def main(arguments: Sequence[str]) -> int:
         queue=options.queue or f"warren-bench-{os.getpid()}",
         publishers=options.publishers,
         consumers=options.consumers,
-        size=options.size,
+        size=options.size[0],
+        max_size=options.size[1],
+        distinct=options.distinct,
+        single_writes=options.single_writes,
         window=0 if options.no_confirms else options.window,
         prefetch=options.prefetch,
         ack_every=0 if options.auto_ack else _ack_every(options),
@@ -84,14 +107,32 @@ def _parser() -> CommandParser:
     parser = CommandParser("warren bench", DESCRIPTION)
     add = parser.add_argument
     add("--url", default="amqp://127.0.0.1:5672", help="URL of the broker (default: %(default)s)")
+    add(
+        "--mixed",
+        action="store_true",
+        help="load like that of applications, with no two messages alike: --distinct --size 50-2000 --publishers 4 "
+        "--consumers 4 --window 200 --prefetch 100 --ack-every 1 --exchange topic --queues 4 --keys 25; each of these "
+        "may be given another value",
+    )
     add("--publishers", type=int, default=1, metavar="N", help="default: %(default)s")
     add("--consumers", type=int, default=1, metavar="N", help="default: %(default)s")
     add(
         "--size",
-        type=int,
-        default=16,
+        type=_size,
+        default=(16, 0),
         metavar="BYTES",
-        help="size of a body; delivery is verified from 8 on, latency measured from 16 on (16)",
+        help="size of a body; delivery is verified from 8 on, latency measured from 16 on (16); with --distinct also the "
+        "smallest and the largest, such as 50-2000",
+    )
+    add(
+        "--distinct",
+        action="store_true",
+        help="give each message an id, a timestamp, three headers and content of its own",
+    )
+    add(
+        "--single-writes",
+        action="store_true",
+        help="write each message to the socket by itself, not many together",
     )
     confirms = parser.add_mutually_exclusive_group()
     confirms.add_argument(
@@ -183,7 +224,6 @@ def _check(options: Namespace) -> None:
     ranges = {
         "publishers": (0, 4096),
         "consumers": (0, 4096),
-        "size": (0, 128 * 2**20),
         "window": (1, 2**20),
         "prefetch": (0, 65535),
         "ack_every": (1, 65535),
@@ -201,6 +241,9 @@ def _check(options: Namespace) -> None:
         value = getattr(options, name)
         if value is not None and not least <= value <= most:
             raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}, not {value}")
+    for size in options.size:
+        if not 0 <= size <= MAX_SIZE:
+            raise UsageError(f"--size must be between 0 and {MAX_SIZE}, not {size}")
     if not options.publishers and not options.consumers:
         raise UsageError("--publishers and --consumers are both 0, so there is nothing to do")
     if options.ack_every and options.prefetch and options.ack_every > options.prefetch:
@@ -212,6 +255,7 @@ def _check(options: Namespace) -> None:
             "consumers of a stream need acknowledgements and a prefetch; leave out --auto-ack and --prefetch 0"
         )
     _check_layout(options)
+    _check_distinct(options)
     if options.pid is not None and not processor_time.exists(options.pid):
         raise UsageError(f"--pid: process {options.pid} does not run or cannot be measured")
 
@@ -231,7 +275,7 @@ def _check_layout(options: Namespace) -> None:
     if options.queues * options.fan_out > MAX_QUEUES:
         raise UsageError(f"--queues times --fan-out must not be more than {MAX_QUEUES:,}")
     turns = options.queues * options.keys * max(options.priorities, 1)
-    if turns > MAX_MESSAGES or turns * (options.size + 1024) > MAX_MESSAGE_BYTES:
+    if turns > MAX_MESSAGES or turns * (options.size[0] + 1024) > MAX_MESSAGE_BYTES:
         raise UsageError(
             "--queues, --keys, --priorities and --size together make too many different messages; "
             f"the limit is {MAX_MESSAGES:,} messages and {MAX_MESSAGE_BYTES:,} bytes"
@@ -239,6 +283,32 @@ def _check_layout(options: Namespace) -> None:
     for text in options.queue_argument:
         if "=" not in text:
             raise UsageError(f"--queue-argument must be NAME=VALUE, not {text!r}")
+
+
+def _check_distinct(options: Namespace) -> None:
+    least, most = options.size
+    if not options.distinct:
+        if most:
+            raise UsageError("--size with two sizes needs --distinct or --mixed")
+        return
+    if least < MIN_TIMESTAMPED_SIZE or (most and most < least):
+        raise UsageError(
+            f"--distinct needs a --size of {MIN_TIMESTAMPED_SIZE} or more, or the smallest and the largest size"
+        )
+    if options.headers or options.exchange == "headers":
+        raise UsageError("--distinct sets headers of its own; leave out --headers and --exchange headers")
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Return the two sizes of `--size`; the second is 0 if only one is given.
+
+    :raises ArgumentTypeError: if the text is neither a number nor two with a hyphen between them
+    """
+    least, hyphen, most = text.partition("-")
+    try:
+        return int(least), int(most) if hyphen else 0
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is neither a number of bytes nor two, such as 50-2000") from None
 
 
 def _exchange(options: Namespace) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
+from warren.broker.access.login_backends import AccessConfigError
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.config_loader import format_config, load_config
@@ -19,7 +20,9 @@ from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
 from warren.broker.management.boot_definitions import DefinitionsError
 from warren.broker.model.capture.event_stream import CaptureError
+from warren.broker.span_export import SpanExportError
 from warren.broker.store.errors import StoreError
+from warren.broker.store.log.switch_interval import SWITCH_INTERVAL
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
@@ -29,7 +32,7 @@ from warren.core.operating_system.signals import END_SIGNALS, ignore_signals, on
 logger = logging.getLogger(__name__)
 
 HTTP_PACKAGES = ("aiohttp", "regex")
-"""Packages that the HTTP API needs."""
+"""Packages that the HTTP API and the Prometheus endpoint need."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             )
     raise_descriptor_limit()
     collect_less_often()
+    SWITCH_INTERVAL.is_allowed = True
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(run(config))
 
@@ -66,7 +70,14 @@ async def run(settings: RunConfig) -> int:
     except StoreError as error:
         print(f"warren broker: {error}{_folder_hint(settings, error)}", file=sys.stderr)
         return error.status
-    except (ListenError, TlsError, DefinitionsError, CaptureError) as error:
+    except (
+        AccessConfigError,
+        ListenError,
+        TlsError,
+        DefinitionsError,
+        CaptureError,
+        SpanExportError,
+    ) as error:
         raise UsageError(str(error)) from None
     _log_storage(settings)
     print(f"warren broker ready: {broker.bound_addresses[0]}", flush=True)
@@ -96,18 +107,24 @@ async def run(settings: RunConfig) -> int:
 
 
 def _with_installed_packages(settings: RunConfig) -> BrokerConfig:
-    """Return the configuration; without the HTTP API if its packages are not installed, unless it was asked for.
+    """Return the configuration; without what needs HTTP if its packages are not installed, unless it was asked for.
 
     :raises UsageError: if it was asked for, with the extra to install.
     """
     config = settings.broker
-    if config.management_port is None or all(find_spec(package) for package in HTTP_PACKAGES):
+    if all(find_spec(package) for package in HTTP_PACKAGES):
         return config
-    missing = missing_extra_error("management", "the HTTP API (management_port)")
-    if "management_port" in settings.origins:
-        raise missing
-    logger.info("event=http_api.skipped advice=%r", str(missing))
-    return replace(config, management_port=None)
+    if config.management_port is not None:
+        missing = missing_extra_error("management", "the HTTP API (management_port)")
+        if "management_port" in settings.origins:
+            raise missing
+        logger.info("event=http_api.skipped advice=%r", str(missing))
+    if config.prometheus_port is not None:
+        missing = missing_extra_error("management", "the Prometheus endpoint (prometheus_port)")
+        if "prometheus_port" in settings.origins:
+            raise missing
+        logger.info("event=prometheus.skipped advice=%r", str(missing))
+    return replace(config, management_port=None, prometheus_port=None)
 
 
 def _log_storage(settings: RunConfig) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warren.cli.connecting import connected
 from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, parse_message, read_body
 from warren.cli.typer_commands import Url, broker_url, command_group
@@ -63,7 +64,7 @@ def call(
         if ":" not in target:
             # The class of the request exists here only: a server takes a message without a type, not one of a foreign type.
             app.middleware(publish=_remove_type)
-        async with app:
+        async with connected(app, address, timeout):
             if isinstance(request, Scatter):
                 return _gathered(await app.gather(request, timeout=timeout, replies=replies))
             return await app.call(request, timeout=timeout)

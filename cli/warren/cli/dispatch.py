@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
+from warren.core.documentation_links import troubleshooting_link
 from warren.core.errors import ExitStatus, UsageError
 
 GROUP = "warren.commands"
@@ -72,7 +73,10 @@ def usage(commands: dict[str, EntryPoint]) -> str:
     lines += [
         f"  {name:<{width}}  {command_summary(commands[name].module)}".rstrip() for name in sorted(commands)
     ]
-    return "\n".join([*lines, "", "`warren COMMAND --help` describes a command."])
+    help_page = troubleshooting_link("command-line")
+    return "\n".join(
+        [*lines, "", f"`warren COMMAND --help` describes a command; {help_page} explains errors."]
+    )
 
 
 def command_summary(module: str) -> str:

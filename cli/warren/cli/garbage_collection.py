@@ -11,17 +11,17 @@ from typing import Final
 
 from warren.core.operating_system.memory import resident_memory
 
-YOUNG: Final = 20_000
+YOUNG: Final = 8_000
 """New objects, less those that are gone, after which they are searched."""
-YOUNG_COLLECTIONS: Final = 3
-"""Searches of new objects after which the survivors are searched once more: at most 80,000 objects, about 15 ms."""
-MIDDLE_COLLECTIONS: Final = 1000
+YOUNG_COLLECTIONS: Final = 2
+"""Searches of new objects after which the survivors are searched once more: at most 24,000 objects, about 5 ms."""
+MIDDLE_COLLECTIONS: Final = 3000
 """Further searches after which all objects are searched: with a million messages that takes 0.7 s."""
 INTERVAL: Final = 60.0
 """Seconds between two times at which all objects are searched if that is due."""
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks at the number of surviving objects."""
-SURVIVORS: Final = 3
+SURVIVORS: Final = 10
 """Searches of survivors after which all objects are searched without waiting for the interval.
 
 Closed connections are such survivors: so many searches are those of some 5,000 connections, 1 to 2 MiB of garbage.

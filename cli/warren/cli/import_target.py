@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from warren.core.errors import UsageError
@@ -40,14 +43,32 @@ def load_object(target: str, kind: type[Wanted], what: str) -> Wanted:
         try:
             value = getattr(value, name)
         except AttributeError:
-            there = [each for each, held in vars(module).items() if isinstance(held, kind)]
-            hint = f"; it has {', '.join(there)}" if there else ""
-            raise UsageError(f"the module {module_name!r} has no {path!r}{hint}") from None
+            raise UsageError(f"the module {module_name!r} has no {path!r}{_hint(module, kind)}") from None
     if not isinstance(value, kind) and callable(value) and not isinstance(value, type):
-        value = value()
+        value = _call_factory(target, value, what, module, kind)
     if not isinstance(value, kind):
         raise UsageError(f"{target} is not {what}, but of type {type(value).__name__}")
     return value
+
+
+def _call_factory(target: str, factory: Callable[..., Any], what: str, module: Any, kind: type) -> Any:
+    """Return the result of a function without parameters.
+
+    :raises UsageError: if it needs arguments
+    """
+    with contextlib.suppress(ValueError):  # Some built-in functions have no signature.
+        try:
+            inspect.signature(factory).bind()
+        except TypeError:
+            raise UsageError(
+                f"{target} is not {what}, but a function with parameters{_hint(module, kind)}"
+            ) from None
+    return factory()
+
+
+def _hint(module: Any, kind: type) -> str:
+    there = [each for each, held in vars(module).items() if isinstance(held, kind)]
+    return f"; it has {', '.join(there)}" if there else ""
 
 
 def load_class(target: str, base: type[Wanted], what: str) -> type[Wanted]:
@@ -68,6 +89,8 @@ def load_class(target: str, base: type[Wanted], what: str) -> type[Wanted]:
             if isinstance(held, type) and issubclass(held, base) and held.__module__ == module.__name__
         ]
         hint = f"; {module_name} has {', '.join(there)}" if there else ""
+        if name and value is None:
+            raise UsageError(f"the module {module_name!r} has no {name!r}{hint}")
         raise UsageError(f"{target} is not {what}{hint}")
     return value
 

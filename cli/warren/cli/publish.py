@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from warren.cli.connecting import connected
 from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, guess_content_type, parse_message, read_body
 from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json
@@ -124,7 +125,7 @@ def publish(
             address, name="warren publish", declare="always" if declare else "never", connect_timeout=timeout
         )
         app.middleware(publish=shape)
-        async with app:
+        async with connected(app, address, timeout):
             return await app.publish_many(
                 iter(messages),
                 timeout=timeout,

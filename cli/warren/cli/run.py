@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,9 @@ def run(
     """Run an App until SIGTERM or SIGINT. Then cancel its consumers, let handlers end (within the App's grace period) and
     await outstanding confirms. A second signal ends it at once. systemd is notified when it is ready (Type=notify)."""
     write_logs(log_level, as_json=log_json)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Python buffers a redirected output in blocks; what handlers print belongs beside the log lines of its time.
+        sys.stdout.reconfigure(line_buffering=True)
     if embedded:
         url = _embedded_url(url, data_dir, workers)
     elif data_dir is not None:

@@ -46,9 +46,14 @@ def parse_duration(value: Duration, *, longest: timedelta = timedelta.max) -> ti
 def parse_seconds(text: str) -> float:
     """Return the value of a command-line option in seconds: a number of them, or a text as for `parse_duration`.
 
-    :raises ValueError: if the text is neither.
+    :raises ValueError: if the text is neither, or is longer than the longest `timedelta`.
     """
-    return float(text) if _NUMBER.fullmatch(text) else parse_duration(text).total_seconds()
+    if not _NUMBER.fullmatch(text):
+        return parse_duration(text).total_seconds()
+    seconds = float(text)
+    if seconds > timedelta.max.total_seconds():
+        raise _too_long(text, timedelta.max)
+    return seconds
 
 
 def _parse_text(text: str, longest: timedelta) -> timedelta:

@@ -1,6 +1,9 @@
 """Reliability patterns on top of the SDK. All public names can be imported from here; optional packages, such as
 database drivers, are imported only when a pattern that needs them is used."""
 
+from typing import TYPE_CHECKING
+
+from warren.core.misplaced_names import raise_missing_name
 from warren.patterns.backoff import backoff
 from warren.patterns.catch_all import CatchAll
 from warren.patterns.claim_check import (
@@ -218,3 +221,8 @@ __all__ = [
     "replay_edited",
     "wait_queue",
 ]
+
+if not TYPE_CHECKING:
+    # Type checkers must not see it: with it, they would accept any name.
+    def __getattr__(name: str) -> object:
+        raise_missing_name(__name__, "warren.sdk", name)

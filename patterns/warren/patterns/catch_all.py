@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import ClassVar, Final
 
 from opentelemetry import metrics
 
@@ -46,6 +46,8 @@ class CatchAll:
         raises an error is retried as a handler is; after its last attempt the next message is reported. Without an
         alert, messages are counted and logged.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import functools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from warren.sdk import (
     App,
@@ -41,6 +41,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 class NoConsumer(PublishError):
     """Error: no consumer could take the message at once. There is none, or all have reached their prefetch."""
 
+    help_section: ClassVar[str] = "patterns"
     retryable: bool = True
     outcome: MessageOutcome = "refused"
 

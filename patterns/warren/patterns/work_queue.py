@@ -17,7 +17,7 @@ import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from warren.sdk import App, ConfigError, Queue, RetryPolicy
 from warren.sdk.extend import check_async, check_decorated
@@ -48,6 +48,8 @@ class WorkQueue:
         Default 10.
     :raises ConfigError: one of these numbers is below 1.
     """
+
+    requires_durable_broker: ClassVar[bool] = True
 
     def __init__(self, name: str, *, priorities: int = 3, concurrency: int = 10, bypass: int = 10) -> None:
         if min(priorities, concurrency, bypass) < 1:

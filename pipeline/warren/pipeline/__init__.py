@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warren.pipeline.query_restart import await_query
 from warren.pipeline.source.body_schema import body_as
 
 if TYPE_CHECKING:
@@ -32,4 +33,4 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-__all__ = ["body_as", "register"]
+__all__ = ["await_query", "body_as", "register"]

@@ -7,7 +7,7 @@ hour or never.
 
     address = Address(url, timeout)
     with pipeline_errors(f"cannot read queue {name!r} at {address.masked_url}"):
-        connection = address.open()
+        connection = retry_while_transient(timeout, address.open)
         ...
 """
 
@@ -19,9 +19,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from warren.core.blocking_connection import BlockingConnection, ClosedByBroker, FetchedDelivery
@@ -41,6 +42,8 @@ CLOSE_TIMEOUT = 5.0
 MAX_TIMEOUT = 1_000_000.0
 """Largest accepted timeout in seconds (eleven days). poll(2), which also serves socket timeouts, counts milliseconds in
 32 bits, and so accepts no more than 24 days."""
+PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds before the first repetition of an operation, and the longest pause between later ones; the pause doubles."""
 TRANSIENT_REPLIES = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
 """Reply codes of a broker that is shutting down or starting: another attempt may succeed."""
 _HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -65,7 +68,7 @@ class Address:
         try:
             parse_url(self.url)
         except ValueError as error:
-            raise PipelineError(f"{error}; write amqp://user:password@host:port/vhost") from None
+            raise PipelineError(f"{error}; the form is amqp://user:password@host:port/vhost") from None
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise PipelineError(
                 f"timeout is {self.timeout:g}: it must be more than 0 seconds, and at most {MAX_TIMEOUT:,.0f}"
@@ -91,6 +94,67 @@ class Address:
             `pipeline_errors` adds
         """
         return BrokerConnection(self, product)
+
+
+class Retries:
+    """Repetition of an operation whose errors may disappear by themselves, until nothing has succeeded for a timeout.
+
+    :param timeout: seconds without a success after which an error is final
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._pause = PAUSE
+        self._since: float | None = time.monotonic()
+        """Time since which nothing has succeeded; None until the next error."""
+        self._first = ""
+
+    def succeeded(self) -> None:
+        """Record a success: the next error begins a new timeout."""
+        self._since, self._pause, self._first = None, PAUSE, ""
+
+    def wait(self, error: Exception) -> None:
+        """Wait before the next attempt; the pauses grow.
+
+        :param error: error of the last attempt
+        :raises Exception: the error itself, if it does not disappear by itself
+        :raises PipelineError: with the first and the last error, if the timeout has ended
+        """
+        if not is_transient(error):
+            raise error
+        now, text = time.monotonic(), describe_failure(error)
+        if self._since is None:
+            self._since = now
+        if now - self._since >= self._timeout:
+            again = f"tried again for {self._timeout:g} s"
+            if not self._first:
+                raise PipelineError(text)
+            raise PipelineError(
+                f"{text} ({again})" if self._first == text else f"{self._first} ({again}: {text})"
+            )
+        self._first = self._first or text
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+Result = TypeVar("Result")
+
+
+def retry_while_transient(timeout: float, operation: Callable[[], Result]) -> Result:
+    """Run an operation, and repeat it while it fails with an error that may disappear by itself, such as an unreachable
+    broker.
+
+    :param timeout: seconds after which the error of an attempt is final
+    :param operation: opens a connection, and may use it; it closes the connection if it fails
+    :return: what the operation returns
+    :raises PipelineError: if it fails for another reason, or the timeout has ended
+    """
+    retries = Retries(timeout)
+    while True:
+        try:
+            return operation()
+        except (PipelineError, ClosedByBroker, OSError) as error:
+            retries.wait(error)
 
 
 class BrokerUnreachable(PipelineError):

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import parse_seconds
+from warren.pipeline.options import missing_option, parse_seconds
 from warren.pipeline.sink.spark_writers import AmqpStreamWriter, AmqpWriter, check_write
 from warren.pipeline.sink.write_options import Target
 from warren.pipeline.source.queue_browser import QueueBrowser
@@ -35,6 +35,8 @@ from warren.pipeline.spool.spool_options import SpoolOptions
 from warren.pipeline.version_check import VersionChecked, explain_executor_error
 
 OPTIONS = ("url", "queue", "timeout")
+TABLE_OPTION = "option."
+"""Prefix of the copy of each option that Spark passes for a table of its catalogue."""
 
 
 class AmqpDataSource(DataSource, metaclass=VersionChecked):
@@ -48,7 +50,9 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         # Spark calls this in `load()`, so that wrong options fail there and not in a task.
         if self._spool_options() is not None:
             return SPOOL_SCHEMA
-        if self._stream_options() is None:
+        if self._is_for_writing_only():
+            Target.from_options(self._user_options())
+        elif self._stream_options() is None:
             self._queue_browser()
         return SCHEMA
 
@@ -80,37 +84,56 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return AmqpStreamWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> Target:
-        target = Target.from_options(self._lower_case_options())
+        target = Target.from_options(self._user_options())
         check_write(schema, overwrite, target)
         return target
 
+    def _is_for_writing_only(self) -> bool:
+        """Return True if the options name an exchange or a routing key, and nothing that can be read.
+
+        A table or view of SQL has the schema for reading, also if rows are only inserted into it.
+        """
+        given = self._user_options().keys()
+        return bool(given & {"exchange", "routingkey"}) and not given & {"queue", "stream", "streams"}
+
     def _stream_options(self) -> StreamOptions | None:
         """Return the options for reading streams; None if the options name a queue instead."""
-        given = self._lower_case_options()
+        given = self._user_options()
         return StreamOptions.from_options(given) if "stream" in given or "streams" in given else None
 
     def _spool_options(self) -> SpoolOptions | None:
         """Return the options for reading a queue through a spool (files to which messages are written before they are
         acknowledged); None if the option `spoolDir` is not set.
         """
-        given = self._lower_case_options()
+        given = self._user_options()
         return SpoolOptions.from_options(given) if "spooldir" in given else None
 
-    def _lower_case_options(self) -> dict[str, str]:
-        return {key.lower(): value for key, value in self.options.items()}
+    def _user_options(self) -> dict[str, str]:
+        """Return the options with names in lower case.
+
+        For `CREATE TABLE ... OPTIONS (queue 'q')`, Spark passes `queue`, a copy `option.queue`, and properties of the
+        table such as `owner`. Only the copies are surely the user's options.
+        """
+        given = {key.lower(): value for key, value in self.options.items()}
+        copies = {
+            key.removeprefix(TABLE_OPTION): value
+            for key, value in given.items()
+            if key.startswith(TABLE_OPTION)
+        }
+        return copies or given
 
     def _queue_browser(self) -> QueueBrowser:
         """Return the browser that reads the named queue in a batch read.
 
         :raises PipelineError: if an option is unknown, missing or not valid
         """
-        given = self._lower_case_options()
+        given = self._user_options()
         if unknown := sorted(given.keys() - set(OPTIONS)):
             raise PipelineError(
                 f"format 'amqp' has no option {unknown[0]!r}; there are: {', '.join(OPTIONS)}"
             )
         if missing := [name for name in ("url", "queue") if not given.get(name)]:
-            raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
+            raise PipelineError(missing_option(missing[0], given))
         address = Address(given["url"], parse_seconds("timeout", given.get("timeout", "30")))
         return QueueBrowser(address, given["queue"])
 

@@ -86,6 +86,20 @@ def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
     return text.lower() == "true"
 
 
+def missing_option(name: str, given: Mapping[str, str]) -> str:
+    """Return the error for a required option that is not set.
+
+    :param given: options as Spark passes them. Spark passes none of those of a table of its catalogue to a statement
+        that reads or writes the table.
+    """
+    if not given:
+        return (
+            f"format 'amqp' needs the option {name!r}: Spark does not pass the options of a table of its catalogue; add "
+            "them to the statement (FROM t WITH (url = '...', queue = '...')), or use CREATE TEMPORARY VIEW"
+        )
+    return f"format 'amqp' needs the option {name!r}"
+
+
 def queue_name(kind: str, name: str) -> str:
     """Return the name unchanged, after a check that AMQP can carry it.
 

@@ -162,7 +162,12 @@ def quiet_pandas() -> Iterator[None]:
         yield
 
 
-RESULT_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
+RESULT_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+    # Spark's default is INT96, which other readers convert to nanoseconds: years before 1677 and after 2262 overflow.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 """Spark settings on which a job's results depend; they are set for the run."""
 
 QUIET_SETTINGS = {

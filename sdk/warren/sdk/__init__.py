@@ -4,7 +4,10 @@ Public modules: `warren.sdk` for applications, `warren.sdk.extend` for code that
 `warren.sdk.planning` for topology plans. All other modules and packages below `warren.sdk` are internal.
 """
 
+from typing import TYPE_CHECKING
+
 from warren.core.log_output import JsonLines
+from warren.core.misplaced_names import raise_missing_name
 from warren.sdk.app.app import App
 from warren.sdk.app.blocking import Sync, SyncFetchedMessage
 from warren.sdk.app.health_probe import HealthProbe
@@ -178,3 +181,8 @@ __all__ = [
     "WarrenError",
     "current_delivery",
 ]
+
+if not TYPE_CHECKING:
+    # Type checkers must not see it: with it, they would accept any name.
+    def __getattr__(name: str) -> object:
+        raise_missing_name(__name__, "warren.patterns", name)

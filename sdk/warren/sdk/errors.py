@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
+from warren.core.documentation_links import troubleshooting_link
 from warren.core.durations import Duration
 from warren.sdk.keywords import describe_unknown_class_keyword
 
@@ -22,10 +23,13 @@ class WarrenError(Exception):
 
     :ivar retryable: the same call may succeed later, without a change of code or configuration.
     :ivar outcome: outcome of the message: `not_sent`, `refused` (no queue has it) or `unknown` (it may have arrived).
-    :ivar exit_status: exit status of a command that prints the error and ends (see `warren.core.errors.Exit`).
+    :ivar exit_status: exit status of a command that prints the error and ends (see `warren.core.errors.ExitStatus`).
+    :ivar help_section: section of the troubleshooting page that explains the error; a traceback ends with a link to it.
+        Empty for errors that applications define.
     """
 
     exit_status: ClassVar[int] = 1
+    help_section: ClassVar[str] = "where-to-look-first"
 
     retryable: bool = False
     outcome: MessageOutcome = "not_sent"
@@ -34,6 +38,8 @@ class WarrenError(Exception):
         self, text: str, *, retryable: bool | None = None, outcome: MessageOutcome | None = None
     ) -> None:
         super().__init__(text)
+        if self.help_section:
+            self.add_note(f"help: {troubleshooting_link(self.help_section)}")
         if retryable is not None:
             self.retryable = retryable
         if outcome is not None:
@@ -43,12 +49,14 @@ class WarrenError(Exception):
 class ConfigError(WarrenError):
     """The program or its configuration is wrong; the text is one line with the necessary change."""
 
+    help_section: ClassVar[str] = "errors-while-the-program-is-loaded"
     exit_status: ClassVar[int] = 2
 
 
 class TransportUnavailable(WarrenError):
     """The broker could not be reached in time, or the connection was lost before the outcome was known."""
 
+    help_section: ClassVar[str] = "the-app-does-not-connect"
     exit_status: ClassVar[int] = 74
     retryable: bool = True
 
@@ -89,6 +97,8 @@ class TopologyMismatch(WarrenError):
     :ivar differences: the differing arguments, as far as they are known.
     """
 
+    help_section: ClassVar[str] = "the-topology-differs"
+
     def __init__(
         self,
         text: str,
@@ -109,6 +119,7 @@ class PublishError(WarrenError):
         ACCESS_REFUSED, 312 NO_ROUTE (see `Unroutable`); 0 if there is none.
     """
 
+    help_section: ClassVar[str] = "a-publish-fails"
     reply_code: int = 0
 
 
@@ -119,6 +130,7 @@ class Unroutable(PublishError):
     :ivar properties: the AMQP properties of the message, by their AMQP names, including `headers`.
     """
 
+    help_section: ClassVar[str] = "no-queue-takes-routing-key-from-exchange"
     outcome: MessageOutcome = "refused"
 
     def __init__(
@@ -146,6 +158,7 @@ class Unroutable(PublishError):
 class Nacked(PublishError):
     """The broker refused the message (`basic.nack`): a queue with `reject-publish` is full, or a disk failed."""
 
+    help_section: ClassVar[str] = "the-broker-refused-the-message-a-queue-is-full-or-its-disk-failed"
     retryable: bool = True
     outcome: MessageOutcome = "refused"
 
@@ -153,6 +166,7 @@ class Nacked(PublishError):
 class PublishTimeout(PublishError):
     """No confirm came within the deadline; `outcome` is `not_sent` or `unknown`."""
 
+    help_section: ClassVar[str] = "no-confirm-came-within-the-deadline"
     retryable: bool = True
     outcome: MessageOutcome = "unknown"
 
@@ -178,6 +192,8 @@ class BatchError(PublishError):
 class TransactionError(WarrenError):
     """A transaction without the broker's confirmation of its commit; base class of more specific errors."""
 
+    help_section: ClassVar[str] = "a-publish-fails"
+
 
 class TransactionFailed(TransactionError):
     """A transaction without effect: no message was published, none acknowledged."""
@@ -198,6 +214,8 @@ class TransactionUnknown(TransactionError):
 class CallError(WarrenError):
     """A call without a reply of the request's reply type; base class of more specific errors, such as `CallTimeout`."""
 
+    help_section: ClassVar[str] = "a-call-gets-no-answer"
+
 
 class RemoteError(CallError):
     """The server replied with an error. A handler of a Request raises it to choose the error that the caller gets.
@@ -206,6 +224,7 @@ class RemoteError(CallError):
     :ivar details: any value that can be written as JSON.
     """
 
+    help_section: ClassVar[str] = ""
     outcome: MessageOutcome = "refused"
     details: Any
 

@@ -14,6 +14,7 @@ from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
 from warren.sdk.app.serve import StopRequest, serve
 from warren.sdk.app.testing_hooks import override_for_test
+from warren.sdk.choices import check_choice
 from warren.sdk.clock import AppClock, SystemClock, poll_at
 from warren.sdk.consume.dead_letters import (
     DEAD_ERROR,
@@ -24,8 +25,9 @@ from warren.sdk.consume.dead_letters import (
     DEATHS,
 )
 from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
-from warren.sdk.consume.handlers.decorator_arguments import check_decorated
+from warren.sdk.consume.handlers.decorator_arguments import check_decorated, check_idempotency
 from warren.sdk.consume.handlers.signature import check_async
+from warren.sdk.consume.retry import check_retry_policy
 from warren.sdk.consume.streams.last_chunk import LastChunk, read_last_chunk
 from warren.sdk.durations import Duration, duration, milliseconds, optional_duration, seconds
 from warren.sdk.errors import HandlerOutcome, MessageOutcome
@@ -100,7 +102,10 @@ __all__ = [
     "asyncapi_page",
     "by_wire_name",
     "check_async",
+    "check_choice",
     "check_decorated",
+    "check_idempotency",
+    "check_retry_policy",
     "compare_asyncapi",
     "current_delivery",
     "decode",

@@ -109,7 +109,10 @@ MESSAGES: dict[str, list[Found]] = {
         Found(LARGE),
         Found(b"by topic"),
     ],
-    "quorum": [Found(b"came back", True, headers={"x-delivery-count": 3}), Found(b"untouched")],
+    "quorum": [
+        Found(b"came back", True, headers={"x-acquired-count": 3, "x-delivery-count": 3}),
+        Found(b"untouched"),
+    ],
     "priority": [Found(b"5"), Found(b"3 first"), Found(b"3 second"), Found(b"none")],
     "ttl": [Found(b"lives", properties={"expiration": str(YEAR_MS // 2)}), Found(b"lives on")],
     "late": [Found(b"died", deaths=(("ttl", "expired", 1),))],
@@ -196,7 +199,7 @@ def _quorum(session: RestartableSession) -> None:
     for _ in range(3):
         message = channel.get("quorum")
         assert message is not None
-        channel.nack(message.tag)
+        channel.reject(message.tag, requeue=True)
     assert channel.ready("quorum") == 2
 
 

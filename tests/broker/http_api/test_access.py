@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from urllib.parse import urlsplit
 
@@ -183,3 +184,12 @@ def test_a_policymaker_deletes_no_operator_policy_or_limit(api: HttpApi) -> None
 )
 def test_a_body_that_no_object_can_hold_is_refused(api: HttpApi, method: str, path: str, body: bytes) -> None:
     assert api.ask(method, path, body).status == 400
+
+
+def test_the_log_does_not_show_the_values_of_parameters(
+    api: HttpApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    api.put("global-parameters/source", {"value": "amqp://ann:very-secret@localhost"})
+    assert "event=management.verb_performed verb=set_global_parameter" in caplog.text
+    assert "very-secret" not in caplog.text

@@ -80,8 +80,11 @@ def comparable(definitions: Definitions) -> Definitions:
         # Exported twice, for old and new readers. Limits are exported as runtime parameters.
         for key in ("description", "tags", "default_queue_type", "limits"):
             vhost.pop(key, None)
-    for exchange in found["exchanges"]:
-        assert exchange.pop("internal", False) is False
+    # An exchange and a parameter of RabbitMQ 4.3 itself.
+    found["exchanges"] = [each for each in found["exchanges"] if each["name"] != "amq.rabbitmq.log"]
+    found["global_parameters"] = [
+        each for each in found["global_parameters"] if each["name"] != "cluster_tags"
+    ]
     return found
 
 
@@ -127,8 +130,20 @@ def test_an_export_contains_every_object(operator: Operator) -> None:
         "type": "classic",
         "durable": True,
         "auto_delete": False,
-        "arguments": {"x-message-ttl": 60000, "x-dead-letter-exchange": "stray", "x-max-priority": 5},
+        "arguments": {
+            "x-message-ttl": 60000,
+            "x-dead-letter-exchange": "stray",
+            "x-max-priority": 5,
+            "x-queue-type": "classic",
+        },
     }
+    (other,) = [vhost for vhost in found["vhosts"] if vhost["name"] == "other"]
+    assert other == {
+        "name": "other",
+        "limits": {"max-queues": 7},
+        "metadata": {"description": "Another", "tags": [], "default_queue_type": "classic"},
+    }
+    assert found["rabbit_version"] == found["rabbitmq_version"] == "4.3.6"
     assert {exchange["name"] for exchange in found["exchanges"]} == {"orders", "stray", "by-header"}
     assert {(each["source"], each["routing_key"]) for each in found["bindings"]} == {
         ("orders", "order.*"),
@@ -177,30 +192,34 @@ def test_imported_definitions_are_exported_again(operator: Operator, tmp_path: P
             connection.channel()
 
 
-@pytest.fixture(scope="module")
-def fresh_rabbitmq() -> Iterator[RabbitMQ]:
+@pytest.fixture(scope="module", params=["3.10", "4.3"])
+def fresh_rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ]:
     """Start a RabbitMQ for this test alone, because definitions change users and virtual hosts."""
-    if not installed():
-        pytest.skip("rabbitmq-server is not installed")
-    with rabbitmq_server() as server:
+    version: str = request.param
+    if not installed(version):
+        pytest.skip(f"RabbitMQ {version} is not installed")
+    with rabbitmq_server(version=version) as server:
         yield server
 
 
 def test_rabbitmq_imports_what_warren_exports_and_the_reverse(
-    operator: Operator, fresh_rabbitmq: RabbitMQ, tmp_path: Path
+    fresh_rabbitmq: RabbitMQ, tmp_path: Path
 ) -> None:
-    build(operator)
-    ours = export(operator)
+    config = BrokerConfig(compat="4.3" if fresh_rabbitmq.version.startswith("4.") else "3.10")
+    with InProcessBroker(tmp_path / "data", config=config) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        build(operator)
+        ours = export(operator)
     # RabbitMQ's user must be able to read the file.
     file = Path(fresh_rabbitmq.folder) / "ours.json"
     file.write_text(json.dumps(ours))
     os.chmod(file, 0o644)
-    fresh_rabbitmq.ctl("import_definitions", str(file))
+    fresh_rabbitmq.ctl("import_definitions", fresh_rabbitmq.inside(file))
     theirs = json.loads(fresh_rabbitmq.ctl("export_definitions", "-"))
     assert comparable(theirs) == comparable(ours)
     with Connection(fresh_rabbitmq.url.replace("guest:guest", "ann:sesame")) as connection:
         connection.channel()
-    with InProcessBroker(tmp_path / "second") as second:
+    with InProcessBroker(tmp_path / "second", config=config) as second:
         other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
         load(other, tmp_path, theirs)
         assert comparable(export(other)) == comparable(theirs)
@@ -211,6 +230,23 @@ def test_rabbitmq_imports_what_warren_exports_and_the_reverse(
             channel = connection.channel()
             channel.publish("order.new", b"x", exchange="orders", mandatory=True)
             assert channel.ready("billing") == 1
+
+
+def test_the_format_follows_the_imitated_version(tmp_path: Path) -> None:
+    """RabbitMQ 3.10 reads the description of a virtual host at its top level only."""
+    with InProcessBroker(tmp_path / "data", config=BrokerConfig(compat="3.10")) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        build(operator)
+        found = export(operator)
+        load(operator, tmp_path, found)
+        assert export(operator) == found
+    assert found["rabbit_version"] == "3.10.8"
+    (other,) = [vhost for vhost in found["vhosts"] if vhost["name"] == "other"]
+    described = {"description": "Another", "tags": []}
+    assert other == {"name": "other", "limits": [], "metadata": described, **described}
+    assert not any(
+        "x-queue-type" in each["arguments"] for each in found["queues"] if each["type"] == "classic"
+    )
 
 
 def test_existing_queues_and_exchanges_stay_unchanged(operator: Operator, tmp_path: Path) -> None:
@@ -354,6 +390,28 @@ def test_an_internal_exchange_is_exported(operator: Operator, tmp_path: Path) ->
 
 
 # -- at boot
+
+
+def test_bindings_of_exchanges_that_rabbitmq_leaves_out_are_skipped(
+    operator: Operator, tmp_path: Path
+) -> None:
+    """An export of RabbitMQ has no internal exchanges, but their bindings."""
+    ends = [("kept", "hidden", "exchange"), ("hidden", "q", "queue"), ("kept", "q", "queue")]
+    bindings = [
+        {
+            "vhost": "/",
+            "source": source,
+            "destination": destination,
+            "destination_type": kind,
+            "routing_key": "k",
+        }
+        for source, destination, kind in ends
+    ]
+    exchanges = [{"vhost": "/", "name": "kept", "type": "topic", "durable": True}]
+    queues = [{"vhost": "/", "name": "q", "durable": True}]
+    load(operator, tmp_path, {"exchanges": exchanges, "queues": queues, "bindings": bindings})
+
+    assert [(each["source"], each["destination"]) for each in export(operator)["bindings"]] == [("kept", "q")]
 
 
 def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
+from warren.broker.management.verbs.health import waiting_totals_in_steps
 
 
 @pytest.fixture
@@ -28,6 +30,25 @@ def test_a_healthy_broker_passes_all_checks(operator: Operator) -> None:
     assert operator("listeners") == ["protocol\taddress", f"amqp\t127.0.0.1:{port}"]
     assert "Alarm: (none)" in operator("status")
     assert "Cluster name: warren@localhost" in operator("cluster_status")
+
+
+def test_the_messages_of_many_queues_are_counted_in_steps(timed: InProcessBroker) -> None:
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        channel.confirm()
+        for number in range(3):
+            channel.publish(channel.declare(f"q{number}", durable=True), b"x" * 100)
+        assert channel.settled(3) == [True, True, True]
+    assert timed.broker is not None
+    queues = list(timed.broker._running.vhosts[b"/"].vhost.queues.values())
+    work = waiting_totals_in_steps(queues)
+    for _ in range(3):
+        next(work)
+    with pytest.raises(StopIteration) as done:
+        next(work)
+    messages, memory = done.value.value
+    assert messages == 3
+    assert memory == sum(int(queue.ready.memory_bytes()) for queue in queues) > 300
 
 
 def test_an_alarm_fails_the_check(operator: Operator, timed: InProcessBroker) -> None:

@@ -432,6 +432,60 @@ def paging(tmp_path: Path) -> Iterator[InProcessBroker]:
         yield broker
 
 
+def test_a_message_that_is_written_to_be_paged_out_is_counted_once(paging: InProcessBroker) -> None:
+    assert paging.data_dir is not None
+    operator = Operator(warren_ctl(paging.data_dir), paging.url, is_warren=True)
+    with Connection(paging.url) as connection:
+        channel = connection.channel()
+        for name, exclusive in (("durable", False), ("private", True)):
+            channel.declare(name, durable=not exclusive, exclusive=exclusive, x_queue_mode="lazy")
+            for _ in range(100):
+                channel.publish(name, b"x")
+
+            def paged(name: str = name) -> bool:
+                return bool(operator.queue(name, "messages", "messages_ram")["messages_ram"] == 0)
+
+            wait_until(paged, "the messages are on disk only")
+            assert operator.queue(name, "disk_writes")["disk_writes"] == 100
+
+
+def test_the_parts_of_a_backing_queue_are_listed(paging: InProcessBroker) -> None:
+    assert paging.data_dir is not None
+    operator = Operator(warren_ctl(paging.data_dir), paging.url, is_warren=True)
+    with Connection(paging.url) as connection:
+        channel = connection.channel()
+        channel.declare("memory", durable=True)
+        channel.declare("lazy", durable=True, x_queue_mode="lazy")
+        channel.declare("priority", durable=True, x_max_priority=2)
+        channel.declare("quorum", durable=True, x_queue_type="quorum")
+        for name in ("memory", "lazy", "quorum"):
+            for _ in range(3):
+                channel.publish(name, b"x")
+        for priority in (0, 0, 2):
+            channel.publish("priority", b"x", priority=priority)
+        first = channel.get("memory")
+        assert first is not None
+        channel.nack(first.tag)
+        assert channel.ready("memory") == 3
+
+        def status(name: str) -> Any:
+            return operator.queue(name, "backing_queue_status")["backing_queue_status"]
+
+        empty = {"q1": 0, "q2": 0, "delta": ["delta", "undefined", 0, 0, "undefined"], "q3": 0, "q4": 0}
+        assert status("memory") == {
+            **empty,
+            "mode": "default",
+            "q4": 2,
+            "returned": 1,
+            "len": 3,
+            "next_seq_id": 4,
+        }
+        assert status("lazy") == {**empty, "mode": "lazy", "q3": 3, "returned": 0, "len": 3, "next_seq_id": 4}
+        assert status("priority")["priority_lengths"] == {"0": 2, "1": 0, "2": 1}
+        assert status("priority")["q4"] == status("priority")["len"] == 3
+        assert status("quorum") == ""
+
+
 def test_messages_that_are_only_on_disk_are_counted(paging: InProcessBroker) -> None:
     assert paging.data_dir is not None
     operator = Operator(warren_ctl(paging.data_dir), paging.url, is_warren=True)

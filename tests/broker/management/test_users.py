@@ -150,4 +150,4 @@ def test_global_parameters_are_set_and_cleared(warren: Operator) -> None:
     assert warren("list_global_parameters") == ["name\tvalue", 'motto\t{"in":"vino"}']
     warren("clear_global_parameter", "motto")
     assert warren.refused("clear_global_parameter", "motto") == "warren ctl: Parameter does not exist\n"
-    assert "component shovel not found" in warren.refused("set_parameter", "shovel", "x", "{}")
+    assert "component other not found" in warren.refused("set_parameter", "other", "x", "{}")

@@ -1,7 +1,7 @@
 """Answers to the compared requests, in a form without what differs from run to run, and their reference.
 
 Run `python -m tests.conformance.http_api.answers URL` against the management port of a new RabbitMQ to write the
-reference again.
+reference again, and `... answers URL shovels` for the one of shovels, with the plugin rabbitmq_shovel_management.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tests.conformance.http_api.requests import ASKS, SETTLED, Ask
+from tests.conformance.http_api.shovel_requests import SHOVEL_ASKS, VALIDATED
 
 REFERENCE: Final = Path(__file__).with_name("rabbitmq-4.3.6.json")
+SHOVEL_REFERENCE: Final = Path(__file__).with_name("rabbitmq-4.3.6-shovels.json")
 
 ERLANG: Final = {
     "applications",
@@ -141,7 +144,8 @@ def ask(base: str, request: Ask) -> tuple[int, Any]:
         with urllib.request.urlopen(made, timeout=60) as answer:
             status, body = answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        status, body = error.code, error.read()
+        with error:
+            status, body = error.code, error.read()
     if not body:
         return status, None
     try:
@@ -174,15 +178,17 @@ def _kind(value: Any) -> Any:
     return type(value).__name__
 
 
-def ask_all(base: str, settling: float = 0.0) -> list[dict[str, Any]]:
+def ask_all(
+    base: str, asks: Sequence[Ask] = ASKS, settle: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
     """Ask all requests in order, and return their answers.
 
-    :param settling: seconds until the statistics of what the first requests have made can be shown.
+    :param settle: waits until what the requests before have made can be shown.
     """
     found = []
-    for number, request in enumerate(ASKS):
+    for number, request in enumerate(asks):
         if request.path == SETTLED:
-            time.sleep(settling)
+            settle()
             continue
         status, body = ask(base, request)
         found.append({"request": describe(number, request), "status": status, "body": body})
@@ -197,6 +203,9 @@ def describe(number: int, request: Ask) -> str:
 
 
 if __name__ == "__main__":
-    REFERENCE.write_text(
-        json.dumps(ask_all(sys.argv[1].rstrip("/"), 11.0), indent=1, ensure_ascii=False) + "\n"
-    )
+    chosen: tuple[Ask, ...] = ASKS
+    path = REFERENCE
+    if sys.argv[2:] == ["shovels"]:
+        chosen, path = (*VALIDATED, *SHOVEL_ASKS), SHOVEL_REFERENCE
+    answers = ask_all(sys.argv[1].rstrip("/"), chosen, lambda: time.sleep(11.0))
+    path.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")

@@ -133,6 +133,7 @@ class HistoryChecker:
             EventType.CLOSED: self._closed,
             EventType.KILLED: self._broker_ended,
             EventType.STOPPED: self._broker_ended,
+            EventType.DISTURBED: self._disturbed,
             EventType.DRAIN_STARTED: self._drain_started,
             EventType.DRAINED: self._drained,
             EventType.DECLARE: self._define,
@@ -396,6 +397,14 @@ class HistoryChecker:
                 stream.has_crashed = True
             self.tally.crashes += 1
             self._unclean = self._life
+
+    def _disturbed(self, event: Event) -> None:
+        """Begin a life in which messages may come again that were acknowledged in the last one."""
+        for client in self._clients.values():
+            for copy in list(client.holding.values()):
+                self._release(copy)
+        self._last.clear()
+        self._life += 1
 
     def _drain_started(self, event: Event) -> None:
         if event.queues:

@@ -36,6 +36,8 @@ class EventType(StrEnum):
     """The broker was killed, or its power was cut, at time `at`. The events before are all that its clients received."""
     STOPPED = "stopped"
     """The broker was stopped cleanly."""
+    DISTURBED = "disturbed"
+    """A node of a cluster fails or failed. Acknowledgements before may be lost with it; publishes and clients go on."""
     DRAIN_STARTED = "drain_started"
     """Publishing has ended. The client is the only consumer of all queues from here on; with a stream in `queues`, it reads
     that stream from the first message to the last."""

@@ -368,3 +368,17 @@ def test_definitions_match_the_replies(history: HistoryBuilder, replied: bool, f
     assert history.kinds() == ([FaultKind.DEFINITIONS] if replied and found is EventType.EXISTS else [])
     history.add(EventType.EXISTS if found is EventType.MISSING else EventType.MISSING, "d", "name")
     assert FaultKind.DEFINITIONS in history.kinds()
+
+
+def test_an_acknowledged_message_may_come_again_only_after_a_node_of_a_cluster_failed() -> None:
+    history = HistoryBuilder()
+    history.publish("1", "2")
+    history.consume("1")
+    history.add(EventType.DISTURBED, "")
+    history.add(EventType.CONFIRMED, "p", "p:2")
+    history.consume("1", by="c2", again=True)
+    assert history.kinds() == []
+    history.consume("1", by="c2", again=True)
+    assert history.kinds() == [FaultKind.RESURRECTED]
+    history.drain()
+    assert history.kinds() == [FaultKind.RESURRECTED, FaultKind.LOST]

@@ -166,7 +166,7 @@ class _Filling:
                 assert message.body.startswith(expected.token.encode() + b" ")
                 self.expected.settled[f"{queue} {expected.token}"] = self.run
                 if place not in places:
-                    channel.nack(message.tag)
+                    channel.reject(message.tag, requeue=True)
                 elif reject:
                     channel.reject(message.tag)
                 else:

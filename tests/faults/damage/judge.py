@@ -115,8 +115,12 @@ HARMLESS = (
     "event=portability.feature_used",
     "event=connection.login_refused",
     "event=connection.closed_on_error",
+    "event=broker.loop_blocked",
+    "event=broker.loop_stalled",
+    "event=store.sync_delayed",
+    "event=store.sync_resumed",
 )
-"""Events that a client causes, not a damaged folder."""
+"""Events that a client, a busy machine or a slow disk causes, not a damaged folder."""
 
 
 def reports_of(errors: str) -> list[str]:

@@ -319,3 +319,11 @@ def test_a_position_in_the_table_picks_a_file(tmp_path: Path) -> None:
         "last stream segment": "streams/0000000000000007-0000000000000014.stream",
         "only stream segment": "streams/0000000000000008-0000000000000000.stream",
     }
+
+
+@pytest.mark.parametrize(
+    "event", ["broker.loop_stalled ms=173", "broker.loop_blocked ms=5000", "store.sync_delayed seconds=12.0"]
+)
+def test_a_slow_machine_is_no_report_of_damage(event: str) -> None:
+    line = f"2026-11-23 10:00:00,000 WARNING warren.broker.stall_monitor event={event}\n"
+    assert verdict(nothing, later_errors=line).outcome is Outcome.RECOVERED

@@ -217,7 +217,13 @@ class Disk:
 
     def used(self) -> int:
         """Return the bytes of the log's files."""
-        return sum(len(node.content) for path, node in self.files.items() if path.startswith(LOG))
+        with self._lock:
+            return sum(len(node.content) for path, node in self.files.items() if path.startswith(LOG))
+
+    def paths(self, beginning: str) -> list[str]:
+        """Return the paths of the files that begin with a text, in order, while threads create and remove files."""
+        with self._lock:
+            return sorted(path for path in self.files if path.startswith(beginning))
 
     def forget_marks(self) -> Disk:
         """Undo what was written to the marks of synced bytes since they were begun, as a power failure may do."""

@@ -64,7 +64,7 @@ class StreamRun(LogRun):
 
     def paths(self) -> list[str]:
         """Return the stream's segments on the disk, oldest first."""
-        return sorted(path for path in self.disk.files if path.startswith(STREAMS))
+        return self.disk.paths(STREAMS)
 
 
 def entries(chunk: Chunk) -> dict[int, bytes]:

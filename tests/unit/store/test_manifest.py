@@ -251,7 +251,7 @@ def test_a_record_that_was_written_over_another_one_is_reported() -> None:
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["oldest", "middle", "last"])
 def test_a_missing_segment_of_a_stream_is_reported_and_no_offset_is_used_twice(how: str, which: int) -> None:
     disk = end(filled(), how)
-    paths = sorted(path for path in disk.files if path.startswith(STREAMS))
+    paths = disk.paths(STREAMS)
     remove(disk, paths[which])
     again = StreamRun(disk)
     found = numbers(again.read())
@@ -269,7 +269,7 @@ def test_a_missing_segment_of_a_stream_is_reported_and_no_offset_is_used_twice(h
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_only_segment_of_a_stream_is_reported_as_missing(how: str) -> None:
     disk = end(filled(3), how)
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     remove(disk, path)
     again = StreamRun(disk)
     assert again.found.damage == [
@@ -288,7 +288,7 @@ def test_the_only_segment_of_a_stream_is_reported_as_missing(how: str) -> None:
 @pytest.mark.parametrize("cut", [1, 36, 1040, 1041, 3000, 3150])
 def test_confirmed_messages_that_are_cut_off_a_stream_are_reported(how: str, cut: int) -> None:
     disk = end(filled(3), how)
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     del disk.files[path].content[-cut:]
     again = StreamRun(disk)
     (line,) = again.found.damage
@@ -303,7 +303,7 @@ def test_confirmed_messages_that_are_cut_off_a_stream_are_reported(how: str, cut
 
 def test_a_damaged_header_of_a_stream_segment_is_reported() -> None:
     disk = filled().close()
-    path = sorted(path for path in disk.files if path.startswith(STREAMS))[1]
+    path = disk.paths(STREAMS)[1]
     flip(disk, path, 20)
     again = StreamRun(disk)
     (line,) = again.found.damage
@@ -315,7 +315,7 @@ def test_a_damaged_header_of_a_stream_segment_is_reported() -> None:
 def test_a_chunk_that_was_written_over_another_one_is_reported(source: int, target: int) -> None:
     """All chunks are of one size, so that the copy is intact."""
     disk = filled(9).kill_synced()
-    path = sorted(path for path in disk.files if path.startswith(STREAMS))[-1]
+    path = disk.paths(STREAMS)[-1]
     content = disk.files[path].content
     size = (len(content) - SEGMENT_HEADER) // 3
     start = {number: SEGMENT_HEADER + number * size for number in range(3)}
@@ -329,7 +329,7 @@ def test_a_chunk_that_was_written_over_another_one_is_reported(source: int, targ
 
 def test_a_damaged_index_of_a_stream_segment_is_reported_and_costs_nothing() -> None:
     disk = filled().close()
-    path = sorted(path for path in disk.files if path.startswith(STREAMS))[1]
+    path = disk.paths(STREAMS)[1]
     # The position of the chunk in its last entry, before the trailer.
     flip(disk, path, len(disk.files[path].content) - 36 - 6)
     again = StreamRun(disk)

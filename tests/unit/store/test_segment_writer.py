@@ -7,6 +7,7 @@ import errno
 from warren.broker.store.file_system.memory_files import MemoryFiles
 from warren.broker.store.log.segment_reader import segment_path
 from warren.broker.store.log.segment_writer import SegmentWriter
+from warren.broker.store.log.write_statistics import WriteStatistics
 from warren.broker.store.log.writer_jobs import PART_SIZE, SegmentWrite
 
 
@@ -36,7 +37,7 @@ def test_a_small_write_is_one_part() -> None:
 
 def test_a_write_without_room_for_its_second_part_leaves_the_file_as_it_was() -> None:
     files = SmallDisk()
-    writer = SegmentWriter("log", files, 0, sync=True)
+    writer = SegmentWriter("log", files, 0, sync=True, statistics=WriteStatistics())
     assert writer.write(1, 0, [b"before"], durable=True)
     files.writes_left = 1
     assert not writer.write(1, 6, [b"first", b"second"], durable=True)

@@ -101,7 +101,7 @@ def test_a_message_larger_than_a_block() -> None:
 def test_a_torn_end_is_cut_off_and_its_offsets_are_reused(cut: int) -> None:
     run = filled(2)
     disk = run.kill_synced().forget_marks()
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     del disk.files[path].content[-cut:]
     again = StreamRun(disk)
     assert again.found.damage == []
@@ -113,7 +113,7 @@ def test_a_torn_end_is_cut_off_and_its_offsets_are_reused(cut: int) -> None:
 
 def test_a_torn_end_after_a_clean_stop_is_damage() -> None:
     disk = filled(2).close()
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     del disk.files[path].content[-1:]
     again = StreamRun(disk)
     assert len(again.found.damage) == 1
@@ -140,7 +140,7 @@ def test_a_flipped_bit_in_a_header_loses_its_chunk_and_is_reported() -> None:
 def test_recovery_reports_damage_in_the_last_segment_and_keeps_the_rest() -> None:
     run = filled(3)
     disk = run.kill_synced()
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     flip(disk, path, SEGMENT_HEADER + 100)
     again = StreamRun(disk)
     assert again.found.damage == [
@@ -153,7 +153,7 @@ def test_recovery_reports_damage_in_the_last_segment_and_keeps_the_rest() -> Non
 def test_a_segment_with_a_damaged_index_is_scanned() -> None:
     run = filled()
     disk = run.close()
-    path = sorted(path for path in disk.files if path.startswith(STREAMS))[1]
+    path = disk.paths(STREAMS)[1]
     flip(disk, path, len(disk.files[path].content) - 5)
     again = StreamRun(disk)
     assert [line.partition(": ")[2] for line in again.found.damage] == ["its end is damaged"]
@@ -162,7 +162,7 @@ def test_a_segment_with_a_damaged_index_is_scanned() -> None:
 
 def test_a_missing_stream_segment_leaves_the_others_readable() -> None:
     disk = filled().close()
-    path = sorted(path for path in disk.files if path.startswith(STREAMS))[2]
+    path = disk.paths(STREAMS)[2]
     del disk.files[path]
     again = StreamRun(disk)
     found = numbers(again.read())
@@ -203,7 +203,7 @@ def test_files_of_a_deleted_stream_are_removed_once_its_deletion_is_committed() 
 def test_a_newer_format_version_is_refused() -> None:
     run = filled(3)
     disk = run.close()
-    (path,) = (path for path in disk.files if path.startswith(STREAMS))
+    (path,) = disk.paths(STREAMS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warren.broker.store.stream.stream_recovery.VERSION", 0)
         with pytest.raises(StoreError, match=r"has format version 1, but this broker reads versions up to 0"):
@@ -238,7 +238,7 @@ def test_retention_removes_a_held_back_segment_later() -> None:
 def test_an_emptied_segment_does_not_hold_back_older_ones() -> None:
     run = filled(30)
     disk = run.close()
-    paths = sorted(path for path in disk.files if path.startswith(STREAMS))
+    paths = disk.paths(STREAMS)
     harmed = disk.files[paths[len(paths) // 2]]
     harmed.content.clear()
     harmed.synced.clear()

@@ -27,6 +27,7 @@ from warren.wire.field_tables import (
     Value,
     decode,
     decode_fields,
+    decode_outer_fields,
     encode,
     field_of,
     join,
@@ -245,6 +246,29 @@ def test_nesting_is_bounded(kind: bytes) -> None:
         with pytest.raises(TableError, match="deeper"):
             decode(nested(depth))
         assert not well_formed(nested(depth))
+
+
+def test_tables_and_arrays_within_a_table_can_be_left_encoded() -> None:
+    table = encode({"n": 1, "table": {"a": {"b": 2}}, "list": [1], "CC": ["x"], "text": "y"})
+    whole = decode_fields(table)
+    outer = decode_outer_fields(table, ("CC",))
+    assert join(outer) == table
+    assert {name: field.value for name, field in outer.items()} == {
+        "n": 1,
+        "table": None,
+        "list": None,
+        "CC": ["x"],
+        "text": "y",
+    }
+    assert [field.kind for field in outer.values()] == [field.kind for field in whole.values()]
+
+
+def test_what_is_left_encoded_is_not_read_but_ends_within_its_table() -> None:
+    unread = b"\1kF" + struct.pack(">I", 3) + b"\xff\xff\xff"
+    assert decode_outer_fields(unread)["k"].raw == unread[2:]
+    for cut in range(1, len(unread)):
+        with pytest.raises(TableError):
+            decode_outer_fields(unread[:cut])
 
 
 def test_tables_encoded_by_pamqp_are_decoded() -> None:

@@ -5,10 +5,12 @@ One rule differs, as in most clients: a path that is empty or `/` means the virt
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 PORTS = {"amqp": 5672, "amqps": 5671}
+RESERVED = "write @ / : # ? in a user, a password or a virtual host as %40 %2F %3A %23 %3F"
 
 
 class AmqpUrl(NamedTuple):
@@ -39,12 +41,16 @@ def parse_url(text: str) -> AmqpUrl:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError("not an AMQP URL: its host or port cannot be read") from None
+        raise ValueError(f"not an AMQP URL: its host or port cannot be read; {RESERVED}") from None
     if parts.scheme not in PORTS:
         found = repr(parts.scheme) if "://" in text else "none"
-        raise ValueError(f"not an AMQP URL: it must begin with amqp:// or amqps://, its scheme is {found}")
+        # Only an address without credentials is repeated.
+        remedy = f"; write amqp://{text}" if re.fullmatch(r"[\w.-]+(:\d+)?", text) else ""
+        raise ValueError(
+            f"not an AMQP URL: it must begin with amqp:// or amqps://, its scheme is {found}{remedy}"
+        )
     if parts.fragment or "/" in parts.path[1:]:
-        raise ValueError("not an AMQP URL: write a / in the virtual host as %2F, a # as %23")
+        raise ValueError(f"not an AMQP URL: it contains a # or a second /; {RESERVED}")
     return AmqpUrl(
         host=parts.hostname or "localhost",
         port=PORTS[parts.scheme] if port is None else port,
@@ -58,7 +64,7 @@ def parse_url(text: str) -> AmqpUrl:
 def connection_name(client: object, server: object) -> str:
     """Return RabbitMQ's name of a connection, `host:port -> host:port`.
 
-    :param client: socket address of the client; one that is not an internet address appears as `:`
+    :param client: socket address of the client; the name of an end that is no socket; anything else appears as `:`
     :param server: socket address of the server
     """
     return f"{_end(client)} -> {_end(server)}"
@@ -66,6 +72,6 @@ def connection_name(client: object, server: object) -> str:
 
 def _end(address: object) -> str:
     if not isinstance(address, tuple):
-        return ":"
+        return address if isinstance(address, str) and address else ":"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -53,6 +53,22 @@ _U64: Final = struct.Struct(">Q")
 _WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
 
 
+def u16(data: bytes, at: i64) -> i64:
+    """Return the number in two bytes of `data`, from `at` on. Compiled, this takes a fortieth of a call of struct.
+
+    :raises IndexError: if the data ends before
+    """
+    return data[at] << 8 | data[at + 1]
+
+
+def u32(data: bytes, at: i64) -> i64:
+    """Return the number in four bytes of `data`, from `at` on, as `u16` does.
+
+    :raises IndexError: if the data ends before
+    """
+    return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+
+
 class MalformedProperties(ValueError):
     """Error in a content header: properties shorter or longer than its flags announce, or malformed headers."""
 
@@ -103,7 +119,7 @@ class RoutingProperties:
             if flags & CONTENT_ENCODING:
                 p += 1 + i64(data[p])
             if flags & HEADERS:
-                size: i64 = _U32.unpack_from(data, p)[0]
+                size: i64 = u32(data, p)
                 if p + 4 + size > end:
                     raise MalformedProperties("the header table reaches past its frame")
                 headers = data[p + 4 : p + 4 + size]
@@ -176,9 +192,9 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
     kind: i64 = data[start]
     p: i64 = start + 1
     if kind == 0x53 or kind == 0x78:  # S, x
-        p += 4 + i64(_U32.unpack_from(data, p)[0])
+        p += 4 + u32(data, p)
     elif kind == 0x46 or kind == 0x41:  # F, A
-        inner: i64 = p + 4 + i64(_U32.unpack_from(data, p)[0])
+        inner: i64 = p + 4 + u32(data, p)
         if inner > end or depth >= MAX_DEPTH:
             raise MalformedProperties("the header table is malformed")
         p += 4
@@ -271,6 +287,50 @@ def header_payload(content: bytes) -> bytes:
     """Return the payload of the header frame in `content`, a message's encoded frames."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     return content[7 : 7 + size]
+
+
+def _headers_at(content: bytes) -> i64:
+    """Return the position of the header table's length in `content`; -1 if the message has no headers."""
+    flags: i64 = (i64(content[19]) << 8) | i64(content[20])
+    if not flags & HEADERS:
+        return -1
+    at: i64 = 21
+    if flags & CONTENT_TYPE:
+        at += 1 + i64(content[at])
+    if flags & CONTENT_ENCODING:
+        at += 1 + i64(content[at])
+    return at
+
+
+def header_table(content: bytes) -> bytes:
+    """Return the encoded header table in `content`, a message's encoded frames, without its length; empty without one."""
+    at = _headers_at(content)
+    if at < 0:
+        return b""
+    size: i64 = _U32.unpack_from(content, at)[0]
+    return content[at + 4 : at + 4 + size]
+
+
+def replace_header_table(content: bytes, table: bytes) -> bytes:
+    """Return a message's encoded frames with another header table.
+
+    :param content: frames of a message that has a header table.
+    :param table: the encoded table, without its length.
+    """
+    at = _headers_at(content)
+    frame: i64 = _U32.unpack_from(content, 3)[0]
+    before: i64 = _U32.unpack_from(content, at)[0]
+    size: i64 = len(table)
+    return b"".join(
+        (
+            content[:3],
+            _U32.pack(frame + size - before),
+            content[7:at],
+            _U32.pack(size),
+            table,
+            content[at + 4 + before :],
+        )
+    )
 
 
 def body_payload(content: bytes) -> bytes:

@@ -8,6 +8,7 @@ as a byte leaves as a byte).
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from decimal import Decimal
 from typing import NamedTuple, TypeAlias
 
@@ -96,6 +97,21 @@ def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
     """
     try:
         return _fields(table, 0, len(table), 0, opaque)
+    except (struct.error, IndexError):
+        raise TableError("malformed field table: it ends early") from None
+
+
+def decode_outer_fields(table: bytes, decoded: Container[str] = ()) -> dict[str, Field]:
+    """Decode the fields of a table (without its length prefix), but not what the tables and arrays in it contain.
+
+    The value of such a field is None, and its `raw` holds the bytes, which are not checked. The time that this takes does
+    not depend on what the fields contain.
+
+    :param decoded: names of fields that are decoded whole even so
+    :raises TableError: if the bytes end early, or a type is unknown
+    """
+    try:
+        return _fields(table, 0, len(table), 0, None, decoded)
     except (struct.error, IndexError):
         raise TableError("malformed field table: it ends early") from None
 
@@ -206,16 +222,26 @@ def encode_value(value: Value) -> bytes:
     return b"F" + _LENGTH.pack(len(items)) + items
 
 
-def _fields(data: bytes, start: int, end: int, depth: int, opaque: str | None = None) -> dict[str, Field]:
+def _fields(
+    data: bytes,
+    start: int,
+    end: int,
+    depth: int,
+    opaque: str | None = None,
+    decoded: Container[str] | None = None,
+) -> dict[str, Field]:
     fields: dict[str, Field] = {}
     position = start
     while position < end:
         length = data[position]
         name = data[position + 1 : position + 1 + length].decode("utf-8", "surrogateescape")
         position += 1 + length
-        if name == opaque and data[position : position + 1] == b"A":
+        kind = chr(data[position]) if position < end else ""
+        if (name == opaque and kind == "A") or (
+            decoded is not None and kind in ("A", "F") and name not in decoded
+        ):
             (length,) = _LENGTH.unpack_from(data, position + 1)
-            after, kind, value = position + 5 + length, "A", None
+            after, value = position + 5 + length, None
         else:
             after, kind, value = _value(data, position, end, depth)
         fields[name] = Field(kind, value, data[position:after])

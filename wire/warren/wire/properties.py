@@ -27,6 +27,8 @@ _ORDER: tuple[tuple[int, str, str], ...] = (
     (0x0008, "app_id", "short"),
     (0x0004, "cluster_id", "short"),
 )
+NAMES = tuple(name for _, name, _ in _ORDER)
+"""Names of the properties, in the order in which they are encoded."""
 _BY_NAME = {name: (flag, kind) for flag, name, kind in _ORDER}
 _PRESENT: dict[int, tuple[tuple[str, str], ...]] = {}
 _HEADER = struct.Struct(">HHQH")

@@ -28,6 +28,10 @@ class Access:
         self.users.restore(snapshot.users)
         self.permissions.restore(snapshot.permissions, snapshot.topic_permissions)
 
+    def outdate(self) -> None:
+        """Have all cached permissions checked again: a back end may answer differently now."""
+        self._changed()
+
     def _changed(self) -> None:
         self.epoch += 1
         self._virtual_hosts.invalidate_routes()

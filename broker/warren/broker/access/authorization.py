@@ -37,6 +37,11 @@ class Authorization:
         return self._user
 
     @property
+    def user_exists(self) -> bool:
+        """True unless the user was deleted."""
+        return self._user.name in self._access.users
+
+    @property
     def may_open_vhost(self) -> bool:
         """True if a permission is set for the user in the virtual host, even one whose patterns match no name."""
         self._refresh()
@@ -69,7 +74,7 @@ class Authorization:
             return
         if not name and kind == "exchange":
             name = DEFAULT_EXCHANGE
-        if self._permission is None or not self._permission.allows(operation, name):
+        if not self._allows(operation, kind, name):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"{self._refused_access(operation)} to {kind} '{name.decode(errors='replace')}' in vhost '{self._vhost}' "
@@ -89,11 +94,10 @@ class Authorization:
         :raises AmqpError: 403 if the user lacks the permission.
         """
         self._refresh()
-        if not self._topics or exchange.kind != b"topic":
+        if not self.has_topic_permissions or exchange.kind != b"topic":
             return
-        name = exchange.name.decode(errors="replace")
-        topic = self._topics.get(name)
-        if topic is not None and not topic.allows(operation, routing_key):
+        if not self._allows_topic(operation, exchange.name, routing_key):
+            name = exchange.name.decode(errors="replace")
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"{self._refused_access(operation)} to topic '{routing_key.decode(errors='replace')}' in exchange '{name}' "
@@ -119,6 +123,15 @@ class Authorization:
         if field is not None and field.kind == "S":
             self.check(READ, kind, name)
             self.check(WRITE, "exchange", field.raw[5:])
+
+    def _allows(self, operation: str, kind: str, name: bytes) -> bool:
+        """Return whether the user may do an operation on a queue or exchange."""
+        return self._permission is not None and self._permission.allows(operation, name)
+
+    def _allows_topic(self, operation: str, exchange: bytes, routing_key: bytes) -> bool:
+        """Return whether the user may publish (WRITE) or bind (READ) with a routing key on a topic exchange."""
+        topic = self._topics.get(exchange.decode(errors="replace"))
+        return topic is None or topic.allows(operation, routing_key)
 
     def _refused_access(self, operation: str) -> str:
         return f"{operation} access" if self._names_permission else "access"

@@ -9,8 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-from warren.broker.access.access_control import Access
-from warren.broker.access.users import User
+from warren.broker.access.login_chain import Login, LoginChain, LoginRefused
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -37,14 +36,12 @@ class PeerIdentity:
 
     :param address: IP address of the client.
     :param certificate_user: user name in the client's certificate; empty without a certificate, None without TLS.
+    :param login: login of a client inside the broker's process, which needs no credentials; None for all others.
     """
 
     address: str
     certificate_user: str | None = None
-
-
-class LoginRefused(Exception):
-    """Refusal of a login. The text is for the log only; it is not sent to the client."""
+    login: Login | None = None
 
 
 def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, ...]:
@@ -58,29 +55,37 @@ def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, .
 
 
 def authenticate(
-    access: Access, login: LoginSettings, peer: PeerIdentity, mechanism: str, response: bytes
-) -> User:
-    """Verify a client's SASL response, and return the user that it logs in as.
+    logins: LoginChain, login: LoginSettings, peer: PeerIdentity, mechanism: str, response: bytes
+) -> Login:
+    """Verify a client's SASL response, and return the login.
 
     :raises LoginRefused: if the credentials are wrong, or the user may not connect from the client's address.
+    :raises DecisionPending: if the answer of a back end has to be awaited.
     :raises AmqpError: 503 for a mechanism that is not offered, 502 for a malformed response.
     """
+    if peer.login is not None:
+        return peer.login
     if mechanism not in offered_mechanisms(login, peer):
         reason = "invalid" if mechanism in MECHANISMS else "unknown"
         raise AmqpError(Reply.COMMAND_INVALID, f"{reason} authentication mechanism '{mechanism}'")
     if mechanism == "EXTERNAL":
-        user = _by_certificate(access, peer)
+        found = _by_certificate(logins, peer)
     elif mechanism == "ANONYMOUS":
-        user = _find_user(access, login.anonymous_user)
+        found = _find_user(logins, login.anonymous_user)
     else:
         name, password = _parse_plain(response) if mechanism == "PLAIN" else _parse_amqplain(response)
-        found = access.users.authenticate(name.decode(errors="replace"), password)
-        if found is None:
-            raise LoginRefused(f"user {name.decode(errors='replace')!r}: invalid credentials")
-        user = found
-    if user.name in login.loopback_users and not is_loopback(peer.address):
-        raise LoginRefused(f"user {user.name!r} can only connect via localhost")
-    return user
+        found = logins.authenticate(name.decode(errors="replace"), password, peer.address)
+    check_loopback(login, found, peer.address)
+    return found
+
+
+def check_loopback(settings: LoginSettings, login: Login, address: str) -> None:
+    """Check that a user may connect from an address.
+
+    :raises LoginRefused: if it may connect from loopback addresses only, and this is none.
+    """
+    if login.user.name in settings.loopback_users and not is_loopback(address):
+        raise LoginRefused(f"user {login.user.name!r} can only connect via localhost")
 
 
 def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
@@ -115,16 +120,17 @@ def _parse_amqplain(response: bytes) -> tuple[bytes, bytes]:
     return fields["LOGIN"].raw[5:], fields["PASSWORD"].raw[5:]
 
 
-def _by_certificate(access: Access, peer: PeerIdentity) -> User:
+def _by_certificate(logins: LoginChain, peer: PeerIdentity) -> Login:
     if not peer.certificate_user:
         raise LoginRefused("the client has no certificate, or one without a user name")
-    return _find_user(access, peer.certificate_user)
+    return _find_user(logins, peer.certificate_user)
 
 
-def _find_user(access: Access, name: str) -> User:
-    if name not in access.users:
+def _find_user(logins: LoginChain, name: str) -> Login:
+    found = logins.internal.find(name)
+    if found is None:
         raise LoginRefused(f"user {name!r}: invalid credentials")
-    return access.users.get(name)
+    return found
 
 
 def is_loopback(address: str) -> bool:

@@ -19,6 +19,7 @@ class Load:
     publishers: int = 1
     consumers: int = 1
     size: int = 16
+    """Bytes of each body; with `max_size`, the smallest."""
     window: int = 1000
     """Most unconfirmed publishes of each publisher; 0 turns publisher confirms off."""
     prefetch: int = 1000
@@ -47,6 +48,12 @@ class Load:
     """Number of different message priorities, used in turn; 0 declares queues without priorities."""
     arguments: tuple[tuple[str, int | str], ...] = ()
     """Further arguments of queue.declare."""
+    max_size: int = 0
+    """Bytes of the largest body, if sizes vary between `size` and this; 0 if all bodies have `size`."""
+    distinct: bool = False
+    """True if no two messages are alike: each has an id, a timestamp, three headers and content of its own."""
+    single_writes: bool = False
+    """True if a publisher writes each message to its socket by itself, as a client library does for each publish."""
     uses_get: bool = False
     """True if consumers fetch messages one by one with basic.get instead of basic.consume."""
     run_id: int = 0
@@ -59,6 +66,11 @@ class Load:
         From a stream, each consumer gets its own delivery.
         """
         return self.fan_out * (self.consumers if self.queue_type == "stream" else 1)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest body."""
+        return max(self.size, self.max_size)
 
     @property
     def ordered(self) -> bool:

@@ -68,6 +68,9 @@ def _publish_target(load: Load, group: int, key: int, level: int) -> PublishTarg
     }
     if load.exchange == "headers":
         headers["group"] = f"{group:06d}"
+    if load.distinct:
+        # Each message gets headers of its own.
+        headers = {}
     flags, properties = 0, b""
     # In the order of the flags (AMQP 0-9-1, section 4.2.6.1): headers, delivery mode, priority.
     if headers:

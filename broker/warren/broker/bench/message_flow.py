@@ -6,13 +6,26 @@ counted creates no object.
 
 from __future__ import annotations
 
+import random
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.wire.content import HEADER_FIXED, content_frames, join_content, make_header
+from warren.wire.content import (
+    FRAME_END,
+    HEADER_FIXED,
+    HEADERS,
+    MESSAGE_ID,
+    TIMESTAMP,
+    content_beginning,
+    content_frames,
+    join_content,
+    make_header,
+)
+from warren.wire.field_tables import encode as encode_table
 from warren.wire.methods import frame
 
 if TYPE_CHECKING:
@@ -27,6 +40,16 @@ _HEADER: Final = 2
 _BODY: Final = 3
 
 _BUCKETS: Final = 64 * 40
+
+DISTINCT_FLAGS: Final = HEADERS | MESSAGE_ID | TIMESTAMP
+"""Property flags of what differs between the messages of `DistinctMessages`."""
+_CUSTOMER: Final = b"fedcba98"
+_TRACE: Final = b"0123456789abcdef" * 2
+_AMOUNT: Final = b"000000000000"
+_CONTENT: Final = 4096
+"""Bytes by which the places differ at which random content of bodies begins."""
+_MIX: Final = 0x9E3779B1
+"""Odd number near 2**32 divided by the golden ratio: its multiples, modulo 2**32, are spread evenly."""
 
 
 class PublishBuffer:
@@ -65,6 +88,25 @@ class PublishBuffer:
         self.size: i64 = size
         self.prefix = prefix
 
+        self.at: i64 = 0
+        """Index of the message that `encode` uses next."""
+
+    def encode(self, first: int, count: i64, now: int) -> memoryview:
+        """Return the frames of up to `count` messages: fewer at the end of the ring. They are valid until the next call.
+
+        :param first: sequence number of the first message
+        :param now: timestamp in nanoseconds
+        """
+        count = min(count, i64(self.capacity) - self.at)
+        self.stamp(first, count, now, self.at)
+        begin = self.at * self.length
+        self.at = (self.at + count) % i64(self.capacity)
+        return memoryview(self.data)[begin : begin + count * self.length]
+
+    def count(self, frames: Sized) -> int:
+        """Return the number of messages in what `encode` has returned."""
+        return len(frames) // int(self.length)
+
     def stamp(self, first: int, count: i64, now: int, at: i64 = 0) -> None:
         """Write consecutive sequence numbers and one timestamp into the bodies of `count` messages.
 
@@ -85,6 +127,104 @@ class PublishBuffer:
                 _U64.pack_into(data, at, number)
                 at += self.length
                 number += 1
+
+
+class DistinctMessages:
+    """Encoder of publishes of which no two are alike, as applications send them.
+
+    Each has an id, a timestamp, three headers, a size and content of its own, and one of the targets, which its number
+    chooses. The same numbers give the same sizes and targets in every run.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[PublishTarget],
+        least: int,
+        most: int,
+        frame_max: int,
+        channel: int,
+        prefix: int,
+    ) -> None:
+        """Prepare what the messages have in common.
+
+        :param targets: exchanges, routing keys and priorities, one of which each message gets; they have no headers
+        :param least: bytes of the smallest body, at least 16
+        :param most: bytes of the largest body
+        :param frame_max: largest frame in bytes; a larger body is divided
+        :param channel: number of the channel to publish on
+        :param prefix: first eight bytes of each body as a number, without sequence number (see `sequence_prefix`)
+        """
+        self.methods = [
+            frame(channel, "basic.publish", 0, each.exchange, each.routing_key, False, False)
+            for each in targets
+        ]
+        table = encode_table(
+            {"customer": _CUSTOMER.decode(), "trace": _TRACE.decode(), "amount": _AMOUNT.decode()}
+        )
+        customer, trace, amount = table.index(_CUSTOMER), table.index(_TRACE), table.index(_AMOUNT)
+        self.before_customer = len(table).to_bytes(4, "big") + table[:customer]
+        self.before_trace = table[customer + len(_CUSTOMER) : trace]
+        self.before_amount = table[trace + len(_TRACE) : amount]
+        after_amount = table[amount + len(_AMOUNT) :]
+        self.before_id = [after_amount + each.properties + b"\x10" for each in targets]
+        """Of each target, what is encoded between the last header and the message id."""
+        self.flags: i64 = DISTINCT_FLAGS | targets[0].flags
+        self.least: i64 = least
+        self.span: i64 = most - least + 1
+        self.frame_max: i64 = frame_max
+        self.channel: i64 = channel
+        self.prefix = prefix
+        self.content = random.Random(prefix).randbytes(most + _CONTENT)
+        self.published: i64 = 0
+
+    def encode(self, first: int, count: i64, now: int) -> bytes:
+        """Return the frames of `count` messages.
+
+        :param first: sequence number of the first message
+        :param now: timestamp of the bodies in nanoseconds
+        """
+        seconds = _U64.pack(int(time.time()))
+        pieces: list[bytes] = []
+        number: i64 = first
+        self.published = count
+        methods = self.methods
+        targets: i64 = len(methods)
+        for _ in range(count):
+            mixed: i64 = number * _MIX & 0xFFFFFFFF
+            target: i64 = (mixed >> 4) % targets
+            size: i64 = self.least + (mixed >> 8) % self.span
+            numbered = self.prefix + int(number)
+            header = b"".join(
+                (
+                    self.before_customer,
+                    b"%08x" % int(mixed),
+                    self.before_trace,
+                    b"%016x%016x" % (int(mixed), numbered),
+                    self.before_amount,
+                    b"%012d" % int(number),
+                    self.before_id[target],
+                    b"%016x" % numbered,
+                    seconds,
+                )
+            )
+            header = make_header(size, header, self.flags)
+            begin: i64 = mixed % _CONTENT
+            body = self.content[begin : begin + size - 16]
+            pieces.append(methods[target])
+            if size > self.frame_max - 8:
+                content = join_content(self.channel, header, _STAMP.pack(numbered, now) + body)
+                pieces.append(content_frames(content, self.channel, self.frame_max))
+            else:
+                pieces.append(content_beginning(self.channel, header, size))
+                pieces.append(_STAMP.pack(numbered, now))
+                pieces.append(body)
+                pieces.append(FRAME_END)
+            number += 1
+        return b"".join(pieces)
+
+    def count(self, frames: Sized) -> int:
+        """Return the number of messages in what `encode` has returned last."""
+        return int(self.published)
 
 
 def publish_frames(address: PublishTarget, size: int, frame_max: int, channel: int) -> bytes:

@@ -8,7 +8,13 @@ from multiprocessing.connection import Connection
 
 from warren.broker.bench.load_options import Load, PublisherReport, Schedule
 from warren.broker.bench.load_topology import publish_targets
-from warren.broker.bench.message_flow import ConfirmCounter, PublishBuffer, publish_frames, sequence_prefix
+from warren.broker.bench.message_flow import (
+    ConfirmCounter,
+    DistinctMessages,
+    PublishBuffer,
+    publish_frames,
+    sequence_prefix,
+)
 from warren.broker.bench.worker_process import (
     STALL_SECONDS,
     RateMeter,
@@ -23,6 +29,8 @@ from warren.wire.amqp_url import parse_url
 
 WRITE = 1 << 18
 """Most bytes of encoded publishes in one write to the socket; a longer message is written alone."""
+OVERHEAD = 256
+"""Bytes of a distinct message beside its body, about: to keep to `WRITE`."""
 
 
 def publisher(pipe: Connection, load: Load, index: int) -> None:
@@ -37,13 +45,13 @@ def _publish(pipe: Connection, load: Load, index: int) -> PublisherReport:
     connection = BlockingConnection(parse_url(load.url), product="warren bench")
     if load.window:
         connection.call("confirm.select", False)
-    batch = _batch(load, index, connection.frame_max)
+    messages = _messages(load, index, connection.frame_max)
     result = PublisherReport(index)
     confirms = ConfirmCounter()
     pipe.send(Ready())
     schedule: Schedule = pipe.recv()
     time.sleep(max(0.0, (schedule.start - time.monotonic_ns()) / 1e9))
-    _Publishing(connection, load, batch, confirms, schedule, result).run()
+    _Publishing(connection, load, messages, confirms, schedule, result).run()
     result.confirmed = confirms.settled - confirms.nacked
     result.nacked = confirms.nacked
     # Without confirms, the reply to connection.close proves that the broker has processed every publish.
@@ -53,12 +61,15 @@ def _publish(pipe: Connection, load: Load, index: int) -> PublisherReport:
     return result
 
 
-def _batch(load: Load, index: int, frame_max: int) -> PublishBuffer:
+def _messages(load: Load, index: int, frame_max: int) -> PublishBuffer | DistinctMessages:
     turn = publish_targets(load)
+    prefix = sequence_prefix(load.run_id, index)
+    if load.distinct:
+        return DistinctMessages(turn, load.size, load.largest, frame_max, CHANNEL, prefix)
     # A publisher without a window uses 1000, so that the size of its writes is not the limit.
     fitting = WRITE // len(publish_frames(turn[0], load.size, frame_max, CHANNEL))
     capacity = max(1, min(load.window or 1000, fitting))
-    return PublishBuffer(turn, load.size, capacity, frame_max, CHANNEL, sequence_prefix(load.run_id, index))
+    return PublishBuffer(turn, load.size, capacity, frame_max, CHANNEL, prefix)
 
 
 class _Publishing:
@@ -68,25 +79,27 @@ class _Publishing:
         self,
         connection: BlockingConnection,
         load: Load,
-        batch: PublishBuffer,
+        messages: PublishBuffer | DistinctMessages,
         confirms: ConfirmCounter,
         schedule: Schedule,
         result: PublisherReport,
     ) -> None:
         self.connection = connection
         self.socket = connection.socket
-        self.batch = batch
-        self.view = memoryview(batch.data)
-        self.at = 0
-        """Index, in the ring buffer of encoded messages, of the message to send next."""
-        self.max_per_write = max(1, min(batch.capacity, WRITE // batch.length))
+        self.messages = messages
+        if load.single_writes:
+            self.max_per_write = 1
+        elif isinstance(messages, PublishBuffer):
+            self.max_per_write = max(1, min(messages.capacity, WRITE // messages.length))
+        else:
+            self.max_per_write = max(1, WRITE // (load.largest + OVERHEAD))
         self.confirms = confirms
         self.schedule = schedule
         self.result = result
         self.window = load.window
         self.rate = load.rate / load.publishers
         # A small write after each confirm would cost the broker and this process more than waiting for more room.
-        self.min_room = 1 if self.rate else max(1, load.window // 4)
+        self.min_room = 1 if self.rate or load.single_writes else max(1, load.window // 4)
         self.sending = RateMeter(schedule, result.sending)
         self.confirming = RateMeter(schedule, result.confirming)
 
@@ -96,7 +109,7 @@ class _Publishing:
             self._measure(now)
             room, wait = self._room(now)
             if room:
-                self._send(min(room, self.max_per_write, self.batch.capacity - self.at), now)
+                self._send(min(room, self.max_per_write), now)
                 if not self.window and select.select([self.socket], [], [], 0)[0]:
                     self._receive_confirms()
             elif wait:
@@ -130,16 +143,14 @@ class _Publishing:
         return 0, max(self.schedule.start / 1e9 + self.result.sent / self.rate - now / 1e9, 1e-5)
 
     def _send(self, count: int, now: int) -> None:
-        self.batch.stamp(self.result.sent + 1, count, now, self.at)
-        begin = self.at * self.batch.length
+        frames = self.messages.encode(self.result.sent + 1, count, now)
         try:
-            self.socket.sendall(self.view[begin : begin + count * self.batch.length])
+            self.socket.sendall(frames)
         except OSError:
             # If the broker sent a reason, it precedes the end of the stream; reading it raises the better error.
             self._receive_confirms()
             raise
-        self.at = (self.at + count) % self.batch.capacity
-        self.result.sent += count
+        self.result.sent += self.messages.count(frames)
 
     def _receive_confirms(self) -> None:
         self.confirms.feed(receive(self.connection))

@@ -1,21 +1,29 @@
-"""Acknowledgement timeouts: a channel is closed with 406 when a delivery stays unacknowledged for too long.
+"""Acknowledgement timeouts: a consumer is suspended, or its channel closed, when a delivery stays unacknowledged too long.
 
 https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout. Off by default. The time is measured for each delivery.
-One overdue delivery closes the channel, which requeues all messages that are unacknowledged on it.
+An overdue delivery of a quorum queue is requeued, and its consumer suspended, as in RabbitMQ 4.3. Any other overdue
+delivery closes the channel with 406, as before 4.3, which requeues all messages that are unacknowledged on it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
+from warren.broker.channel.subscription import Subscription
 from warren.broker.model.argument_checks import InvalidValue, argument_fields, non_negative
+from warren.broker.model.message import Message
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.model.clock import Timer
+
+logger = logging.getLogger(__name__)
 
 MAX_EXACT_GROUPS: Final = 1000
 """Most groups of deliveries, by delivery time, that are tracked exactly for each timeout.
@@ -102,7 +110,7 @@ class AckDeadlines:
         self._timer = self._channel.vhost.clock.call_at(due, self._check)
 
     def _check(self) -> None:
-        """Close the channel if the oldest unacknowledged delivery is overdue; else schedule the next check."""
+        """End the deliveries that are overdue, and schedule the next check."""
         bulk_work = self._channel.vhost.bulk_work
         if bulk_work.is_pending(self._channel.connection):
             # Messages that the client has settled may still be in the channel's list of unacknowledged ones.
@@ -114,12 +122,55 @@ class AckDeadlines:
         oldest = self._oldest_unacknowledged()
         while groups and (oldest is None or groups[0].last_tag < oldest):
             groups.popleft()
-        if not groups:
-            return
         # A whole number of milliseconds may differ slightly from its value as a float.
-        if self._channel.vhost.clock.now() + 1e-6 < groups[0].last + self._timeout / 1000:
+        end = self._channel.vhost.clock.now() + 1e-6 - self._timeout / 1000
+        last = 0
+        while groups and groups[0].last <= end:
+            last = groups.popleft().last_tag
+        if last:
+            self._end_deliveries(self._unacknowledged_up_to(last))
+        if groups and self._timer is None:
             self._schedule()
-            return
+
+    def _end_deliveries(self, overdue: list[Message]) -> None:
+        """Suspend the consumers of overdue messages, and requeue these; close the channel if one of them has to be.
+
+        RabbitMQ 4.3 suspends consumers of quorum queues only, if the client supports basic.cancel and has not cancelled
+        the consumer itself (rabbit_channel, handle_queue_actions).
+        """
+        channel = self._channel
+        consumers: dict[Subscription, int] = {}
+        for message in overdue:
+            consumer = message.consumer
+            if not isinstance(consumer, Subscription) or not may_suspend(channel, consumer):
+                self._close_channel()
+                return
+            consumers[consumer] = consumers.get(consumer, 0) + 1
+        for consumer, count in consumers.items():
+            consumer.timed_out += count
+            consumer.was_suspended = True
+            consumer.queue.scheduler.suspend_timed_out(consumer)
+            logger.warning(
+                "event=consumer.timed_out peer=%s channel=%d consumer=%r queue=%r messages=%d timeout_ms=%d",
+                channel.connection.peer,
+                channel.number,
+                consumer.tag.decode(errors="replace"),
+                consumer.queue.name.decode(errors="replace"),
+                count,
+                self._timeout,
+            )
+            channel.connection.notify_consumer_cancelled(channel.number, consumer.tag)
+        for message in overdue:
+            consumer = message.consumer
+            assert isinstance(consumer, Subscription)
+            del channel.unacked[int(message.tag)]
+            channel.timed_out[int(message.tag)] = consumer
+        channel.requeue_timed_out(overdue)
+        for consumer in consumers:
+            # With a single active consumer, another one may have taken over.
+            consumer.queue.drain()
+
+    def _close_channel(self) -> None:
         self._channel.connection.lifecycle.fail_channel(
             int(self._channel.number),
             AmqpError(
@@ -129,6 +180,20 @@ class AckDeadlines:
             ),
         )
 
+    def _unacknowledged_up_to(self, last: int) -> list[Message]:
+        """Return the unacknowledged messages, up to a delivery tag, that were delivered to consumers with this timeout."""
+        found = []
+        is_sorted = self._channel.tx is None
+        for tag, message in self._channel.unacked.items():
+            if tag > last:
+                if is_sorted:
+                    break
+                continue
+            consumer = message.consumer
+            if consumer is not None and consumer.timeout == self._timeout:
+                found.append(message)
+        return found
+
     def _oldest_unacknowledged(self) -> int | None:
         """Return the tag of the oldest unacknowledged delivery to a consumer with this timeout; None without one."""
         for tag, message in self._channel.unacked.items():
@@ -136,3 +201,36 @@ class AckDeadlines:
             if consumer is not None and consumer.timeout == self._timeout:
                 return tag
         return None
+
+
+def may_suspend(channel: Channel, consumer: Subscription) -> bool:
+    """Return whether a consumer whose delivery is overdue is suspended; otherwise its channel is closed."""
+    return (
+        consumer.queue.arguments.quorum
+        and channel.vhost.compat.suspends_timed_out_consumers
+        and channel.connection.supports_cancel
+        and channel.subscriptions.get(consumer.tag) is consumer
+    )
+
+
+def settle_timed_out(channel: Channel, tag: i64) -> bool:
+    """Settle a delivery that a timeout has requeued already: it has no effect on the message.
+
+    A consumer gets messages again when all of its deliveries that have timed out are settled.
+
+    :return: False if no such delivery has this tag.
+    """
+    consumer = channel.timed_out.pop(int(tag), None)
+    if consumer is None:
+        return False
+    consumer.timed_out -= 1
+    if not consumer.timed_out and channel.subscriptions.get(consumer.tag) is consumer:
+        consumer.queue.scheduler.resume_timed_out(consumer)
+        consumer.queue.drain()
+    return True
+
+
+def settle_timed_out_up_to(channel: Channel, last: i64) -> None:
+    """Settle all deliveries up to a tag that a timeout has requeued already."""
+    for tag in [tag for tag in channel.timed_out if tag <= last]:
+        settle_timed_out(channel, tag)

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 
 from warren.broker.channel.bulk_settlement import BulkSettlement
 from warren.broker.channel.publish_slow_path import handle_unroutable
-from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED
+from warren.broker.channel.transaction import ACKED, FAILED, REJECTED, REQUEUED
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.vhost.bulk_publish import BulkPublish
 from warren.wire.reply_codes import AmqpError, Reply
@@ -43,7 +43,7 @@ class BulkCommit(BulkPublish):
     Once begun it is carried out as a whole, even if the connection is lost meanwhile.
 
     :param publishes: the publishes of the transaction.
-    :param settled: its acknowledged, requeued and rejected messages: a list for ACKED, REQUEUED and REJECTED.
+    :param settled: the messages that it settles: a list for each of ACKED, REQUEUED, REJECTED and FAILED.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BulkCommit(BulkPublish):
         """Publishes that are not staged yet."""
         self.acked = deque(settled[ACKED])
         """Messages that are not acknowledged yet."""
-        self.returned = {REQUEUED: deque(settled[REQUEUED]), REJECTED: deque(settled[REJECTED])}
+        self.returned = {kind: deque(settled[kind]) for kind in (REQUEUED, FAILED, REJECTED)}
         """Messages to requeue and to reject, by their settlement."""
         self.phase: i64 = STAGING
         self.queues: Optional[list[Queue]] = None  # noqa: UP045
@@ -66,7 +66,10 @@ class BulkCommit(BulkPublish):
         """Unfinished work of the phase RETURNING."""
 
     def step(self, end: float) -> bool:
-        """Do a part of the commit, until `time.monotonic()` reaches `end`; return True when it is finished."""
+        """Do a part of the commit, until `time.monotonic()` reaches `end`; return True when all messages are enqueued.
+
+        Messages are returned in a lane of its own: that waits for dead letters, which may wait for the lane of publishes.
+        """
         if self.phase < ENQUEUING:
             self.collect(end)
         if self.phase == ENQUEUING and self.put(end):
@@ -76,22 +79,31 @@ class BulkCommit(BulkPublish):
                     job = BulkSettlement(self.channel, 0, settlement)
                     job.given = messages
                     self.settlements.append(job)
-        if self.phase == RETURNING and self.return_messages(end):
-            self.phase = FINISHED
-            self.is_done = True
-        return self.is_done
+            self.vhost.bulk_work.run(self, self.return_messages, self.end_returns)
+        return self.phase >= RETURNING
 
     def end(self) -> None:
-        """End the commit. If it has failed in the middle, undo what is not in the log, and fail the connection."""
-        for job in self.settlements:
-            job.end()
-        if self.phase == FINISHED:
+        """End the enqueuing. If it has failed in the middle, undo what is not in the log, and fail the connection."""
+        if self.phase >= RETURNING:
             return
-        self.is_done = True
         if self.phase < ENQUEUING:
             self.undo()
         else:
             self.put(float("inf"))
+        self.fail()
+
+    def end_returns(self) -> None:
+        """End the returning of messages. If it has failed in the middle, fail the connection."""
+        for job in self.settlements:
+            job.end()
+        if self.phase == FINISHED:
+            self.is_done = True
+        else:
+            self.fail()
+
+    def fail(self) -> None:
+        """Make the messages that are not settled unacknowledged again, and fail the connection."""
+        self.is_done = True
         channel = self.channel
         for messages in (self.acked, *self.returned.values()):
             channel.put_back(messages)
@@ -171,6 +183,7 @@ class BulkCommit(BulkPublish):
                 return False
             job.end()
             self.settlements.popleft()
+        self.phase = FINISHED
         return True
 
 

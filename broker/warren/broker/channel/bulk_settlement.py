@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.channel.methods.stream_methods import refuse_return
-from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED
+from warren.broker.channel.transaction import ACKED, FAILED, REJECTED, REQUEUED
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.model.dead_letter.dead_lettering import DeadLetters
 
-CHANNEL_ENDED: Final = 3
+CHANNEL_ENDED: Final = 4
 """Settlement of the messages that are unacknowledged when their channel ends; they are requeued."""
 BULK_MESSAGES: Final = 64
 """Unacknowledged messages of a channel from which on several of them are rejected or requeued as bulk work."""
@@ -54,7 +54,7 @@ class BulkSettlement:
     messages are put back into it, so that their order holds.
 
     :param last: the delivery tag of the last message.
-    :param settlement: ACKED, REQUEUED, REJECTED or CHANNEL_ENDED.
+    :param settlement: ACKED, REQUEUED, REJECTED, FAILED or CHANNEL_ENDED.
     """
 
     def __init__(self, channel: Channel, last: i64, settlement: i64) -> None:
@@ -192,7 +192,7 @@ class BulkSettlement:
             identity = channel.captured_ids.pop(int(message.tag), "")
             if by_queue:
                 capture.requeued_by_close(consumer, identity, channel.origin)
-            elif self.settlement == REQUEUED:
+            elif self.settlement in (REQUEUED, FAILED):
                 capture.requeued(consumer, identity, channel.origin)
             else:
                 capture.rejected(consumer, identity, channel.origin)
@@ -236,12 +236,14 @@ class BulkSettlement:
             group.holds_queue = True
             queue.hold()
         while group.messages:
-            queue.reinsert_all(self.next_chunk(group), self.settlement == CHANNEL_ENDED)
+            queue.reinsert_all(self.next_chunk(group), self.settlement in (FAILED, CHANNEL_ENDED))
             if time.monotonic() >= end:
                 break
         if group.messages:
             return False
         if not queue.deleted:
+            if group.consumer is not None:
+                self.channel.readmit(group.consumer)
             queue.after_requeue()
         return True
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.access.authorization import WRITE
-from warren.broker.channel.ack_timeouts import AckDeadlines
+from warren.broker.channel.ack_timeouts import AckDeadlines, settle_timed_out, settle_timed_out_up_to
 from warren.broker.channel.bulk_settlement import BULK_ACKS, BULK_MESSAGES, CHANNEL_ENDED, BulkSettlement
+from warren.broker.channel.client_events import on_channel_closed, on_consumer_ended
 from warren.broker.channel.content_assembler import ContentAssembler
 from warren.broker.channel.direct_reply_to import replace_reply_to
 from warren.broker.channel.methods.stream_methods import refuse_return
 from warren.broker.channel.publish_slow_path import (
     capture_published,
+    check_publishing_id,
     drop_reason,
     expiration_ms,
     handle_unroutable,
@@ -23,7 +26,7 @@ from warren.broker.channel.publish_slow_path import (
 )
 from warren.broker.channel.publisher_confirms import PublisherConfirms
 from warren.broker.channel.subscription import Subscription
-from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
+from warren.broker.channel.transaction import ACKED, FAILED, REJECTED, REQUEUED, Transaction
 from warren.broker.model.bulk_work import Step
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.exchange import Exchange
@@ -32,11 +35,12 @@ from warren.broker.model.message import Message
 from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue, count_deliveries
+from warren.broker.model.stream.publishing_ids import PREFIX as PUBLISHING_ID_PREFIX
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut, BulkPublish
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import RoutingProperties
-from warren.wire.methods import ACK, BASIC, PUBLISH
+from warren.wire.methods import ACK, BASIC, PUBLISH, REJECT
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -79,8 +83,10 @@ class PublishTarget:
         if count and exchange is not None:
             self.published = 0
             self.channel.counts.published += count
+            routed = count * len(self.queues) + self.routed_by_message
+            self.channel.counts.routed += routed
             exchange.published_in += int(count)
-            exchange.published_out += int(count * len(self.queues) + self.routed_by_message)
+            exchange.published_out += int(routed)
             self.routed_by_message = 0
 
 
@@ -105,6 +111,10 @@ class Channel:
     """True if the channel is in confirm mode."""
     closing: bool = False
     """True after the broker has sent channel.close: all frames but channel.close-ok are discarded."""
+    body_size: i64 = 0
+    """Bytes of the body of the last publish."""
+    same_sizes: i64 = 0
+    """Publishes in a row with this size that `count_sizes` has yet to add to the node's histogram."""
 
     def __init__(self, connection: Connection, number: i64, vhost: VirtualHost) -> None:
         self.connection = connection
@@ -124,6 +134,8 @@ class Channel:
         """Transaction of the channel; None unless it is in transaction mode."""
         self.deadlines: dict[int, AckDeadlines] = {}
         """Acknowledgement deadlines of deliveries, by their timeout in milliseconds."""
+        self.timed_out: dict[int, Subscription] = {}
+        """Consumers of deliveries that an acknowledgement timeout has requeued, by the delivery tags to be settled."""
         self.replies: Optional[Queue] = None  # noqa: UP045
         """Queue of the channel's direct reply-to consumer; None without one."""
         self.writable: dict[bytes, bool] = {}
@@ -136,6 +148,8 @@ class Channel:
             self.origin = connection_name(end("peername"), end("sockname"))
         self.captured_ids: dict[int, str] = {}
         """Ids of unacknowledged messages by delivery tag, for the life-cycle event that records their settlement."""
+        self.generated_name = b""
+        """Name generated for a queue whose declaration waits for an access decision; else empty."""
         self.last_queue = b""
         """Name of the queue last declared on the channel, used where a method has an empty queue name."""
 
@@ -164,6 +178,8 @@ class Channel:
         if self.has_topic_permissions:
             self.check_topics(exchange, [target.routing_key])
         target.resolved_exchange = exchange
+        # One object for all targets, so that consumers and queues recognise it by identity.
+        target.exchange = exchange.name
         vhost = self.vhost
         target.queues = vhost.route(exchange, target.routing_key)
         target.routes_by_message = (
@@ -172,6 +188,7 @@ class Channel:
             or vhost.deduplicates(target.queues)
             or target.immediate
             or self.connection.node.settings.timestamps != ""
+            or vhost.firehose is not None
         )
         target.is_slow = target.routes_by_message or len(target.queues) > WIDE_FAN_OUT
         target.epoch = vhost.routing_epoch
@@ -210,7 +227,7 @@ class Channel:
         :param body_size: bytes of the body.
         :param properties: properties parsed from `content`.
         :raises AmqpError: 403 or 404 if the user may not publish to the exchange or it does not exist; 406 for a
-            malformed expiration, another user's name in user-id, or a transaction that becomes too large.
+            malformed expiration or publishing id, another user's name in user-id, or a transaction that becomes too large.
         """
         if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
@@ -229,9 +246,15 @@ class Channel:
             and not self.may_impersonate()
         ):
             raise user_id_mismatch(self, properties.user_id)
+        if properties.headers and PUBLISHING_ID_PREFIX in properties.headers:
+            check_publishing_id(self, message, properties.headers)
         queues = target.queues
         capture = self.capture
         target.published += 1
+        if body_size != self.body_size:
+            self.count_sizes()
+            self.body_size = body_size
+        self.same_sizes += 1
         if target.routes_by_message or (properties.headers and may_have_cc(properties.headers)):
             queues = route_by_message(self, target, message, properties)
             target.routed_by_message += len(queues) - len(target.queues)
@@ -283,7 +306,8 @@ class Channel:
         :param call: function that is called when it is finished, unless the connection is closing then.
         """
         bulk_work = self.vhost.bulk_work
-        if not bulk_work.run(self.vhost.publish_lane, step, ended):
+        bulk_work.run(self.vhost.publish_lane, step, ended)
+        if not job.is_done:
             # In the connection's lane, too: its end has to wait for what it has published and settled.
             bulk_work.run(self.connection, lambda _: job.is_done)
         self.connection.after_bulk_work(call)
@@ -315,6 +339,8 @@ class Channel:
         else:
             message = self.unacked.pop(int(tag), None)
             if message is None:
+                if settle_timed_out(self, tag):
+                    return
                 raise unknown_tag(tag, ACK)
             consumer = message.consumer
             assert consumer is not None
@@ -332,7 +358,10 @@ class Channel:
                 self.wake_all()
 
     def settle(self, messages: list[Message]) -> None:
-        """Acknowledge messages, then resume the consumers that their prefetch limits had suspended."""
+        """Acknowledge messages, then resume the consumers that their prefetch limits had suspended.
+
+        As in RabbitMQ, they are resumed in the order of the consumer tags.
+        """
         woken: list[Consumer] = []
         for message in messages:
             consumer = message.consumer
@@ -346,6 +375,8 @@ class Channel:
             if consumer.stalled and not consumer.wake_pending:
                 consumer.wake_pending = True
                 woken.append(consumer)
+        if len(woken) > 1:
+            woken.sort(key=tag_of)
         for consumer in woken:
             consumer.wake_pending = False
             if consumer.stalled:
@@ -366,10 +397,11 @@ class Channel:
             return
         messages = self.take_one_or_up_to(tag, multiple, method)
         if self.tx is not None:
-            self.tx.settle(messages, REQUEUED if requeue else REJECTED)
+            requeued = FAILED if method == REJECT else REQUEUED
+            self.tx.settle(messages, requeued if requeue else REJECTED)
         else:
             refuse_return(self, messages)
-            self.return_to_queues(messages, requeue)
+            self.return_to_queues(messages, requeue, method == REJECT)
 
     def await_dead_letters(self, queue: Queue) -> None:
         """Process no more frames of the client until the messages that have left a queue are dead-lettered.
@@ -390,12 +422,27 @@ class Channel:
         :param settlement: ACKED, REQUEUED or REJECTED.
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
-        if tag and int(tag) not in self.unacked:
+        if tag and int(tag) not in self.unacked and int(tag) not in self.timed_out:
             raise unknown_tag(tag, method)
         connection = self.connection
         job = BulkSettlement(self, tag if tag else self.last_tag, settlement)
+        if self.timed_out:
+            settle_timed_out_up_to(self, job.last)
         self.vhost.bulk_work.run(connection, job.step, job.end)
         connection.after_bulk_work(None)
+
+    def requeue_timed_out(self, messages: list[Message]) -> None:
+        """Requeue messages that an acknowledgement timeout has taken from `unacked`; many of them as bulk work.
+
+        This does not count against a delivery limit.
+        """
+        if len(messages) <= BULK_MESSAGES:
+            self.return_to_queues(messages, True)
+            return
+        job = BulkSettlement(self, 0, REQUEUED)
+        job.given = deque(messages)
+        self.vhost.bulk_work.run(self.connection, job.step, job.end)
+        self.connection.after_bulk_work(None)
 
     def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
         """Remove the message with a delivery tag, or with `multiple` all up to it, from `unacked`, and return them.
@@ -407,14 +454,19 @@ class Channel:
             return self.take_up_to(tag, method)
         message = self.unacked.pop(int(tag), None)
         if message is None:
+            if settle_timed_out(self, tag):
+                return []
             raise unknown_tag(tag, method)
         return [message]
 
-    def return_to_queues(self, messages: list[Message], requeue: bool) -> None:
+    def return_to_queues(self, messages: list[Message], requeue: bool, failed: bool = False) -> None:
         """Requeue messages, or reject them so that they are dead-lettered; then resume suspended consumers.
 
         Consumers are suspended while they, or the channel, have as many unacknowledged messages as prefetch permits.
-        As in RabbitMQ, messages are returned consumer by consumer, in the order of the consumer tags.
+        As in RabbitMQ, messages are returned consumer by consumer, in the order of the consumer tags. A queue delivers
+        what one consumer has returned before it gets back the messages of the next one.
+
+        :param failed: True if a requeue counts against a delivery limit.
         """
         consumers: dict[Consumer, list[Message]] = {}
         self.counts.given_back += len(messages)
@@ -428,12 +480,14 @@ class Channel:
                     consumer.queue.capture.requeued(consumer, identity, self.origin)
                 else:
                     consumer.queue.capture.rejected(consumer, identity, self.origin)
-            self.release(consumer)
             consumers.setdefault(consumer, []).append(message)
         order = list(consumers) if len(consumers) == 1 else sorted(consumers, key=tag_of)
         for consumer in order:
+            for _ in consumers[consumer]:
+                self.release(consumer)
             if requeue:
-                consumer.queue.requeue(consumers[consumer], False)
+                self.readmit(consumer)
+                consumer.queue.requeue(consumers[consumer], failed)
             else:
                 consumer.queue.reject(consumers[consumer])
                 self.await_dead_letters(consumer.queue)
@@ -450,9 +504,11 @@ class Channel:
         :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
         unacked = self.unacked
-        if tag and int(tag) not in unacked:
+        if tag and int(tag) not in unacked and int(tag) not in self.timed_out:
             raise unknown_tag(tag, method)
         last = tag if tag else self.last_tag
+        if self.timed_out:
+            settle_timed_out_up_to(self, last)
         messages: list[Message] = []
         low = self.lowest_tag
         if last - low > 2 * len(unacked) + 64:
@@ -489,6 +545,18 @@ class Channel:
             self.wake_all()
         elif consumer.has_room():
             consumer.queue.resume_consumer(consumer)
+            return
+        if consumer.quiesces:
+            consumer.queue.scheduler.on_settled(consumer)
+            consumer.queue.drain()
+
+    def readmit(self, consumer: Consumer) -> None:
+        """Let a suspended consumer get messages again, without delivering any: its own ones are about to be requeued.
+
+        If the whole channel has a prefetch limit, its consumers are resumed after all messages are returned.
+        """
+        if not self.prefetch and consumer.stalled and consumer.has_room():
+            consumer.queue.scheduler.insert(consumer)
 
     def wake_all(self) -> None:
         """Resume all suspended consumers of the channel that may get messages again.
@@ -513,7 +581,7 @@ class Channel:
             self.wake_all()
 
     def suspend_consumers(self, last: Optional[Subscription]) -> None:  # noqa: UP045
-        """Suspend all consumers with acknowledgements, because the prefetch limit of the channel is reached.
+        """Suspend all consumers that the prefetch limit of the channel concerns, because it is reached.
 
         :param last: the consumer whose delivery reached the limit; None if a lower limit was set. Its queue, which is
             delivering to it, suspends it afterwards. It will be the last one to be resumed.
@@ -522,8 +590,19 @@ class Channel:
             del self.subscriptions[last.tag]
             self.subscriptions[last.tag] = last
         for subscription in self.subscriptions.values():
-            if subscription is not last and not subscription.no_ack:
+            if subscription is not last and (not subscription.no_ack or self.limits_automatic(subscription)):
                 subscription.queue.scheduler.suspend(subscription)
+
+    def limits_automatic(self, subscription: Subscription) -> bool:
+        """Return whether a consumer with automatic acknowledgement gets nothing while the channel's limit is reached.
+
+        Its own deliveries do not count. The queue of a direct reply-to consumer has no limits.
+        """
+        return (
+            self.prefetch > 0
+            and self.vhost.compat.channel_limit_pauses_automatic
+            and subscription.queue is not self.replies
+        )
 
     # -- the end
 
@@ -566,8 +645,11 @@ class Channel:
         if self.tx is not None:
             self.tx.rollback()
         self.confirms.ranges.clear()
-        self.vhost.ended_counts.add(self.message_counts())
+        self.timed_out.clear()
+        self.vhost.totals.ended_channels.add(self.message_counts())
         self.connection.node.churn.channels_closed += 1
+        if self.vhost.events is not None:
+            on_channel_closed(self)
         job = BulkSettlement(self, self.last_tag, CHANNEL_ENDED)
         self.vhost.bulk_work.run(self.connection, job.step, job.end)
 
@@ -576,9 +658,18 @@ class Channel:
     def count_ended(self, subscription: Subscription) -> None:
         """Keep the deliveries to a consumer that ends in the counts of the channel."""
         count_deliveries(self.counts, subscription)
+        if self.vhost.events is not None and subscription.queue is not self.replies:
+            on_consumer_ended(subscription)
+
+    def count_sizes(self) -> None:
+        """Add the sizes of the publishes since the last call to the node's histogram."""
+        if self.same_sizes:
+            self.connection.node.message_sizes.add(self.body_size, self.same_sizes)
+            self.same_sizes = 0
 
     def message_counts(self) -> MessageCounts:
         """Return the numbers of messages that went through the channel."""
+        self.count_sizes()
         target = self.connection.last_target
         if target is not None and target.channel is self:
             target.count_publishes()
@@ -586,6 +677,7 @@ class Channel:
         found.add(self.counts)
         for subscription in self.subscriptions.values():
             count_deliveries(found, subscription)
+        found.published_with_confirm = self.confirms.published
         found.confirmed = self.confirms.sent
         held = len(self.unacked) + (self.tx.settled_count() if self.tx is not None else 0)
         found.acknowledged = found.delivered + found.fetched - found.given_back - held

@@ -1,39 +1,80 @@
-"""Header changes for receivers: x-delivery-count is added, BCC removed."""
+"""Contents for receivers: counts of deliveries are added, BCC removed; and the trace messages of the firehose."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
+from warren.wire.amqp_url import connection_name
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.field_tables import long_field
 from warren.wire.properties import decode, encode
 
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel
+    from warren.broker.model.firehose import Firehose
 
-def delivered_content(queue: Queue, message: Message) -> bytes:
+
+EXPIRY_ARGUMENT: Final = "x-warren-show-expiry"
+"""Argument of basic.consume: true to add EXPIRY_HEADER to each delivery of a message that expires."""
+EXPIRY_HEADER: Final = "x-warren-expires-at"
+"""Header with the time at which a message expires in its queue, in milliseconds since 1970."""
+
+
+def delivered_content(queue: Queue, message: Message, shows_expiry: bool = False) -> bytes:
     """Return a message's content as a consumer gets it.
 
-    The header x-delivery-count counts requeues, if the queue has a delivery limit or is a quorum queue
+    If the queue has a delivery limit or is a quorum queue, the header x-acquired-count counts requeues, and
+    x-delivery-count those that count against the limit
     (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). The header BCC is removed
     (https://www.rabbitmq.com/docs/sender-selected).
+
+    :param shows_expiry: True to add the header x-warren-expires-at, if the message expires.
     """
-    counts = message.delivery_count > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
-    if not counts and not message.has_bcc:
+    expires = int(message.expires) if shows_expiry else 0
+    counts = message.acquired_count > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
+    if not counts and not message.has_bcc and not expires:
         return message.content
-    return _rewrite_headers(message, int(message.delivery_count) if counts else 0)
+    if not counts:
+        return _rewrite_headers(message, 0, 0, expires)
+    acquired = int(message.acquired_count) if queue.counts_returns_apart else 0
+    return _rewrite_headers(message, acquired, int(message.delivery_count), expires)
 
 
 def returned_content(message: Message) -> bytes:
     """Return a message's content as its publisher gets it back with basic.return: without the header BCC."""
-    return _rewrite_headers(message, 0) if message.has_bcc else message.content
+    return _rewrite_headers(message, 0, 0, 0) if message.has_bcc else message.content
 
 
-def _rewrite_headers(message: Message, deliveries: int) -> bytes:
-    """Return a message's content without BCC, and with x-delivery-count=`deliveries` unless that is 0."""
+def trace_publish(firehose: Firehose, channel: Channel, queues: list[Queue], message: Message) -> None:
+    """Trace a publish of a channel's client, with the queues that the message is routed to."""
+    end = channel.connection.transport.get_extra_info
+    name = connection_name(end("peername"), end("sockname"))
+    user = channel.connection.user.decode(errors="surrogateescape")
+    firehose.published(message, queues, name, int(channel.number), user)
+
+
+def trace_delivery(firehose: Firehose, channel: Channel, queue: Queue, message: Message) -> None:
+    """Trace a delivery of a message from a queue to a client of a channel."""
+    end = channel.connection.transport.get_extra_info
+    name = connection_name(end("peername"), end("sockname"))
+    user = channel.connection.user.decode(errors="surrogateescape")
+    content = delivered_content(queue, message)
+    firehose.delivered(message, content, queue.name, name, int(channel.number), user)
+
+
+def _rewrite_headers(message: Message, acquired: int, deliveries: int, expires: int) -> bytes:
+    """Return a message's content without BCC, with those of the headers of counts and of expiry that are not 0."""
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     headers.pop("BCC", None)
+    if acquired:
+        headers["x-acquired-count"] = long_field(acquired)
     if deliveries:
         headers["x-delivery-count"] = long_field(deliveries)
+    if expires:
+        headers[EXPIRY_HEADER] = long_field(expires)
     properties["headers"] = headers
     body = body_payload(message.content)
     return join_content(message.channel, encode(properties, len(body)), body)

@@ -80,9 +80,37 @@ def refuse_binding(context: MethodContext, name: bytes) -> None:
 
     :raises AmqpError: 403 for a generated name, unless the emulated version is before 4.0.
     """
-    if name.startswith(REPLY_PREFIX) and context.declarations.vhost.compat.refuses_binding_to_reply_queues:
+    if name.startswith(REPLY_PREFIX) and context.declarations.vhost.compat.has_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"
         raise AmqpError(Reply.ACCESS_REFUSED, text)
+
+
+def is_reply_queue(context: MethodContext, name: bytes) -> bool:
+    """Return True if a channel receives replies under the name, and the emulated version calls that a queue."""
+    vhost = context.declarations.vhost
+    return vhost.compat.has_reply_queues and name in vhost.reply_queues
+
+
+def refuse_get(context: MethodContext, name: bytes) -> None:
+    """Refuse basic.get of a reply queue, as RabbitMQ does since 4.2.
+
+    :raises AmqpError: 540 for the generated name of a channel that receives replies.
+    """
+    if is_reply_queue(context, name):
+        described = context.declarations.describe("queue", name)
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"basic.get not supported by volatile {described}")
+
+
+def refuse_consumer(context: MethodContext, name: bytes) -> None:
+    """Refuse basic.consume of a reply queue by its generated name, as RabbitMQ does since 4.2.
+
+    :raises AmqpError: 406 for the generated name of a channel that receives replies.
+    """
+    if is_reply_queue(context, name):
+        own = context.channel.replies is not None and context.channel.replies.name == name
+        reason = "multiple consumers are unsupported for" if own else "only creator channel may consume from"
+        described = context.declarations.describe("queue", name)
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"{reason} {described}")
 
 
 def replace_reply_to(channel: Channel, content: bytes, properties: RoutingProperties) -> bytes:

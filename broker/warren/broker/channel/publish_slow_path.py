@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.broker.channel.delivery_headers import returned_content
+from warren.broker.channel.delivery_headers import returned_content, trace_publish
 from warren.broker.channel.message_interceptors import add_timestamp
-from warren.broker.model.argument_checks import MAX_EXPIRY_MS, argument_fields
+from warren.broker.model.argument_checks import MAX_EXPIRY_MS
 from warren.broker.model.deduplication import DUPLICATE
-from warren.broker.model.exchange.headers import cc_and_bcc_keys
+from warren.broker.model.exchange.headers import cc_and_bcc_keys, routing_headers
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import REJECTED, Queue
+from warren.broker.model.stream.publishing_ids import find_publishing_id
 from warren.wire.content import RoutingProperties, content_frames
 from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.reply_codes import AmqpError, Reply
@@ -46,7 +47,7 @@ def route_by_message(
     exchange = target.resolved_exchange
     assert exchange is not None
     vhost = channel.vhost
-    headers = argument_fields(properties.headers)
+    headers = routing_headers(properties.headers)
     message.has_bcc = "BCC" in headers
     further = cc_and_bcc_keys(headers)
     if further and channel.has_topic_permissions:
@@ -56,12 +57,25 @@ def route_by_message(
         message.content = add_timestamp(message, vhost.clock.wall(), timestamps)
     keys = [target.routing_key, *further]
     queues = vhost.find_queues(exchange, keys, headers, message)
+    if vhost.firehose is not None:
+        trace_publish(vhost.firehose, channel, queues, message)
     if target.mandatory and exchange.delay_queue in queues and not vhost.would_route(exchange, keys, headers):
         # Whether a delayed message can be routed when it is due is unknown; the publisher learns that it cannot be now.
         return []
     if target.immediate and queues:
         return [queue for queue in queues if queue.consumers] or NO_CONSUMERS
     return queues
+
+
+def check_publishing_id(channel: Channel, message: Message, headers: bytes) -> None:
+    """Check the publishing id of a message, by which streams recognise duplicates.
+
+    :param headers: the encoded headers, without their length.
+    :raises AmqpError: 406 if it is malformed, or if the broker is strict.
+    """
+    if find_publishing_id(headers) is not None:
+        channel.vhost.portability.check("publishing_id")
+        message.has_publishing_id = True
 
 
 def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queue], message: Message) -> None:

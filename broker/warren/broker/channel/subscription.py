@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.channel.delivery_headers import delivered_content
+from warren.broker.channel.delivery_headers import delivered_content, trace_delivery
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 LARGE_CONTENT: Final = 1024 * 1024
 """Bytes of encoded content from which on it is sent without being copied: a copy of 128 MiB takes a tenth of a second."""
+
+METHODS_KEPT: Final = 128
+"""Most routing keys of which a consumer keeps the encoded basic.deliver."""
 
 _pack_head = struct.Struct(">BHIHH").pack
 _pack_tag = struct.Struct(">QB").pack
@@ -38,14 +41,20 @@ class Subscription(Consumer):
         self.channel = channel
         self.prefetch = prefetch
         self.origin = channel.origin
+        self.was_suspended: bool = False
+        """True if the client was sent basic.cancel because a delivery had timed out; its basic.cancel-ok ends it."""
         self.deadlines: Optional[AckDeadlines] = None  # noqa: UP045
         """Acknowledgement deadlines of deliveries to this consumer; None without a timeout."""
+        self.shows_expiry = False
+        """True if deliveries have a header with the time at which the message expires."""
         self.last_exchange: Optional[bytes] = None  # noqa: UP045
         self.last_key = b""
         # basic.deliver for that exchange and key: the frame before and after the delivery tag, and its size in bytes.
         self.before_tag = b""
         self.after_tag = b""
         self.method_size: i64 = 0
+        self.methods: dict[bytes, tuple[bytes, bytes, i64]] = {}
+        """Earlier values of these three for the same exchange, by routing key."""
 
     def has_room(self) -> bool:
         """Return whether another message may be delivered: prefetch limits permit it, and the client keeps reading."""
@@ -53,8 +62,8 @@ class Subscription(Consumer):
         if channel.connection.deliveries_paused:
             return False
         if self.no_ack:
-            return True
-        if self.prefetch and self.unacked >= self.prefetch:
+            return not (channel.outstanding >= channel.prefetch and channel.limits_automatic(self))
+        if self.timed_out or self.quiesces or (self.prefetch and self.unacked >= self.prefetch):
             return False
         return not (channel.prefetch and channel.outstanding >= channel.prefetch)
 
@@ -68,8 +77,8 @@ class Subscription(Consumer):
         if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
             self.encode_method(message)
         content = message.content
-        if message.delivery_count or message.has_bcc:
-            content = delivered_content(self.queue, message)
+        if message.acquired_count or message.has_bcc or self.shows_expiry:
+            content = delivered_content(self.queue, message, self.shows_expiry)
             if message.redelivered:
                 self.redelivered += 1
         encoded_tag = _pack_tag(tag, message.redelivered)
@@ -122,14 +131,28 @@ class Subscription(Consumer):
         They are reused for further messages that have the same exchange and routing key.
         """
         exchange, key, tag = message.exchange, message.routing_key, self.tag
+        firehose = self.queue.vhost.firehose
+        if exchange != self.last_exchange or firehose is not None:
+            self.methods.clear()
         self.last_exchange = exchange
         self.last_key = key
+        kept = self.methods.get(key)
+        if kept is not None:
+            self.before_tag, self.after_tag, self.method_size = kept
+            return
         size = 4 + 1 + len(tag) + 9 + 1 + len(exchange) + 1 + len(key)
         self.before_tag = b"".join(
             (_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag)
         )
         self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
         self.method_size = size + 8
+        if len(self.methods) >= METHODS_KEPT:
+            self.methods.clear()
+        self.methods[key] = (self.before_tag, self.after_tag, self.method_size)
+        if firehose is not None:
+            # Nothing is reused, so that the next delivery is traced, too.
+            self.last_exchange = None
+            trace_delivery(firehose, self.channel, self.queue, message)
 
     def unacknowledged(self) -> dict[int, Message]:
         """Return the channel's unacknowledged messages by their delivery tags."""

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 ACKED: Final = 0
 REQUEUED: Final = 1
+"""Settlement by basic.nack or basic.recover with requeue, which does not count against a delivery limit."""
 REJECTED: Final = 2
+FAILED: Final = 3
+"""Settlement by basic.reject with requeue, which counts against a delivery limit."""
 
 MAX_BYTES: Final = 128 * 1024 * 1024
 """Most bytes of message content that may wait for one tx.commit."""
@@ -48,8 +51,8 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
-        self.settled: list[list[Message]] = [[], [], []]
-        """Messages that are acknowledged, requeued or rejected at the commit: a list for ACKED, REQUEUED and REJECTED."""
+        self.settled: list[list[Message]] = [[], [], [], []]
+        """Messages to settle at the commit: a list for each of ACKED, REQUEUED, REJECTED and FAILED."""
         self.bytes: i64 = 0
         """Bytes of the content of all pending publishes."""
         self.copies: i64 = 0
@@ -69,7 +72,7 @@ class Transaction:
     def settle(self, messages: list[Message], settlement: i64) -> None:
         """Record messages that are to be acknowledged, requeued or rejected at the commit.
 
-        :param settlement: ACKED, REQUEUED or REJECTED.
+        :param settlement: ACKED, REQUEUED, REJECTED or FAILED.
         :raises AmqpError: 406 if the transaction becomes too large.
         """
         self.settled[settlement].extend(messages)
@@ -91,7 +94,7 @@ class Transaction:
     def settled_count(self) -> i64:
         """Return the number of messages that the commit acknowledges, requeues or rejects."""
         settled = self.settled
-        return len(settled[ACKED]) + len(settled[REQUEUED]) + len(settled[REJECTED])
+        return len(settled[ACKED]) + len(settled[REQUEUED]) + len(settled[REJECTED]) + len(settled[FAILED])
 
     @property
     def is_large(self) -> bool:
@@ -109,8 +112,9 @@ class Transaction:
         """
         refuse_return(self.channel, self.settled[REQUEUED])
         refuse_return(self.channel, self.settled[REJECTED])
+        refuse_return(self.channel, self.settled[FAILED])
         taken = self.publishes, self.settled
-        self.publishes, self.settled, self.bytes, self.copies = [], [[], [], []], 0, 0
+        self.publishes, self.settled, self.bytes, self.copies = [], [[], [], [], []], 0, 0
         return taken
 
     def commit(self) -> i64:
@@ -158,6 +162,8 @@ class Transaction:
             vhost.dead_lettering.resume()
         if settled[REQUEUED]:
             channel.return_to_queues(settled[REQUEUED], True)
+        if settled[FAILED]:
+            channel.return_to_queues(settled[FAILED], True, failed=True)
         if settled[REJECTED]:
             channel.return_to_queues(settled[REJECTED], False)
         return outcome
@@ -166,6 +172,6 @@ class Transaction:
         """Discard the publishes; messages that the transaction acknowledged or rejected are unacknowledged again."""
         self.publishes, self.bytes, self.copies = [], 0, 0
         settled = self.settled
-        self.settled = [[], [], []]
+        self.settled = [[], [], [], []]
         for messages in settled:
             self.channel.put_back(messages)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from warren.broker.access.access_service.access_service_config import AccessServiceConfig
+from warren.broker.access.login_backends import check_backends
+from warren.broker.access.oauth2.oauth2_config import OAuth2Config
 from warren.broker.access.sasl_authentication import MECHANISMS
 from warren.broker.channel.message_interceptors import TIMESTAMPS
 from warren.broker.configuration.sizes import parse_size
@@ -30,6 +33,11 @@ class BrokerConfig:
     :param proxy_protocol: each connection must begin with a PROXY protocol header, which a load balancer sends.
     :param mechanisms: SASL mechanisms that clients may use: PLAIN, AMQPLAIN, EXTERNAL (client certificate), ANONYMOUS.
     :param anonymous_user: user of ANONYMOUS clients.
+    :param auth_backends: back ends of logins, asked one after the other: `internal` (the broker's users), `oauth2` (access
+        tokens), `http` (an access-control service). `http:internal` logs in with one, and takes permissions of the other.
+    :param oauth2: settings of the back end `oauth2`.
+    :param auth_http: settings of the back end `http`.
+    :param auth_cache_ttl: milliseconds for which answers of the access-control service are kept.
     :param users: passwords by user name of the first users: administrators with all permissions on the default virtual
         host. They are created at the first start; later the users in the data folder apply.
     :param default_vhost: name of the first virtual host, created at the first start.
@@ -47,10 +55,13 @@ class BrokerConfig:
     :param heartbeat: heartbeat in seconds that the broker proposes; 0 is none.
     :param tcp_keepalive: seconds without input after which the system probes whether a client is still there (TCP
         keepalive); after six probes without an answer, one each 10 s, the connection ends. 0 is off, as in RabbitMQ.
+    :param send_timeout: seconds after which the connection of a client that has stopped reading, and so leaves output
+        unread, is ended, also if it sends heartbeats; 0 is never.
     :param max_message_size: largest message body in bytes (RabbitMQ 4: 16 MiB).
     :param handshake_timeout: seconds from the TCP connection to connection.open.
     :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer sets
-        `x-consumer-timeout`; then its channel is closed with 406. 0 is no limit (RabbitMQ: 30 minutes).
+        `x-consumer-timeout`; then a consumer of a quorum queue is suspended, and any other channel closed with 406. 0 is no
+        limit (RabbitMQ: 30 minutes).
     :param immediate: reaction to a publish with `immediate`: `refuse` closes the connection with 540, as RabbitMQ does;
         `honour` routes it to queues with consumers only, and returns it (313) if there are none.
     :param timestamps: when the broker sets the property `timestamp` and the header `timestamp_in_ms` of a publish: `off`,
@@ -67,9 +78,23 @@ class BrokerConfig:
         listens at 15672 if its AMQP port is 5672; with another AMQP port it has no HTTP API unless this is set.
     :param management_host: address of the HTTP API; loopback by default.
     :param management_tls: serve the HTTP API with TLS, with the certificate of `tls_certificate`.
+    :param management_page: serve the management page at `/` of the HTTP API, too.
+    :param prometheus_port: port of the Prometheus endpoint; 0 is any free port, `none` is no endpoint. `warren broker`
+        listens at 15692 if its AMQP port is 5672; with another AMQP port it has no endpoint unless this is set.
+    :param prometheus_host: address of the Prometheus endpoint, which asks for no login; loopback by default.
+    :param prometheus_tls: serve the Prometheus endpoint with TLS, with the certificate of `tls_certificate`.
+    :param audit: where changes are recorded, with user, source address, object and outcome: `none`, `log`, or the path of a
+        file of JSON lines.
+    :param audit_amqp: record declarations, deletions, bindings and purges of AMQP clients, too.
     :param capture_events: stream that receives the life-cycle events of messages (published, delivered, acknowledged and
         so on): `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is declared
         if it does not exist.
+    :param opentelemetry: export spans of the messages whose headers have a sampled trace context: enqueue, deliver,
+        dead_letter, expire and drop. The variables `OTEL_...` of the environment configure the exporter.
+    :param opentelemetry_endpoint: URL of the OTLP collector, such as `http://127.0.0.1:4318`; empty for that of
+        `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    :param event_exchange: virtual host in which the exchange `amq.rabbitmq.event` gets the broker's events, such as
+        `queue.created`; empty for none.
     :param load_definitions: file with definitions in RabbitMQ's format, or folder of such files, imported at every start.
         If they contain users, the first users are not created.
     :param accept_data_loss: start although definitions of the data folder are lost or older than its messages. Messages of
@@ -78,7 +103,7 @@ class BrokerConfig:
     :param sync: when the log is synced to disk: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
         `"always"` (also each acknowledgement) or `"off"` (never: confirmed messages survive a killed process, but not a
         power cut).
-    :param compat: RabbitMQ version whose reply codes and texts are used where versions differ: `"4"` or `"3.10"`.
+    :param compat: RabbitMQ version whose reply codes and texts are used where versions differ: `"4.3"` or `"3.10"`.
     :param strict: refuse operations that RabbitMQ 4.3 refuses; if off, carry them out, and log each kind once.
     """
 
@@ -90,6 +115,10 @@ class BrokerConfig:
     proxy_protocol: bool = False
     mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
     anonymous_user: str = ""
+    auth_backends: tuple[str, ...] = ("internal",)
+    oauth2: OAuth2Config = field(default_factory=OAuth2Config)
+    auth_http: AccessServiceConfig = field(default_factory=AccessServiceConfig)
+    auth_cache_ttl: int = 15_000
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
     default_vhost: str = "/"
     loopback_users: tuple[str, ...] = ("guest",)
@@ -101,6 +130,7 @@ class BrokerConfig:
     frame_max: int = 131072
     heartbeat: int = 60
     tcp_keepalive: int = 60
+    send_timeout: float = 30.0
     max_message_size: int = 16 * 1024 * 1024
     handshake_timeout: float = 10.0
     consumer_timeout: int = 0
@@ -114,17 +144,29 @@ class BrokerConfig:
     management_port: int | None = None
     management_host: str = "127.0.0.1"
     management_tls: bool = False
+    management_page: bool = True
+    prometheus_port: int | None = None
+    prometheus_host: str = "127.0.0.1"
+    prometheus_tls: bool = False
+    audit: str = "none"
+    audit_amqp: bool = False
     capture_events: tuple[str, ...] = ()
+    opentelemetry: bool = False
+    opentelemetry_endpoint: str = ""
+    event_exchange: str = ""
     load_definitions: Path | None = None
     accept_data_loss: bool = False
     sync: str = "batch"
-    compat: str = "4"
+    compat: str = "4.3"
     strict: bool = False
 
     def __post_init__(self) -> None:
         for name in self.mechanisms:
             if name not in MECHANISMS:
                 raise ValueError(f"mechanisms has {name!r}; the mechanisms are {', '.join(MECHANISMS)}")
+        if not self.audit:
+            raise ValueError("audit is empty; it must be none, log, or the path of a file")
+        check_backends(self.auth_backends, self.oauth2)
         if not self.addresses and not self.tls_addresses:
             raise ValueError("listeners is empty, and there are no tls_listeners, so no client could connect")
         for name, least, most in (
@@ -136,6 +178,7 @@ class BrokerConfig:
             ("tcp_keepalive", 0, 32767),
             ("consumer_timeout", 0, 2**53),
             ("stall_threshold", 0, 3_600_000),
+            ("auth_cache_ttl", 1000, 86_400_000),
             ("max_message_size", 1, 512 * 1024 * 1024),
             ("memory_bytes", MIN_MEMORY_LIMIT, 2**63 - 1),
             ("disk_free_bytes", 0, 2**63 - 1),
@@ -144,10 +187,12 @@ class BrokerConfig:
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it must be between {least} and {most}")
-        if self.management_port is not None and not 0 <= self.management_port <= 65535:
-            raise ValueError(f"management_port is {self.management_port}; it must be between 0 and 65535")
-        if self.management_tls and (self.tls.certificate is None or self.tls.key is None):
-            raise ValueError("management_tls is set; it needs tls_certificate and tls_key")
+        for name in ("management", "prometheus"):
+            port = getattr(self, f"{name}_port")
+            if port is not None and not 0 <= port <= 65535:
+                raise ValueError(f"{name}_port is {port}; it must be between 0 and 65535")
+            if getattr(self, f"{name}_tls") and (self.tls.certificate is None or self.tls.key is None):
+                raise ValueError(f"{name}_tls is set; it needs tls_certificate and tls_key")
         if self.max_unopened_per_address is not None and self.max_unopened_per_address < 1:
             raise ValueError(
                 f"max_unopened_per_address is {self.max_unopened_per_address}; it must be at least 1"
@@ -156,6 +201,8 @@ class BrokerConfig:
             raise ValueError(
                 f"login_failure_delay is {self.login_failure_delay}; it must be between 0 and 60"
             )
+        if not 0 <= self.send_timeout <= 86400:
+            raise ValueError(f"send_timeout is {self.send_timeout}; it must be between 0 and 86400")
         for name, choices in (("immediate", ("refuse", "honour")), ("timestamps", TIMESTAMPS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.broker.configuration.rabbitmq_conf import read_rabbitmq_conf
-from warren.broker.configuration.setting_keys import PREFIX, SETTINGS, SettingKey
+from warren.broker.configuration.setting_keys import GROUPS, PREFIX, SETTINGS, SettingKey
 from warren.broker.configuration.setting_sources import (
     DEFAULT,
     RunConfig,
@@ -99,7 +99,8 @@ def format_config(config: RunConfig) -> str:
     """Return the settings as an equivalent TOML file with the origin of each setting, but without secrets."""
     lines = []
     values: dict[str, Any] = {**vars(config.broker), **vars(config.storage), **vars(config.log)}
-    values.update(("tls_" + name, value) for name, value in vars(config.broker.tls).items())
+    for group in GROUPS:
+        values.update((f"{group}_{name}", each) for name, each in vars(getattr(config.broker, group)).items())
     for name, key in SETTINGS.items():
         value = values[name]
         origin = config.origins.get(name, DEFAULT)
@@ -115,6 +116,8 @@ def format_config(config: RunConfig) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(each) for each in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(name)} = {_toml(each)}" for name, each in value.items()) + "}"
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     return json.dumps(str(value), ensure_ascii=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from warren.broker.access.login_backends import BACKENDS
 from warren.broker.configuration.setting_keys import SETTINGS
 from warren.broker.configuration.setting_sources import Settings, parse_setting
 from warren.broker.process_memory import available_memory
@@ -28,6 +29,21 @@ EQUIVALENT_KEYS: Final = {
     "ssl_options.certfile": "tls_certificate",
     "ssl_options.keyfile": "tls_key",
     "ssl_options.password": "tls_key_password",
+    "auth_oauth2.resource_server_id": "oauth2_resource_server_id",
+    "auth_oauth2.issuer": "oauth2_issuer",
+    "auth_oauth2.jwks_uri": "oauth2_jwks_uri",
+    "auth_oauth2.jwks_url": "oauth2_jwks_uri",
+    "auth_oauth2.https.cacertfile": "oauth2_ca",
+    "auth_oauth2.default_key": "oauth2_default_key",
+    "auth_oauth2.verify_aud": "oauth2_verify_aud",
+    "auth_http.http_method": "auth_http_http_method",
+    "auth_http.user_path": "auth_http_user_path",
+    "auth_http.vhost_path": "auth_http_vhost_path",
+    "auth_http.resource_path": "auth_http_resource_path",
+    "auth_http.topic_path": "auth_http_topic_path",
+    "auth_http.request_timeout": "auth_http_request_timeout",
+    "auth_http.ssl_options.cacertfile": "auth_http_ca",
+    "auth_cache.cache_ttl": "auth_cache_ttl",
     "vm_memory_high_watermark.absolute": "memory_limit",
     "disk_free_limit.absolute": "disk_free_limit",
     "load_definitions": "load_definitions",
@@ -37,11 +53,14 @@ EQUIVALENT_KEYS: Final = {
     "consumer_timeout": "consumer_timeout",
     "management.tcp.port": "management_port",
     "management.tcp.ip": "management_host",
+    "prometheus.tcp.port": "prometheus_port",
+    "prometheus.tcp.ip": "prometheus_host",
 }
 """Equivalent Warren setting of each key of rabbitmq.conf whose value needs no conversion."""
 
 IGNORED_KEYS: Final = """
-anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
+anonymous_login_pass auth_attempt_ auth_internal. auth_cache.cache_module auth_http.connection_timeout
+background_gc_ backing_queue_module channel_max_per_node
 channel_operation_timeout channel_tick_interval classic_queue. cluster_ collect_statistics consumer_max_per_channel
 default_queue_type default_worker_pool_size definitions. delegate_count deprecated_features.
 distribution. erlang. exchange_types. feature_flags. federation hipe_compile initial_frame_max
@@ -61,10 +80,16 @@ web_stomp.
 
 FIXED_VALUES: Final = {
     "auth_cache": (),
+    "auth_http.ssl_options.verify": ("verify_peer",),
+    "auth_http.ssl_options.fail_if_no_peer_cert": ("true", "false"),
     "auth_http": (),
     "auth_ldap": (),
+    "auth_oauth2.https.depth": ("10",),
+    "auth_oauth2.https.hostname_verification": ("wildcard",),
+    "auth_oauth2.https.peer_verification": ("verify_peer",),
+    "auth_oauth2.https.crl_check": ("false",),
+    "auth_oauth2.https.fail_if_no_peer_cert": ("true", "false"),
     "auth_oauth2": (),
-    "auth_backends": ("internal", "rabbit_auth_backend_internal"),
     "credential_validator": ("rabbit_credential_validator_accept_everything",),
     "default_limits": (),
     "default_permissions": (".*",),
@@ -80,6 +105,9 @@ FIXED_VALUES: Final = {
     "trust_store": (),
 }
 """Keys of rabbitmq.conf, or prefixes of keys, with the values that Warren supports; any other value is an error."""
+
+ENCRYPTED: Final = "encrypted:"
+"""Beginning of a value that `rabbitmqctl encrypt_conf_value` has encrypted."""
 
 LOG_LEVELS: Final = {
     "critical": "error",
@@ -111,6 +139,12 @@ class GroupedLines:
     versions: dict[str, Line] = field(default_factory=dict)
     ciphers: dict[str, Line] = field(default_factory=dict)
     loopback: dict[str, Line] = field(default_factory=dict)
+    backends: dict[str, Line] = field(default_factory=dict)
+    cached: dict[str, Line] = field(default_factory=dict)
+    algorithms: dict[str, Line] = field(default_factory=dict)
+    claims: dict[str, Line] = field(default_factory=dict)
+    keys: dict[str, Line] = field(default_factory=dict)
+    aliases: dict[str, Line] = field(default_factory=dict)
 
 
 def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
@@ -156,6 +190,11 @@ def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:
         value = re.sub(r"\$\((\w+)\)", lambda name: environment.get(name[1], ""), value)
         if len(value) > 1 and value[0] == value[-1] == "'":
             value = value[1:-1]
+        if value.startswith(ENCRYPTED):
+            raise UsageError(
+                f"{origin}: the value of {key} is encrypted, and Warren reads plain values only; decrypt it with "
+                "`warren ctl decrypt_conf_value`, and pass it in a variable: `$(NAME)`"
+            )
         found[key] = Line(value, origin)
     return found
 
@@ -182,6 +221,8 @@ CONVERTED_KEYS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
         "timestamps",
         lambda value: {"true": "always", "false": "missing"}[value],
     ),
+    "auth_oauth2.additional_scopes_key": ("oauth2_additional_scopes_key", str.split),
+    "auth_oauth2.scope_prefix": ("oauth2_scope_prefix", str),
     "anonymous_login_user": ("anonymous_user", lambda value: "" if value == "none" else value),
     "vm_memory_high_watermark.relative": ("memory_limit", _relative),
     "disk_free_limit.relative": ("disk_free_limit", lambda value: int(float(value) * available_memory())),
@@ -202,6 +243,12 @@ def _group_line(key: str, line: Line, grouped: GroupedLines) -> bool:
         ("ssl_options.versions", grouped.versions),
         ("ssl_options.ciphers", grouped.ciphers),
         ("loopback_users", grouped.loopback),
+        ("auth_backends", grouped.backends),
+        ("auth_cache.cached_backend", grouped.cached),
+        ("auth_oauth2.algorithms", grouped.algorithms),
+        ("auth_oauth2.preferred_username_claims", grouped.claims),
+        ("auth_oauth2.signing_keys", grouped.keys),
+        ("auth_oauth2.scope_aliases", grouped.aliases),
     ):
         if key == prefix or key.startswith(prefix + "."):
             kept[key.removeprefix(prefix).removeprefix(".")] = line
@@ -262,6 +309,15 @@ def _set_list_settings(grouped: GroupedLines, settings: Settings) -> None:
             [line.value.removeprefix("tlsv") for line in _items(grouped.versions)],
         ),
         ("tls_ciphers", grouped.ciphers, ":".join(ciphers)),
+        ("auth_backends", grouped.backends, _backends(grouped.backends, grouped.cached)),
+        ("oauth2_algorithms", grouped.algorithms, [line.value for line in _items(grouped.algorithms)]),
+        (
+            "oauth2_preferred_username_claims",
+            grouped.claims,
+            [line.value for line in _items(grouped.claims)],
+        ),
+        ("oauth2_signing_keys", grouped.keys, {name: line.value for name, line in grouped.keys.items()}),
+        ("oauth2_scope_aliases", grouped.aliases, _aliases(grouped.aliases)),
         ("loopback_users", grouped.loopback, [user for user, local in users.items() if local]),
     ):
         if found:
@@ -274,6 +330,48 @@ def _items(found: Mapping[str, Line]) -> list[Line]:
     :param found: lines by the last part of their keys, such as the `1` of `listeners.tcp.1`; the result is sorted by it
     """
     return [found[name] for name in sorted(found) if found[name].value != "none"]
+
+
+def _backends(lines: Mapping[str, Line], cached: Mapping[str, Line]) -> list[str]:
+    """Return the back ends of lines `auth_backends.N`, or pairs `auth_backends.N.authn` and `.authz`, in their order.
+
+    :param cached: lines `auth_cache.cached_backend`, which name what the back end `cache` stands for
+    :raises UsageError: if Warren has no such back end
+    """
+    found = []
+    for number in sorted({name.partition(".")[0] for name in lines}):
+        whole = lines.get(number)
+        parts = [lines[name] for name in (f"{number}.authn", f"{number}.authz") if name in lines]
+        names = [_backend(line, cached) for line in ([whole] if whole is not None else parts)]
+        found.append(":".join(dict.fromkeys(names)))
+    return found
+
+
+def _backend(line: Line, cached: Mapping[str, Line]) -> str:
+    """Return the back end that a line names, perhaps as RabbitMQ's module.
+
+    :raises UsageError: if Warren has no such back end
+    """
+    name = line.value.removeprefix("rabbit_auth_backend_")
+    if name == "cache" and cached:
+        return ":".join(dict.fromkeys(_backend(cached[part], {}) for part in sorted(cached)))
+    if name not in BACKENDS:
+        raise UsageError(
+            f"{line.origin}: auth_backends = {line.value} is not supported; only {', '.join(BACKENDS)} are"
+        )
+    return name
+
+
+def _aliases(lines: Mapping[str, Line]) -> dict[str, str]:
+    """Return the scopes of each alias, from lines `scope_aliases.ALIAS`, or pairs `.N.alias` and `.N.scope`."""
+    found = {}
+    for name, line in lines.items():
+        number, _, part = name.rpartition(".")
+        if part == "alias" and f"{number}.scope" in lines:
+            found[line.value] = lines[f"{number}.scope"].value
+        elif not (part == "scope" and f"{number}.alias" in lines):
+            found[name] = line.value
+    return found
 
 
 def _address(value: str) -> str:

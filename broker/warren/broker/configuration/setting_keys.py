@@ -1,7 +1,7 @@
 """Table of all settings of `warren broker`, with help text, default and parser.
 
-It is derived from the fields of `BrokerConfig`, `StorageConfig`, `TlsConfig` and `LogConfig`, and the help texts from their
-docstrings.
+It is derived from the fields of `BrokerConfig`, the configurations in `GROUPS`, `StorageConfig` and `LogConfig`, and the
+help texts from their docstrings.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from warren.broker.access.access_service.access_service_config import AccessServiceConfig
+from warren.broker.access.oauth2.oauth2_config import OAuth2Config
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.sizes import parse_size
 from warren.broker.connection.tls import TlsConfig
@@ -71,8 +73,12 @@ class SettingKey:
 
 PREFIX: Final = "WARREN_BROKER_"
 """Prefix of the environment variables of all settings."""
-TLS: Final = "tls_"
-"""Prefix of the names of TLS settings, which are the fields of `TlsConfig`."""
+GROUPS: Final[dict[str, type[Any]]] = {
+    "tls": TlsConfig,
+    "oauth2": OAuth2Config,
+    "auth_http": AccessServiceConfig,
+}
+"""Fields of `BrokerConfig` that are configurations themselves; their settings have the field's name as a prefix."""
 COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True, "stall_threshold": 100}
 """Defaults of `warren broker` that differ from those of `BrokerConfig`, by the name of the setting."""
 SIZES: Final = ("max_message_size",)
@@ -83,11 +89,12 @@ FALSE: Final = ("false", "no", "off", "0")
 
 def _setting_keys() -> dict[str, SettingKey]:
     found = {}
-    for kind, prefix in ((BrokerConfig, ""), (StorageConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
+    groups = [(kind, f"{name}_") for name, kind in GROUPS.items()]
+    for kind, prefix in ((BrokerConfig, ""), (StorageConfig, ""), *groups, (LogConfig, "")):
         hints = get_type_hints(kind)
         help_texts = _parameters(inspect.getdoc(kind) or "")
         for each in fields(kind):
-            if each.name == "tls" and kind is BrokerConfig:
+            if each.name in GROUPS and kind is BrokerConfig:
                 continue
             name = prefix + each.name
             default = each.default_factory() if each.default_factory is not MISSING else each.default
@@ -220,4 +227,4 @@ def _pairs(value: object) -> dict[str, str]:
 
 SETTINGS: Final = _setting_keys()
 
-__all__ = ["PREFIX", "SETTINGS", "TLS", "LogConfig", "SettingKey", "StorageConfig"]
+__all__ = ["GROUPS", "PREFIX", "SETTINGS", "LogConfig", "SettingKey", "StorageConfig"]

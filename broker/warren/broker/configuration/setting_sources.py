@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.configuration.setting_keys import SETTINGS, TLS, LogConfig, StorageConfig
-from warren.broker.connection.tls import TlsConfig
+from warren.broker.configuration.setting_keys import GROUPS, SETTINGS, LogConfig, StorageConfig
 from warren.core.default_data_folder import default_data_folder
 from warren.core.errors import UsageError
 
 DEFAULT: Final = "default"
 DEFAULT_MANAGEMENT_PORT: Final = 15672
 """Port of the HTTP API if neither it nor an address for AMQP is set: a second broker on the machine has to choose both."""
+DEFAULT_PROMETHEUS_PORT: Final = 15692
+"""Port of the Prometheus endpoint under the same condition."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def unknown_setting_text(name: str) -> str:
     """Return an error text for an unknown setting, which proposes the most similar name of a setting, if any."""
     near = get_close_matches(name, SETTINGS, 1)
     return f"no setting {name!r}" + (
-        f"; did you mean {near[0]!r}?" if near else "; see docs/configuration.md"
+        f"; did you mean {near[0]!r}?" if near else "; `warren broker --print-config` lists all settings"
     )
 
 
@@ -84,14 +85,18 @@ def build_config(
     """
     values: dict[str, Any] = {name: key.default for name, key in SETTINGS.items()}
     values.update((name, each.value) for name, each in settings.items())
-    tls = {name.removeprefix(TLS): values.pop(name) for name in list(values) if name.startswith(TLS)}
     storage = StorageConfig(in_memory=values.pop("in_memory"))
     values["data_dir"] = _data_dir(settings, storage, environment)
-    if "management_port" not in settings and not {"port", "listeners"} & settings.keys():
-        values["management_port"] = DEFAULT_MANAGEMENT_PORT
+    if not {"port", "listeners"} & settings.keys():
+        ports = {"management_port": DEFAULT_MANAGEMENT_PORT, "prometheus_port": DEFAULT_PROMETHEUS_PORT}
+        values.update((name, port) for name, port in ports.items() if name not in settings)
     log = LogConfig(log_level=values.pop("log_level"), log_json=values.pop("log_json"))
     try:
-        broker = BrokerConfig(tls=TlsConfig(**tls), **values)
+        for group, kind in GROUPS.items():
+            prefix = f"{group}_"
+            names = [name for name in values if name.startswith(prefix)]
+            values[group] = kind(**{name.removeprefix(prefix): values.pop(name) for name in names})
+        broker = BrokerConfig(**values)
     except ValueError as error:
         named = next((name for name in re.findall(r"[a-z_]+", str(error)) if name in settings), None)
         raise UsageError(f"{settings[named].origin}: {error}" if named else str(error)) from None

@@ -1,4 +1,4 @@
-"""Reader of the TOML configuration file. TLS settings may be in a table `[tls]`, users in `[users]`."""
+"""Reader of the TOML configuration file. Settings of one subject may be in a table, such as `[tls]` or `[oauth2]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from warren.broker.configuration.setting_keys import TLS
+from warren.broker.configuration.setting_keys import GROUPS
 from warren.broker.configuration.setting_sources import Settings, parse_setting
 from warren.core.errors import UsageError
 
@@ -26,10 +26,10 @@ def read_toml(path: Path) -> Settings:
     lines = _lines(text)
     settings = {}
     for name, value in table.items():
-        if name == "tls" and isinstance(value, dict):
+        if name in GROUPS and isinstance(value, dict):
             for part, inner in value.items():
                 origin = f"{path}, line {lines.get((name, part), lines.get(('', name), 1))}"
-                settings[TLS + part] = parse_setting(TLS + part, inner, origin)
+                settings[f"{name}_{part}"] = parse_setting(f"{name}_{part}", inner, origin)
         else:
             origin = f"{path}, line {lines.get(('', name), lines.get((name, ''), 1))}"
             settings[name] = parse_setting(name, value, origin)

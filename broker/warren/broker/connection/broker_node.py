@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.access.access_control import Access
+from warren.broker.access.audit_log import AuditLog
+from warren.broker.access.login_chain import LoginChain
 from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.connection.churn import Churn
 from warren.broker.connection.connection_limits import ConnectionLimits
@@ -18,6 +20,7 @@ from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.broker.connection.flow_control import LOG_SOURCE, STOPPING, FlowControl
 from warren.broker.connection.hangup_watch import HangupWatch
 from warren.broker.connection.login_delays import LoginDelays
+from warren.broker.model.message_counts import SizeCounts
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -34,6 +37,10 @@ CONFIRM_DRAIN_SECONDS: Final = 5.0
 """Seconds that a stopping broker waits until the log is on disk and earlier publishes are confirmed."""
 
 
+MESSAGE_SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""Upper bounds of the buckets of `BrokerNode.message_sizes`, in bytes: those of RabbitMQ."""
+
+
 class BrokerNode:
     """State of one broker that all its connections share.
 
@@ -45,6 +52,7 @@ class BrokerNode:
         self,
         loop: asyncio.AbstractEventLoop,
         access: Access,
+        logins: LoginChain,
         login_settings: LoginSettings,
         settings: ConnectionSettings,
         virtual_hosts: VirtualHosts,
@@ -54,7 +62,10 @@ class BrokerNode:
     ) -> None:
         self.loop = loop
         self.access = access
+        self.logins = logins
         self.login_settings = login_settings
+        self.audit: Optional[AuditLog] = None  # noqa: UP045
+        """Log of changes; None if there is none."""
         self.settings = settings
         self.virtual_hosts = virtual_hosts
         self.vhosts: dict[bytes, Declarations] = virtual_hosts.declarations
@@ -62,8 +73,12 @@ class BrokerNode:
         self.definitions = definitions
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
+        self.lingering: dict[Connection, bool] = {}
+        """Connections that their clients have closed, and whose sockets are still open: a dict as an ordered set."""
         self.limits = ConnectionLimits(self.connections, self.vhosts, access, settings)
         self.churn = Churn()
+        self.message_sizes = SizeCounts(list(MESSAGE_SIZES))
+        """Body sizes of the messages that clients have published, in bytes, without the latest ones of open channels."""
         self.login_delays = LoginDelays(settings.login_failure_delay, loop.time)
         self.hangups = HangupWatch(loop)
         self.flow = FlowControl(self.connections, log)
@@ -242,6 +257,17 @@ class BrokerNode:
                 logger.warning("event=broker.stopped_without_confirms channels=%d", len(self.confirm_waiters))
         for connection in list(self.connections):
             connection.flush()
+
+    async def end_connections(self) -> None:
+        """Send outstanding publisher confirms, and close all connections as a broker does that stops."""
+        await self.drain_confirms()
+        for connection in list(self.connections):
+            connection.cancel_consumers()
+        reason = AmqpError(Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
+        for connection in list(self.connections):
+            connection.lifecycle.shut_down(reason)
+        for connection in list(self.lingering):
+            connection.lifecycle.drop()
 
     # -- replies that wait for definitions
 

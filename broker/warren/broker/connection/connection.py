@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.access.authorization import Authorization
+from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.access.sasl_authentication import PeerIdentity
 from warren.broker.channel.channel import Channel, PublishTarget
 from warren.broker.channel.publisher_confirms import PublisherConfirms
 from warren.broker.channel.subscription import LARGE_CONTENT
-from warren.broker.connection.connection_phases import AWAITING_HEADER, CLOSED, CLOSING
+from warren.broker.connection.connection_phases import AWAITING_HEADER, CLOSING, LINGERING
 from warren.broker.connection.flow_control import (
     ALARM,
     AWAITING_REPLY,
@@ -34,7 +35,7 @@ from warren.broker.connection.flow_control import (
     UNREAD_LIMIT,
 )
 from warren.broker.connection.lifecycle import ConnectionLifecycle
-from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties
+from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties, u16, u32
 from warren.wire.methods import BASIC, decode_error, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
@@ -44,11 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_frame_head = struct.Struct(">BHI").unpack_from
-_method_head = struct.Struct(">HH").unpack_from
-_ack = struct.Struct(">qB").unpack_from
-_content_head = struct.Struct(">BHIIqH").unpack_from
-# Sizes and tags are unsigned on the wire. Read as signed numbers, impossible ones are negative, and refused as such.
+_signed = struct.Struct(">q").unpack_from
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -77,6 +74,8 @@ JOINED_BYTES: Final = 65536
 MOST_PIECES: Final = 512
 """Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
+TARGETS_KEPT: Final = 128
+"""Most decoded method frames of basic.publish that a connection keeps, each with the queues it routes to."""
 CHECKED_BYTES: Final = 2048
 """Bytes of publishes that are processed in a row before the time is checked."""
 
@@ -94,7 +93,9 @@ class Connection:
     reads_paused: i64 = 0
     """Reasons not to read the socket: bits defined in `flow_control`; 0 while it is read."""
     deliveries_paused: bool = False
-    """True while the write buffer is above its high-water mark: consumers get nothing until the client reads."""
+    """True while the write buffer is full, or large output waits for it: consumers get nothing until the client reads."""
+    write_buffer_full: bool = False
+    """True while the transport's write buffer is above its high-water mark, until it is below its low-water mark."""
     throttled: bool = False
     """True while the queue last published to has a backlog: the socket is read in smaller chunks, to slow it down."""
     has_published: bool = False
@@ -115,11 +116,23 @@ class Connection:
     """True if bytes were received since the last check for missing heartbeats."""
     out_bytes: i64 = 0
     """Bytes of output that have yet to be written (sum of the sizes of `out`)."""
+    large_bytes: i64 = 0
+    """Bytes of large output that the transport has yet to get (sum of the sizes of `large_output`)."""
+    large_output_scheduled: bool = False
+    """True if the next iteration of the event loop passes large output to the transport."""
+    closes_after_output: bool = False
+    """True if the socket is closed once the transport has got all large output."""
     frame_max: i64 = INITIAL_FRAME_MAX
+    catch_up: i64 = 0
+    """Value of `FlowControl.catch_ups` since which `admitted_bytes` counts."""
+    admitted_bytes: i64 = 0
+    """Bytes of input that were processed while the log was behind."""
     turn_end: float = 0.0
     """Time at which other clients get their turn, by `time.monotonic()`, while frames are processed."""
     position: i64 = 0
     """Position in `buffer` up to which frames have been processed."""
+    repeat_from: i64 = -1
+    """Position in `buffer` from which frames are processed again after a pending access decision; -1 if they cannot be."""
     channel_number: i64 = 0
     """Number of the channel whose frame is being processed; an error closes it, or the connection if it is 0."""
     bulk_waits: i64 = 0
@@ -151,12 +164,16 @@ class Connection:
         self.out: list[bytes | memoryview] = []
         """Pieces of output that have yet to be written."""
         self.large_output: deque[bytes | memoryview] = deque()
-        """Pieces of large output that the transport has yet to get, in slices: it copies them."""
+        """Pieces of large output that the transport gets when it has written what it holds: it copies them."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
         """Publisher confirms of the channels for which the next flush sends basic.ack and basic.nack."""
         self.last_target: Optional[PublishTarget] = None  # noqa: UP045
         """Decoded method frame of the last basic.publish, reused if the next one is the same."""
+        self.targets: dict[bytes, PublishTarget] = {}
+        """Decoded method frames of earlier publishes, by the encoded frame; they were resolved in `targets_epoch`."""
+        self.targets_epoch: i64 = -1
+        """Value of `VirtualHost.routing_epoch` for which `targets` was filled; at any other value it is outdated."""
         self.last_header = b""
         """Header frame and frame head of the body of the last publish, to reuse its parsed properties.
 
@@ -187,12 +204,16 @@ class Connection:
     def process_buffer(self) -> None:
         """Process the complete frames in the buffer, until none is left or their processing is paused.
 
-        It is paused, for example, by a resource alarm or until a reply has been sent, and after 5 ms for a turn of the
+        It is paused, for example, by a resource alarm or until a reply has been sent, and after 3 ms for a turn of the
         event loop. Errors are handled here.
         """
         self.position = 0
+        self.repeat_from = -1
         self.turn_end = time.monotonic() + self.node.virtual_hosts.bulk_work.slice_seconds
-        while self.phase != CLOSED:
+        if self.phase >= LINGERING:
+            self.buffer = b""
+            return
+        while self.phase < LINGERING:
             try:
                 self.process_frames()
                 break
@@ -200,6 +221,13 @@ class Connection:
                 self.lifecycle.handle_error(error)
             except MalformedProperties as error:
                 self.lifecycle.handle_error(AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
+            except DecisionPending as pending:
+                if self.repeat_from < 0:
+                    # Content in several frames, with a key in CC or BCC that is not decided yet.
+                    self.lifecycle.handle_error(AmqpError(Reply.ACCESS_REFUSED, "access is not decided"))
+                    continue
+                self.position = self.repeat_from
+                self.lifecycle.await_decision(pending)
             except Exception:
                 logger.exception("event=connection.crashed peer=%s", self.peer)
                 self.lifecycle.handle_error(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
@@ -223,11 +251,12 @@ class Connection:
             position = 8
             self.position = position
             self.lifecycle.handshake.receive_header(buffer[:8])
-            if self.phase == CLOSED:
+            if self.phase >= LINGERING:
                 return
         frames_held: i64 = FRAMES_HELD
         check_at: i64 = position + CHECKED_BYTES
         while size - position >= 8 and not self.reads_paused & frames_held:
+            self.repeat_from = position
             last = self.last_target
             if last is not None and buffer.startswith(last.frame, position):
                 # The method frame repeats the last one: it need not be decoded.
@@ -257,7 +286,9 @@ class Connection:
             kind: i64
             number: i64
             length: i64
-            kind, number, length = _frame_head(buffer, position)
+            kind = buffer[position]
+            number = u16(buffer, position + 1)
+            length = u32(buffer, position + 3)
             end: i64 = position + 7 + length
             self.channel_number = number
             self.class_id = 0
@@ -272,9 +303,10 @@ class Connection:
             self.position = end + 1
             if kind == METHOD:
                 self.process_method(number, buffer, position + 7, end)
-                if self.phase == CLOSED:
+                if self.phase >= LINGERING:
                     return
             elif kind in (HEADER, BODY):
+                self.repeat_from = -1
                 self.process_content_frame(kind, number, buffer[position + 7 : end])
             elif kind != HEARTBEAT or length:
                 raise self.frame_error(kind, buffer[position + 7 : end], "unknown_frame")
@@ -294,7 +326,8 @@ class Connection:
         method_id: i64
         if end - start < 4:
             raise self.frame_error(METHOD, buffer[start:end], "unknown_frame")
-        class_id, method_id = _method_head(buffer, start)
+        class_id = u16(buffer, start)
+        method_id = u16(buffer, start + 2)
         self.class_id = class_id
         self.method_id = method_id
         channel = self.channels.get(int(number))
@@ -310,10 +343,14 @@ class Connection:
             if end - start != 13:
                 raise decode_error(buffer[start:end])
             tag: i64
-            flags: i64
-            tag, flags = _ack(buffer, start + 4)
-            channel.acknowledge(tag, flags & 1 == 1)
-            if flags & 1:
+            if buffer[start + 4] < 0x80:
+                tag = u32(buffer, start + 4) << 32 | u32(buffer, start + 8)
+            else:
+                # Tags are unsigned on the wire. As a signed number, an impossible one is negative, and refused as such.
+                tag = _signed(buffer, start + 4)[0]
+            multiple = buffer[start + 12] & 1 == 1
+            channel.acknowledge(tag, multiple)
+            if multiple:
                 self.check_turn()
         else:
             self.lifecycle.process_method(int(number), buffer[start:end])
@@ -324,6 +361,41 @@ class Connection:
 
         :param buffer: received bytes, with the payload of the method frame from `start` to before `end`.
         :raises AmqpError: if the frame is malformed, or the publish is refused.
+        """
+        encoded = buffer[start - 7 : end + 1]
+        epoch = channel.vhost.routing_epoch
+        if epoch != self.targets_epoch:
+            # Queues that were deleted must not stay in memory.
+            self.targets.clear()
+            self.targets_epoch = epoch
+        target = self.targets.get(encoded)
+        if target is None:
+            target = self.decode_publish(channel, encoded, buffer, start, end)
+            channel.resolve(target)
+            if len(self.targets) >= TARGETS_KEPT:
+                self.targets.clear()
+            if not channel.has_topic_permissions:
+                self.targets[encoded] = target
+        last = self.last_target
+        if last is not None:
+            last.count_publishes()
+        self.last_target = target
+        self.last_header = b""
+        self.has_published = True
+        start = self.position
+        if self.publish_content(channel, target, buffer, start, len(buffer)) <= start:
+            channel.assembler.target = target
+        if self.node.flow.alarm:
+            self.control_publisher()
+
+    def decode_publish(
+        self, channel: Channel, encoded: bytes, buffer: bytes, start: i64, end: i64
+    ) -> PublishTarget:
+        """Return the decoded method frame of a basic.publish.
+
+        :param encoded: the frame.
+        :param buffer: received bytes, with the payload of the frame from `start` to before `end`.
+        :raises AmqpError: if the frame is malformed, or has a flag that is refused.
         """
         if end - start < 9:
             raise decode_error(buffer[start:end])
@@ -339,22 +411,13 @@ class Connection:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
         target = PublishTarget(
             channel,
-            buffer[start - 7 : end + 1],
+            encoded,
             buffer[exchange_start : key_start - 1],
             buffer[key_start:flags_at],
             flags & 1 == 1,
         )
         target.immediate = flags & 2 == 2
-        channel.resolve(target)
-        self.forget_target()
-        self.last_target = target
-        self.last_header = b""
-        self.has_published = True
-        start = self.position
-        if self.publish_content(channel, target, buffer, start, len(buffer)) <= start:
-            channel.assembler.target = target
-        if self.node.flow.alarm:
-            self.control_publisher()
+        return target
 
     def publish_content(
         self, channel: Channel, target: PublishTarget, buffer: bytes, start: i64, size: i64
@@ -372,27 +435,32 @@ class Connection:
         kind: i64
         number: i64
         length: i64
-        class_id: i64
-        body_size: i64
-        flags: i64
-        kind, number, length, class_id, body_size, flags = _content_head(buffer, start)
+        kind = buffer[start]
+        number = u16(buffer, start + 1)
+        length = u32(buffer, start + 3)
+        # The lower half; the upper one has to be 0.
+        body_size: i64 = u32(buffer, start + 15)
         end: i64 = start + 7 + length
         if (
             kind != HEADER
             or number != channel.number
-            or class_id != BASIC_WEIGHTLESS
+            or u32(buffer, start + 7) != BASIC_WEIGHTLESS
+            or u32(buffer, start + 11)
             or length < HEADER_FIXED
             or channel.assembler.target is not None
         ):
             return start
-        if end >= size or buffer[end] != END or not 0 <= body_size <= self.max_message_size:
+        if end >= size or buffer[end] != END or body_size > self.max_message_size:
             return start
+        flags: i64 = u16(buffer, start + 19)
         after: i64 = end + 1
         if body_size:
             after = end + 9 + body_size
             if end + 8 > size or body_size > self.frame_max - 8:
                 return start
-            kind, number, length = _frame_head(buffer, end + 1)
+            kind = buffer[end + 1]
+            number = u16(buffer, end + 2)
+            length = u32(buffer, end + 4)
             if kind != BODY or number != channel.number or length != body_size:
                 return start
             if after > size:
@@ -470,7 +538,9 @@ class Connection:
         self.throttled = self.target_has_backlog()
         if flow.alarm:
             self.block()
-        elif flow.log_behind() or (flow.paging_behind and not self.has_unacknowledged()):
+        elif (flow.log_behind() and not flow.admits(self, self.position)) or (
+            flow.paging_behind and not self.has_unacknowledged()
+        ):
             self.pause_reads(DISK)
         else:
             return
@@ -678,10 +748,10 @@ class Connection:
         if out:
             self.out = []
             self.out_bytes = 0
-            if self.phase != CLOSED:
+            if self.phase < LINGERING:
                 self.has_sent = True
                 self.write_pieces(out, size)
-                if self.deliveries_paused and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
+                if self.deliveries_paused and self.unread_bytes() > UNREAD_LIMIT:
                     # The client asks for replies that it does not read.
                     self.pause_reads(CLIENT_NOT_READING)
 
@@ -713,11 +783,12 @@ class Connection:
         self.transport_buffers = count < size
         if self.transport_buffers:
             self.transport.write(b"".join(pieces)[count:])
+            self.lifecycle.send_timeout.watch()
 
     def write_large(self, pieces: list[bytes | memoryview]) -> None:
-        """Write as much of large output as the socket takes, and pass the rest to the transport in slices."""
+        """Write as much of large output as the socket takes, and pass the rest to the transport bit by bit."""
         if self.large_output:
-            self.large_output.extend(pieces)
+            self.add_large_output(pieces)
             return
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -733,19 +804,36 @@ class Connection:
                 self.transport.write(memoryview(pieces[at])[written:])
                 at += 1
         self.transport_buffers = True
-        self.large_output.extend(pieces[at:])
+        self.add_large_output(pieces[at:])
         self.continue_large_output()
+        self.lifecycle.send_timeout.watch()
+
+    def add_large_output(self, pieces: list[bytes | memoryview]) -> None:
+        """Append pieces to the large output that the transport has yet to get."""
+        for piece in pieces:
+            self.large_bytes += len(piece)
+        self.large_output.extend(pieces)
 
     def continue_large_output(self) -> None:
-        """Pass a part of the large output to the transport, and leave the rest to the next iterations of the event loop.
+        """Pass large output to the transport until its write buffer is full; then `resume_deliveries` continues.
 
-        Until Python 3.11, the transport copies what it gets: 128 MiB take a tenth of a second.
+        The transport copies what it gets until Python 3.11, and copies its buffer again each time that this grows: with
+        all of a message of 128 MiB in it, this keeps other clients waiting for 60 ms many times.
         """
+        self.large_output_scheduled = False
         if not self.pass_large_output(time.monotonic() + self.node.virtual_hosts.bulk_work.slice_seconds):
-            self.node.loop.call_soon(self.continue_large_output)
+            self.deliveries_paused = True
+            if not self.write_buffer_full:
+                self.large_output_scheduled = True
+                self.node.loop.call_soon(self.continue_large_output)
+        elif self.closes_after_output:
+            self.closes_after_output = False
+            self.lifecycle.close_socket()
+        elif self.deliveries_paused and not self.write_buffer_full:
+            self.resume_deliveries()
 
     def pass_large_output(self, end: float) -> bool:
-        """Pass large output to the transport until a time; return True if none is left.
+        """Pass large output to the transport until its write buffer is full, or until a time; return True if none is left.
 
         Small pieces are joined: since Python 3.12, the transport counts all its pieces each time that it gets one.
 
@@ -756,7 +844,11 @@ class Connection:
         size: i64 = 0
         # It logs each write to a connection that it has found to be lost.
         while output and not self.transport.is_closing():
+            if self.write_buffer_full:
+                # Nothing is in `small`: the last write has filled the buffer.
+                return False
             piece = output.popleft()
+            self.large_bytes -= len(piece)
             if len(piece) < JOINED_BYTES:
                 small.append(piece)
                 size += len(piece)
@@ -771,14 +863,29 @@ class Connection:
             if output and time.monotonic() >= end:
                 return False
         output.clear()
+        self.large_bytes = 0
         return True
 
-    def pause_deliveries(self) -> None:
-        """Stop deliveries to this client: the write buffer has reached its high-water mark."""
+    def unread_bytes(self) -> i64:
+        """Return the bytes of written output that the socket has not taken yet."""
+        return self.large_bytes + i64(self.transport.get_write_buffer_size())
+
+    def on_write_buffer_full(self) -> None:
+        """Pause deliveries to this client: the write buffer has reached its high-water mark."""
+        self.write_buffer_full = True
         self.deliveries_paused = True
+        self.lifecycle.send_timeout.watch()
+
+    def on_write_buffer_low(self) -> None:
+        """Pass on large output, or else resume deliveries: the write buffer is below its low-water mark again."""
+        self.write_buffer_full = False
+        if not self.large_output:
+            self.resume_deliveries()
+        elif not self.large_output_scheduled:
+            self.continue_large_output()
 
     def resume_deliveries(self) -> None:
-        """Resume deliveries to this client, whose write buffer is below its low-water mark again.
+        """Resume deliveries to this client, whose output the transport has got, and written most of it.
 
         Resume processing the client's frames, too, if that was paused because more than UNREAD_LIMIT was unread.
         """
@@ -798,7 +905,7 @@ class Connection:
         :param number: channel of the consumer.
         :param tag: its consumer tag.
         """
-        if self.supports_cancel and self.phase != CLOSED:
+        if self.supports_cancel and self.phase < LINGERING:
             self.send(frame(int(number), "basic.cancel", tag, True))
 
     def cancel_consumers(self) -> None:
@@ -815,6 +922,7 @@ class Connection:
         if last is not None:
             last.count_publishes()
             self.last_target = None
+        self.targets.clear()
 
     def release_channels(self) -> None:
         """Cancel consumers, then requeue unacknowledged messages, then delete exclusive queues.

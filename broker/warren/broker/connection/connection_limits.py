@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.authorization import Authorization
-from warren.broker.access.users import User
+from warren.broker.access.login_chain import Login
 from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -35,12 +35,12 @@ class ConnectionLimits:
         self._access = access
         self._settings = settings
 
-    def authorize(self, connection: Connection, user: User, vhost: bytes) -> Authorization:
+    def authorize(self, connection: Connection, login: Login, vhost: bytes) -> Authorization:
         """Check that a connection may be opened to the virtual host `vhost`, and return the user's permissions there.
 
         :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not access it.
         """
-        name, shown = user.name, vhost.decode(errors="replace")
+        name, shown = login.user.name, vhost.decode(errors="replace")
         limit = self._settings.max_connections
         if limit is not None and sum(1 for _ in self._others(connection)) >= limit:
             raise _refused(f"connection refused: node connection limit ({limit}) is reached")
@@ -52,8 +52,8 @@ class ConnectionLimits:
             raise _refused(
                 f"access to vhost '{shown}' refused for user '{name}': connection limit ({limit}) is reached"
             )
-        user = self._access.users.get(name) if name in self._access.users else user
-        limit = user.max_connections
+        authorization = login.authorize(vhost, declarations.vhost.compat)
+        limit = authorization.user.max_connections
         if (
             limit is not None
             and sum(other.user == connection.user for other in self._others(connection)) >= limit
@@ -61,7 +61,6 @@ class ConnectionLimits:
             raise _refused(
                 f"connection refused for user '{name}': user connection limit ({limit}) is reached"
             )
-        authorization = Authorization(self._access, user, vhost, declarations.vhost.compat)
         if not authorization.may_open_vhost:
             raise vhost_access_refused(vhost, name)
         return authorization

@@ -20,8 +20,10 @@ RUNNING: Final = 4
 """The connection is open: the client may open channels."""
 CLOSING: Final = 5
 """The broker has sent connection.close; everything but the client's connection.close-ok is ignored."""
-CLOSED: Final = 6
+LINGERING: Final = 6
+"""The client has closed the connection, which has released all that it had; what the client still sends is discarded."""
+CLOSED: Final = 7
 """The connection has ended; its socket is closed, or will be when the output has been written."""
 
-PHASE_NAMES: Final = ("pre_init", "starting", "tuning", "opening", "running", "closing", "closed")
+PHASE_NAMES: Final = ("pre_init", "starting", "tuning", "opening", "running", "closing", "closed", "closed")
 """RabbitMQ's name of each phase, by its number, for error texts and the item `state` of `list_connections`."""

@@ -17,6 +17,7 @@ class ConnectionSettings:
     :param max_connections: connections of the whole broker; None is no limit.
     :param login_failure_delay: seconds until the first refused login of an address is answered; 0 answers at once.
     :param tcp_keepalive: seconds without input after which the system probes a client; 0 probes none.
+    :param send_timeout: seconds after which the connection of a client that has stopped reading is ended; 0 is never.
     :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
         queue sets a timeout; 0 is no timeout.
     :param honours_immediate: True to carry out basic.publish with `immediate`; False to refuse it, as RabbitMQ does.
@@ -32,6 +33,7 @@ class ConnectionSettings:
     max_connections: int | None = None
     login_failure_delay: float = 0.0
     tcp_keepalive: int = 0
+    send_timeout: float = 0.0
     consumer_timeout: int = 0
     honours_immediate: bool = False
     timestamps: str = ""

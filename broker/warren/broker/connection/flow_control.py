@@ -6,7 +6,10 @@ Sources: https://www.rabbitmq.com/docs/flow-control, .../docs/alarms and .../doc
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
@@ -40,8 +43,12 @@ BACKLOG_MESSAGES: Final = 2000
 """Number of ready messages beyond which a queue has a backlog, so that publishers to it are throttled."""
 BACKLOG_BYTES: Final = 16 * 1024 * 1024
 """Bytes of ready messages beyond which a queue has a backlog, even with few messages (see BACKLOG_MESSAGES)."""
-UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
+UNWRITTEN_LIMIT: Final = 16 * 1024 * 1024
 """Bytes waiting to be written to the log beyond which publishers are paused; they are resumed at half of it."""
+OWN_UNWRITTEN_BYTES: Final = 256 * 1024
+"""Bytes that a connection may send while the log is behind before it is paused, so that a quiet publisher is not."""
+ALL_UNWRITTEN_BYTES: Final = 32 * 1024 * 1024
+"""Bytes that all connections together may send so, before each that publishes is paused: there may be thousands of them."""
 UNREAD_LIMIT: Final = 32 * 1024 * 1024
 """Bytes of output that a client may leave unread before the processing of its frames is paused.
 
@@ -70,11 +77,19 @@ class FlowControl:
         self.log = log
         self.paused: dict[Connection, bool] = {}
         self.paging_behind = False
+        self.admitted_limit: i64 = ALL_UNWRITTEN_BYTES
+        """Most bytes of `admitted_bytes`, beyond which each connection that publishes is paused."""
+        self.catch_ups: i64 = 0
+        """Number of times that a sync of the log has found no more than half of UNWRITTEN_LIMIT unwritten."""
+        self.admitted_bytes: i64 = 0
+        """Bytes that connections which were not paused have sent while the log was behind, since the last of those times."""
         self.alarm = b""
+        self.on_alarm: Optional[Callable[[str, bool], None]] = None  # noqa: UP045
+        """Function that is called with the resource of each alarm that is raised (True) or cleared (False)."""
         self.alarms: dict[str, str] = {}
 
     def log_behind(self) -> bool:
-        """Return whether publishers must be paused: more than UNWRITTEN_LIMIT bytes wait to be written to the log."""
+        """Return whether more than UNWRITTEN_LIMIT bytes wait to be written to the log: publishers of much are paused."""
         log = self.log
         return log is not None and log.unwritten_bytes > UNWRITTEN_LIMIT
 
@@ -85,8 +100,23 @@ class FlowControl:
 
     def on_batch_synced(self) -> None:
         """Resume paused publishers if the log has caught up; called after each sync of the log."""
-        if self.paused and not self.alarm and self.log_caught_up():
-            self.resume_publishers()
+        if self.log_caught_up():
+            self.catch_ups += 1
+            self.admitted_bytes = 0
+            if self.paused and not self.alarm:
+                self.resume_publishers()
+
+    def admits(self, connection: Connection, received: i64) -> bool:
+        """Return whether a connection may publish although the log is behind, because it has sent little since.
+
+        :param received: bytes of its input that were just processed.
+        """
+        if connection.catch_up != self.catch_ups:
+            connection.catch_up = self.catch_ups
+            connection.admitted_bytes = 0
+        connection.admitted_bytes += received
+        self.admitted_bytes += received
+        return connection.admitted_bytes <= OWN_UNWRITTEN_BYTES and self.admitted_bytes <= self.admitted_limit
 
     def on_paging_behind(self, behind: bool) -> None:
         """Store whether paging is `behind`: messages are published faster than they can be paged out.
@@ -124,6 +154,8 @@ class FlowControl:
         else:
             del self.alarms[source]
             logger.warning("event=alarm.cleared resource=%s source=%r", resource, source)
+        if self.on_alarm is not None:
+            self.on_alarm(resource, raised)
         low = [name for name in (DISK_RESOURCE, MEMORY_RESOURCE) if name in self.alarms.values()]
         had_alarm = bool(self.alarm)
         self.alarm = ("low on " + " & ".join(low)).encode() if low else b""

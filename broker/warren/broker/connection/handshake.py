@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.access.sasl_authentication import LoginRefused, authenticate, offered_mechanisms
-from warren.broker.access.users import User
+from warren.broker.access.login_chain import Login, LoginRefused
+from warren.broker.access.sasl_authentication import authenticate, offered_mechanisms
+from warren.broker.channel.client_events import on_login, on_opened
 from warren.broker.connection.connection_phases import OPENING, RUNNING, STARTING, TUNING
 from warren.broker.model.compat_checks import FRAME_MIN as PORTABLE_FRAME_MIN
 from warren.wire import field_tables
@@ -40,7 +41,7 @@ class Handshake:
     def __init__(self, connection: Connection, lifecycle: ConnectionLifecycle) -> None:
         self._connection = connection
         self._lifecycle = lifecycle
-        self._user: User | None = None
+        self._login: Login | None = None
         self.channel_max = 0
         self.heartbeat = 0
         self.mechanism = ""
@@ -77,8 +78,8 @@ class Handshake:
         connection.supports_cancel = capabilities.get("consumer_cancel_notify") is True
         mechanism = self.mechanism = arguments.data("mechanism").decode(errors="replace")
         try:
-            user = authenticate(
-                node.access, node.login_settings, connection.identity, mechanism, arguments.data("response")
+            login = authenticate(
+                node.logins, node.login_settings, connection.identity, mechanism, arguments.data("response")
             )
         except LoginRefused as refusal:
             logger.warning(
@@ -88,12 +89,14 @@ class Handshake:
                 str(refusal),
             )
             node.churn.logins_refused["amqp091"] += 1
+            on_login(connection, mechanism, "", str(refusal))
             explains = capabilities.get("authentication_failure_close") is True
             self._refuse_login(mechanism, explains)
             return
         node.churn.logins["amqp091"] += 1
-        self._user = user
-        connection.user = user.name.encode()
+        on_login(connection, self.mechanism, login.user.name)
+        self._login = login
+        connection.user = login.user.name.encode()
         settings = node.settings
         self._lifecycle.enter(TUNING)
         connection.send(
@@ -146,10 +149,12 @@ class Handshake:
         """
         connection = self._connection
         vhost = arguments.data("virtual_host")
-        assert self._user is not None
-        connection.authorization = connection.node.limits.authorize(connection, self._user, vhost)
+        assert self._login is not None
+        connection.authorization = connection.node.limits.authorize(connection, self._login, vhost)
         connection.vhost = vhost
+        self._lifecycle.credentials.accept(self._login)
         connection.node.churn.connections_opened += 1
+        on_opened(connection)
         self._lifecycle.enter(RUNNING)
         if connection.admitted is not None:
             connection.admitted.on_opened()

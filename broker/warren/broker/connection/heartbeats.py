@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.connection.connection_phases import CLOSED
+from warren.broker.connection.connection_phases import LINGERING
 from warren.broker.connection.tcp_statistics import bytes_received, is_receive_buffer_full
 
 if TYPE_CHECKING:
@@ -40,23 +40,27 @@ class Heartbeats:
         :param timeout: the negotiated heartbeat timeout in seconds.
         """
         self._timeout = timeout
+        # The first heartbeat comes after half a timeout, as in RabbitMQ: connection.open-ok is no output of that time.
+        self._connection.flush()
+        self._connection.has_sent = False
         self._lifecycle.call_later(timeout / 2, self._send)
         self._lifecycle.call_later(timeout, self._check)
 
     def _send(self) -> None:
         """Send a heartbeat unless other output was sent during the last half timeout."""
         connection = self._connection
-        if connection.phase == CLOSED:
+        if connection.phase >= LINGERING:
             return
         if not connection.has_sent:
             connection.write(HEARTBEAT_FRAME)
+        self._lifecycle.send_timeout.watch()
         connection.has_sent = False
         self._lifecycle.call_later(self._timeout / 2, self._send)
 
     def _check(self) -> None:
         """Disconnect the client if it has been silent for two timeouts."""
         connection = self._connection
-        if connection.phase == CLOSED:
+        if connection.phase >= LINGERING:
             return
         has_arrived = self._has_arrived()
         if connection.has_received or (connection.reads_paused and has_arrived):

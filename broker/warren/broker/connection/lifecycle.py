@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.access.authorization import READ
+from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.channel.channel import Channel
+from warren.broker.channel.client_events import on_channel_opened, on_closed
 from warren.broker.channel.methods.method_dispatch import run_method
 from warren.broker.connection.connection_limits import vhost_access_refused
 from warren.broker.connection.connection_phases import (
     CLOSED,
     CLOSING,
+    LINGERING,
     OPENING,
     PHASE_NAMES,
     RUNNING,
     STARTING,
     TUNING,
 )
+from warren.broker.connection.credentials import Credentials
 from warren.broker.connection.handshake import Handshake
 from warren.broker.connection.heartbeats import Heartbeats
+from warren.broker.connection.send_timeout import SendTimeout
+from warren.broker.connection.tcp_statistics import received_by
+from warren.broker.model.broker_events import acting_as
 from warren.wire.methods import BY_ID, Arguments, decode, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
@@ -37,6 +43,11 @@ logger = logging.getLogger(__name__)
 METHOD: Final = 1
 CLOSE_TIMEOUT: Final = 3.0
 """Seconds that a client gets to answer connection.close and to read its remaining output."""
+LINGER_SECONDS: Final = 30.0
+"""Seconds after connection.close-ok for which input is discarded until the client closes its socket, as in RabbitMQ.
+
+A socket that is closed with unread input is reset: a client that publishes in the same burst could not read the reply.
+"""
 SILENCE: Final = 0.1
 """Seconds without input from the client after which `shut_down` closes the socket."""
 
@@ -48,6 +59,8 @@ class ConnectionLifecycle:
         self.connection = connection
         self.handshake = Handshake(connection, self)
         self.heartbeats = Heartbeats(connection, self)
+        self.send_timeout = SendTimeout(connection, self, connection.node.settings.send_timeout)
+        self.credentials = Credentials(connection, self)
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -93,8 +106,8 @@ class ConnectionLifecycle:
             if method is not None and method.name == "connection.close-ok":
                 self.drop()
             elif method is not None and method.name == "connection.close":
-                connection.write(frame(0, "connection.close-ok"))
-                self.drop()
+                self._begin_linger()
+                self._confirm_close()
             return
         if number and connection.phase != RUNNING:
             raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(METHOD, payload))
@@ -111,7 +124,7 @@ class ConnectionLifecycle:
         if name == "connection.close" and phase != STARTING:
             # Everything that the client considers its own ends before it reads close-ok.
             connection.flush()
-            self._end()
+            self._begin_linger()
             bulk_work = connection.node.virtual_hosts.bulk_work
             if bulk_work.is_pending(connection):
                 # Nobody reads the socket any more: input there would wake the event loop again and again.
@@ -124,40 +137,49 @@ class ConnectionLifecycle:
         elif name == "connection.open" and phase == OPENING:
             self.handshake.receive_open(arguments)
         elif name == "connection.update-secret" and phase == RUNNING:
-            self._update_secret()
+            self._update_secret(arguments.data("new_secret"))
         else:
             raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.phase_name}")
 
+    def _begin_linger(self) -> None:
+        """Release what the connection has, because its client closes it, and discard further input."""
+        self._release(LINGERING)
+        self.connection.node.lingering[self.connection] = True
+
     def _confirm_close(self) -> None:
-        """Send connection.close-ok, unless the socket was lost meanwhile, and close the socket."""
-        if not self.connection.transport.is_closing():
-            self.connection.write(frame(0, "connection.close-ok"))
-            self._close_socket()
+        """Send connection.close-ok, unless the socket was lost meanwhile, and leave it to the client to close the socket."""
+        connection = self.connection
+        if connection.phase == LINGERING and not connection.transport.is_closing():
+            connection.write(frame(0, "connection.close-ok"))
+            connection.reads_paused = 0
+            connection.transport.resume_reading()
+            self.call_later(LINGER_SECONDS, self.drop)
 
-    def _update_secret(self) -> None:
-        """Process connection.update-secret: cancel the consumers whose queues the user may no longer read.
+    def _update_secret(self, secret: bytes) -> None:
+        """Process connection.update-secret: accept a new access token, and cancel consumers that may no longer read.
 
-        The new secret itself is ignored: clients send one to renew an OAuth token, which this broker does not support.
-        Source: https://www.rabbitmq.com/docs/oauth2.
+        For a user with a password the new secret is ignored, but the user must still exist.
+        Source: https://www.rabbitmq.com/docs/oauth2#token-expiration.
         """
         connection = self.connection
-        authorization = connection.authorization
-        assert authorization is not None
-        if authorization.user.name not in connection.node.access.users:
-            raise AmqpError(Reply.NOT_ALLOWED, "New secret was refused by one of the backends")
+        authorization = self.credentials.renew(secret)
         if not authorization.may_open_vhost:
             raise vhost_access_refused(connection.vhost, authorization.user.name)
-        connection.send(frame(0, "connection.update-secret-ok"))
+        # All are decided before the reply: a pending decision repeats the method.
+        refused = []
         for channel in connection.channels.values():
-            for subscription in list(channel.subscriptions.values()):
+            for subscription in channel.subscriptions.values():
                 if subscription.queue is channel.replies:
                     continue
                 try:
                     authorization.check(READ, "queue", subscription.queue.name)
                 except AmqpError:
-                    subscription.queue.unsubscribe(subscription)
-                    subscription.cancel_from_server()
-                    subscription.queue.drain()
+                    refused.append(subscription)
+        connection.send(frame(0, "connection.update-secret-ok"))
+        for subscription in refused:
+            subscription.queue.unsubscribe(subscription)
+            subscription.cancel_from_server()
+            subscription.queue.drain()
 
     # -- methods of channels
 
@@ -190,7 +212,11 @@ class ConnectionLifecycle:
             del connection.channels[number]
             connection.after_bulk_work(lambda: connection.send(frame(number, "channel.close-ok")))
             return
-        run_method(connection, channel, name, arguments)
+        if channel.vhost.events is None:
+            run_method(connection, channel, name, arguments)
+        else:
+            with acting_as(connection.user.decode(errors="surrogateescape")):
+                run_method(connection, channel, name, arguments)
 
     def _open_channel(self, number: int) -> None:
         connection = self.connection
@@ -202,7 +228,8 @@ class ConnectionLifecycle:
             )
         connection.node.limits.check_new_channel(connection)
         vhost = connection.node.vhosts[connection.vhost].vhost
-        connection.channels[number] = Channel(connection, number, vhost)
+        channel = connection.channels[number] = Channel(connection, number, vhost)
+        on_channel_opened(channel)
         connection.node.churn.channels_opened += 1
         connection.send(frame(number, "channel.open-ok", b""))
 
@@ -314,7 +341,7 @@ class ConnectionLifecycle:
         """End the connection, and close its socket when the output has been written."""
         if self.connection.phase != CLOSED:
             self._end()
-            self._close_socket()
+            self.close_socket()
 
     def on_hung_up(self) -> None:
         """End the connection of a client that has closed its socket while the broker does not read it.
@@ -322,22 +349,40 @@ class ConnectionLifecycle:
         Input that was not read yet is discarded: nothing of it was confirmed.
         """
         logger.warning("event=connection.ended_while_blocked peer=%s", self.connection.peer)
+        self.abort()
+
+    def abort(self) -> None:
+        """End the connection, and close its socket at once: output that the client has not read is discarded."""
         self._end()
         self.connection.transport.abort()
 
     def on_socket_lost(self) -> None:
         """Release the connection's resources after its socket was lost."""
+        self.connection.large_output.clear()
+        self.connection.large_bytes = 0
         self._end()
         self._cancel_timers()
 
     def _end(self) -> None:
         """Release channels, timers and other resources of the connection; do nothing if it has ended already."""
+        if self.connection.phase == LINGERING:
+            self.enter(CLOSED)
+            self._cancel_timers()
+            self.connection.node.lingering.pop(self.connection, None)
+        elif self.connection.phase != CLOSED:
+            self._release(CLOSED)
+
+    def _release(self, phase: int) -> None:
+        """Release what the connection has, and enter a phase in which nothing is processed any more.
+
+        :param phase: LINGERING or CLOSED.
+        """
         connection = self.connection
-        if connection.phase == CLOSED:
-            return
-        self.enter(CLOSED)
+        self.enter(phase)
         if connection.vhost:
             connection.node.churn.connections_closed += 1
+            connection.node.churn.bytes_received += received_by(connection) or 0
+            on_closed(connection)
         self._cancel_timers()
         connection.buffer = b""
         connection.position = 0
@@ -347,17 +392,34 @@ class ConnectionLifecycle:
         connection.node.flow.paused.pop(connection, None)
         connection.node.hangups.unwatch(connection)
 
-    def _close_socket(self) -> None:
-        transport = self.connection.transport
-        # The last reply may be behind a large delivery.
-        self.connection.pass_large_output(math.inf)
+    def close_socket(self) -> None:
+        """Close the socket when the output has been written, at the latest after CLOSE_TIMEOUT."""
+        connection = self.connection
+        transport = connection.transport
+        if connection.large_output and not transport.is_closing():
+            # The last reply may be behind a large delivery, of which the transport gets a part at a time.
+            connection.closes_after_output = True
+            transport.pause_reading()
+            self.call_later(CLOSE_TIMEOUT, transport.abort)
+            return
         if not transport.is_closing():
             transport.close()
         if transport.get_write_buffer_size():
             # The client may never read the rest.
             self.call_later(CLOSE_TIMEOUT, transport.abort)
 
+    def await_decision(self, pending: DecisionPending) -> None:
+        """Process no more frames until an access decision is known; then process the frame that needs it again."""
+        connection = self.connection
+        connection.await_reply()
+        pending.answered.add_done_callback(lambda _: connection.resume_with(_send_nothing))
+
     def _cancel_timers(self) -> None:
+        self.credentials.stop()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+
+
+def _send_nothing() -> None:
+    return

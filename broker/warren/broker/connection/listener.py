@@ -80,11 +80,11 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         assert self._connection is not None
-        self._connection.pause_deliveries()
+        self._connection.on_write_buffer_full()
 
     def resume_writing(self) -> None:
         assert self._connection is not None
-        self._connection.resume_deliveries()
+        self._connection.on_write_buffer_low()
 
     def eof_received(self) -> None:
         return None
@@ -139,6 +139,12 @@ class Listener:
         self._admission = admission
         self._acceptor = Acceptor(node.loop, admission.wait, admission.on_paused, admission.on_resumed)
         admission.on_slot_free = self._acceptor.resume
+        self.suspended = False
+        """True while the addresses are closed, from `suspend` to `resume`."""
+        self._changing = asyncio.Lock()
+        """Held while the addresses are closed or opened again."""
+        self._openings: list[tuple[Address, TlsContext | None, bool]] = []
+        """Arguments of `open` that open the same addresses again."""
         self._opening: set[asyncio.Task[None]] = set()
         """Tasks of the sockets that have no protocol yet, because a PROXY header or a TLS handshake comes first."""
         self._transports: set[asyncio.Transport] = set()
@@ -155,18 +161,54 @@ class Listener:
         :param behind_proxy: True if each connection begins with a header of the PROXY protocol.
         :raises ListenError: if the address is in use, is not this machine's, or may not be listened at.
         """
+        sockets = await self._listen(address, tls, behind_proxy)
+        # A free port differs from one address of the host to another.
+        found = [address] if address.port else [Address(*each.getsockname()[:2]) for each in sockets]
+        self._openings += [(each, tls, behind_proxy) for each in found]
+        self.bound.append(BoundAddress("amqps" if tls else "amqp", Address(address.host, found[0].port)))
+
+    async def _listen(
+        self, address: Address, tls: TlsContext | None, behind_proxy: bool
+    ) -> list[socket.socket]:
         try:
             sockets = await listening_sockets(*address)
         except OSError as error:
             raise ListenError(address, error) from None
         for each in sockets:
             self._acceptor.listen(each, partial(self._on_accepted, tls, behind_proxy))
-        port: int = sockets[0].getsockname()[1]
-        self.bound.append(BoundAddress("amqps" if tls else "amqp", Address(address.host, port)))
+        return sockets
+
+    async def suspend(self) -> None:
+        """Close the listening sockets until `resume`; connections go on."""
+        async with self._changing:
+            self.suspended = True
+            await self._acceptor.close()
+
+    async def resume(self) -> None:
+        """Accept connections again at the same addresses; no effect unless they are suspended.
+
+        :raises ListenError: if one of them is in use by now; all stay closed then.
+        """
+        async with self._changing:
+            if not self.suspended:
+                return
+            try:
+                for opening in self._openings:
+                    await self._listen(*opening)
+            except ListenError:
+                await self._acceptor.close()
+                raise
+            self.suspended = False
+            # A pause for lack of room may have ended while nothing was listening.
+            self._acceptor.resume()
 
     def stop_accepting(self) -> None:
         """Close the listening sockets, and the sockets that are still in their PROXY header or TLS handshake."""
         self._acceptor.stop()
+        self.cancel_openings()
+
+    def cancel_openings(self) -> None:
+        """Close the sockets that are still in their PROXY header or TLS handshake."""
         for task in self._opening:
             task.cancel()
 
@@ -241,9 +283,13 @@ class Listener:
         )
 
     async def close(self) -> None:
-        """Wait until the sockets of ended connections are closed; after DRAIN_SECONDS, abort the remaining ones."""
+        """Close the listening sockets, and wait until those of ended connections are closed."""
         await self._acceptor.close()
         await asyncio.gather(*self._opening, return_exceptions=True)
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Wait until the sockets of ended connections are closed; after DRAIN_SECONDS, abort the remaining ones."""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._no_sockets.wait()

@@ -97,6 +97,9 @@ class SocketReader:
         if node is not None:
             node.processing_input = False
             node.flush_all()
+            if node.log is not None:
+                # Callbacks of this iteration may do bulk work for some milliseconds.
+                node.log.write_scheduled()
         return left
 
     def read(self, descriptor: int, connection: Connection) -> bool:

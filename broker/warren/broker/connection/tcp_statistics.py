@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from warren.core.operating_system.portable_switch import offered, present
 from warren.core.operating_system.sockets import unread_bytes
 
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+
 TCP_INFO: Final[int | None] = offered("socket", "TCP_INFO")
 """Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
+ACKNOWLEDGED_AT: Final = 120
+"""Byte offset of tcpi_bytes_acked in struct tcp_info."""
 RECEIVED_AT: Final = 128
 """Byte offset of tcpi_bytes_received in struct tcp_info."""
 SENT_AT: Final = 200
@@ -25,7 +30,7 @@ KEEPALIVE_IDLE: Final[int | None] = present("socket", "TCP_KEEPIDLE") or present
 FULL_SHARE: Final = 4
 """Divisor of a socket's receive buffer: with more unread bytes than this part, the client may be unable to send more."""
 
-_received = struct.Struct("=Q")
+_counter_format = struct.Struct("=Q")
 
 
 class Socket(Protocol):
@@ -51,19 +56,37 @@ def tcp_info(sock: Socket | None) -> bytes:
 
 def bytes_received(sock: Socket | None) -> int | None:
     """Return the number of bytes that have arrived at a socket, read or not; None if the system does not count them."""
+    return _counter(sock, RECEIVED_AT)
+
+
+def bytes_acknowledged(sock: Socket | None) -> int | None:
+    """Return the number of bytes that the other end of a socket has acknowledged; None if the system does not count them.
+
+    A system acknowledges no more once the receive buffer of its socket is full.
+    """
+    return _counter(sock, ACKNOWLEDGED_AT)
+
+
+def _counter(sock: Socket | None, offset: int) -> int | None:
+    """Return a counter of 64 bits in struct tcp_info; None if the system does not have it."""
     info = tcp_info(sock)
-    if len(info) < RECEIVED_AT + _received.size:
+    if len(info) < offset + _counter_format.size:
         return None
-    found: int = _received.unpack_from(info, RECEIVED_AT)[0]
+    found: int = _counter_format.unpack_from(info, offset)[0]
     return found
+
+
+def received_by(connection: Connection) -> int | None:
+    """Return the number of bytes that the socket of a connection has received; None if the system does not count them."""
+    return bytes_received(connection.transport.get_extra_info("socket"))
 
 
 def bytes_exchanged(sock: Socket | None) -> list[int]:
     """Return the numbers of bytes that a socket has received and sent; 0 where the system does not count them."""
     info = tcp_info(sock)
-    if len(info) < SENT_AT + _received.size:
+    if len(info) < SENT_AT + _counter_format.size:
         return [0, 0]
-    return [_received.unpack_from(info, RECEIVED_AT)[0], _received.unpack_from(info, SENT_AT)[0]]
+    return [_counter_format.unpack_from(info, RECEIVED_AT)[0], _counter_format.unpack_from(info, SENT_AT)[0]]
 
 
 def is_receive_buffer_full(sock: Socket | None) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from warren.broker.http_api.api_error import (
     ApiError,
@@ -18,9 +18,10 @@ from warren.broker.http_api.api_error import (
 )
 from warren.broker.http_api.caller import Authenticator, Caller
 from warren.broker.http_api.listing_query import ListingQuery
-from warren.broker.http_api.statistics import Statistics
+from warren.broker.http_api.statistics_json import Statistics
 from warren.broker.management.management import Management
 from warren.broker.management.request import Json, Request
+from warren.broker.model.broker_events import acting_as
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.reply_codes import AmqpError
@@ -40,8 +41,8 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-CREATED = 201
-NO_CONTENT = 204
+CREATED: Final = 201
+NO_CONTENT: Final = 204
 
 
 class Call:
@@ -133,14 +134,7 @@ class Call:
         :param reason: RabbitMQ's reason for another body.
         :raises ApiError: 400 if it is none, or has a text that is not Unicode: half of a surrogate pair.
         """
-        try:
-            found = json.loads(self._body)
-            json.dumps(found, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            raise bad_request(reason) from None
-        if not isinstance(found, dict):
-            raise bad_request(reason)
-        return found
+        return json_object(self._body, reason)
 
     def body(self, *required: str) -> dict[str, Json]:
         """Return the body, a JSON object; an empty body is an empty object.
@@ -162,7 +156,8 @@ class Call:
         :raises ApiError: 400 or 404 if it is refused.
         """
         try:
-            return await self.management.perform(verb, Request(arguments))
+            with acting_as(self.caller.user.name):
+                return await self.management.perform(verb, Request(arguments))
         except OperationRefused as refused:
             raise from_refusal(refused) from None
 
@@ -171,14 +166,12 @@ class Call:
 
         :raises ApiError: 400, 401 or 404 if it is refused.
         """
-        definitions = self.node.definitions
-        before = definitions.submitted if definitions is not None else 0
-        try:
-            operation()
-        except AmqpError as error:
-            raise from_amqp(error) from None
-        if definitions is not None and definitions.submitted != before:
-            await definitions.flush()
+        async with self.management.stored():
+            try:
+                with acting_as(self.caller.user.name):
+                    operation()
+            except AmqpError as error:
+                raise from_amqp(error) from None
 
     async def synced(self) -> None:
         """Return when all that was published and settled so far is on disk.
@@ -211,6 +204,23 @@ class Call:
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 """Function that answers the requests to one path with one method."""
+
+
+def json_object(text: bytes, reason: str) -> dict[str, Json]:
+    """Return a JSON object that a request contains.
+
+    :param reason: RabbitMQ's reason for another text.
+    :raises ApiError: 400 if it is none, or has a text that is not Unicode (half of a surrogate pair), or a number that
+        JSON cannot have (NaN, or one too large for a float).
+    """
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise bad_request(reason) from None
+    if not isinstance(found, dict):
+        raise bad_request(reason)
+    return found
 
 
 def _atom(name: str) -> str:

@@ -11,17 +11,21 @@ import asyncio
 import base64
 import binascii
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
-from warren.broker.access.access_control import Access
 from warren.broker.access.authorization import Authorization
-from warren.broker.access.sasl_authentication import is_loopback
+from warren.broker.access.login_chain import Login, LoginRefused
+from warren.broker.access.pending_decisions import DecisionPending
+from warren.broker.access.sasl_authentication import check_loopback
 from warren.broker.access.users import User
 from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.http_api.api_error import ApiError, not_authorised, not_found
 from warren.broker.model.rabbitmq_versions import VersionBehaviour
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ADMINISTRATOR: Final = "administrator"
 MONITORING: Final = "monitoring"
@@ -40,7 +44,7 @@ IMPLIED: Final = {
 
 NAMES: Final = {
     MANAGEMENT: "Not management user",
-    POLICYMAKER: "Not policymaker user",
+    POLICYMAKER: "User not authorised to access object",
     MONITORING: "Not monitor user",
     ADMINISTRATOR: "Not administrator user",
 }
@@ -50,10 +54,11 @@ NAMES: Final = {
 class Caller:
     """User that a request was authenticated as."""
 
-    def __init__(self, user: User, access: Access, compat: VersionBehaviour) -> None:
-        self.user = user
-        self._access = access
+    def __init__(self, login: Login, compat: VersionBehaviour) -> None:
+        self.user = login.user
+        self._login = login
         self._compat = compat
+        self._authorizations: dict[str, Authorization] = {}
 
     def has_role(self, role: str) -> bool:
         """Return whether the user's tags include a role: ADMINISTRATOR, MONITORING, POLICYMAKER or MANAGEMENT."""
@@ -69,7 +74,7 @@ class Caller:
 
     def may_open(self, vhost: str) -> bool:
         """Return whether the user may open a virtual host: some permission is set for the user there."""
-        return self._access.permissions.of(self.user.name, vhost) is not None
+        return self.authorization(vhost).may_open_vhost
 
     def may_see(self, vhost: str) -> bool:
         """Return whether the user may see the objects of a virtual host."""
@@ -93,7 +98,11 @@ class Caller:
 
     def authorization(self, vhost: str) -> Authorization:
         """Return the permissions of the user in a virtual host, which hold for the API's operations, too."""
-        return Authorization(self._access, self.user, vhost.encode("utf-8", "surrogateescape"), self._compat)
+        found = self._authorizations.get(vhost)
+        if found is None:
+            found = self._login.authorize(vhost.encode("utf-8", "surrogateescape"), self._compat)
+            self._authorizations[vhost] = found
+        return found
 
 
 def parse_basic(header: str) -> tuple[str, bytes] | None:
@@ -106,6 +115,23 @@ def parse_basic(header: str) -> tuple[str, bytes] | None:
     except (ValueError, binascii.Error):
         return None
     return (name.decode(errors="replace"), password) if colon else None
+
+
+def parse_credentials(header: str) -> tuple[str, bytes] | None:
+    """Return user name and password of an `Authorization` header; a bearer token is a password without a name."""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return "", token.strip().encode("utf-8", "surrogateescape")
+    return parse_basic(header)
+
+
+async def decided(operation: Callable[[], T]) -> T:
+    """Call a function again until its access decisions are known, and return its result."""
+    while True:
+        try:
+            return operation()
+        except DecisionPending as pending:
+            await asyncio.wait([pending.answered])
 
 
 class Authenticator:
@@ -122,14 +148,14 @@ class Authenticator:
         :raises ApiError: 401 if they are wrong, or the user may not connect from this address.
         """
         node = self._node
-        user = node.access.users.authenticate(name, password)
-        if user is None:
-            reason = "invalid credentials"
-        elif user.name in node.login_settings.loopback_users and not is_loopback(address):
-            reason = "the user can only connect via localhost"
+        try:
+            login = await decided(lambda: node.logins.authenticate(name, password, address))
+            check_loopback(node.login_settings, login, address)
+        except LoginRefused as refusal:
+            reason = str(refusal)
         else:
             node.churn.logins["http"] += 1
-            return Caller(user, node.access, self._compat)
+            return Caller(login, self._compat)
         node.churn.logins_refused["http"] += 1
         logger.warning("event=http_api.login_refused peer=%s user=%r reason=%r", address, name, reason)
         await asyncio.sleep(node.login_delays.next_delay(address))
@@ -137,4 +163,4 @@ class Authenticator:
 
     def nobody(self) -> Caller:
         """Return the caller of a request without a login: it may see nothing."""
-        return Caller(User(""), self._node.access, self._compat)
+        return Caller(self._node.logins.internal.login(User("")), self._compat)

@@ -6,17 +6,23 @@ https://www.rabbitmq.com/docs/management#http-api describes the parameters `page
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import regex
 
 from warren.broker.http_api.api_error import ApiError, bad_request
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import sort_in_steps
+
+Object = TypeVar("Object")
 
 DEFAULT_PAGE_SIZE: Final = 100
 MOST_PAGE_SIZE: Final = 500
+LONGEST_EXPRESSION: Final = 1024
+"""Characters that a regular expression may have, as in RabbitMQ."""
 MATCH_SECONDS: Final = 0.02
 """Seconds that a regular expression may take for one name: some take for ever, and the broker serves nobody meanwhile."""
 
@@ -43,10 +49,13 @@ class ListingQuery:
     def parse(cls, query: Mapping[str, str]) -> ListingQuery:
         """Read the parameters of a query.
 
-        :raises ApiError: 400 for a page or page size that is no number or out of range.
+        :raises ApiError: 400 for a page or page size that is no number or out of range, or a regular expression that is
+            too long; for those also without a page, except that a number out of range is then ignored.
         """
-        page = _number(query, "page")
-        size = _number(query, "page_size") if page is not None else None
+        page, size = _number(query, "page"), _number(query, "page_size")
+        use_regex = query.get("use_regex") == "true"
+        if use_regex and len(query.get("name", "")) > LONGEST_EXPRESSION:
+            raise ApiError(400, "invalid_pagination_parameters", "name filter regex is too long")
         if page is not None and (
             page < 1 or not 1 <= (DEFAULT_PAGE_SIZE if size is None else size) <= MOST_PAGE_SIZE
         ):
@@ -61,7 +70,7 @@ class ListingQuery:
             page,
             DEFAULT_PAGE_SIZE if size is None else size,
             query.get("name", "") if page is not None else "",
-            query.get("use_regex") == "true",
+            use_regex,
             query.get("sort", ""),
             query.get("sort_reverse") == "true",
             columns,
@@ -95,12 +104,23 @@ class ListingQuery:
         """Return whether rows can be put in order only when they are built: the order is not by name."""
         return self.sort not in ("", "name", "vhost")
 
-    def order(self, rows: list[Json]) -> list[Json]:
-        """Return rows in the order that the request asks for; rows without the value come first, as in RabbitMQ."""
-        if not self.sort:
-            return rows[::-1] if self.sort_reverse else rows
-        path = self.sort.split(".")
-        return sorted(rows, key=lambda row: _sort_key(lookup(row, path)), reverse=self.sort_reverse)
+    def order_in_steps(self, rows: list[Json]) -> Generator[None, None, list[Json]]:
+        """Return rows in the order that the request asks for; rows without the value come first, as in RabbitMQ.
+
+        Rows of the same value stay in the usual order; the reverse order is that of all rows, these included. The rows
+        are the value of a generator that yields after each small step.
+        """
+        if self.sort:
+            path = self.sort.split(".")
+            rows = yield from sort_in_steps(rows, lambda row: sort_key(lookup(row, path)))
+        return self.directed(rows)
+
+    def directed(self, ordered: list[Object]) -> list[Object]:
+        """Return objects in the direction that the request asks for.
+
+        :param ordered: the objects in ascending order.
+        """
+        return ordered[::-1] if self.sort_reverse else ordered
 
     def cut(self, rows: list[Json]) -> list[Json]:
         """Return the rows of the page.
@@ -145,6 +165,15 @@ class ListingQuery:
         return found
 
 
+def sort_key(value: Json) -> tuple[int, float, str]:
+    """Return a key that orders values of different types: none, numbers, texts."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, bool | int | float):
+        return 1, float(value), ""
+    return 2, 0.0, value if isinstance(value, str) else str(value)
+
+
 def lookup(row: Json, path: list[str]) -> Json:
     """Return the value at a path of nested objects; None if there is none."""
     for name in path:
@@ -158,19 +187,10 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise bad_request("Pagination parameters are invalid") from None
-
-
-def _sort_key(value: Json) -> tuple[int, float, str]:
-    """Return a key that orders values of different types: none, numbers, texts."""
-    if value is None:
-        return 0, 0.0, ""
-    if isinstance(value, bool | int | float):
-        return 1, float(value), ""
-    return 2, 0.0, value if isinstance(value, str) else str(value)
+    # Python also takes spaces and underscores.
+    if re.fullmatch(r"[+-]?[0-9]{1,4000}", text) is None:
+        raise bad_request("Pagination parameters are invalid")
+    return int(text)
 
 
 def _copy(source: Json, target: dict[str, Json], path: tuple[str, ...]) -> None:

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Final
 
 from warren.broker.http_api.call import Call, Response
-from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.http_api.listing_query import ListingQuery, Object, sort_key
+from warren.broker.management.json_encoding import encode_in_steps
 from warren.broker.management.request import Json
-from warren.broker.management.time_slices import run_in_slices
+from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 
-Object = TypeVar("Object")
+PAGE_PARAMETERS: Final = frozenset({"page", "page_size", "name", "use_regex"})
 
 
 async def list_objects(
     call: Call,
     objects: Sequence[Object],
-    name: Callable[[Object], str],
+    name: Callable[[Object], str] | None,
     row: Callable[[Object], Json | None],
     *,
     paged: bool = True,
+    values: Mapping[str, Callable[[Object], Json]] | None = None,
 ) -> Response:
     """Return the objects that a request asks for, as an array, or as an object with `items` if it asks for a page.
 
     :param objects: all objects that the caller may see, in the usual order.
-    :param name: returns the name of an object, by which pages are filtered.
+    :param name: returns the name of an object, by which pages are filtered; None if the objects have no names.
     :param row: returns the JSON of an object; None leaves it out, because it is gone.
     :param paged: False for a list that has no pages in RabbitMQ.
+    :param values: functions that return a value of a row without building it, by the value's path: to order a long list by
+        it, only the rows of the page are built.
     """
-    wanted = call.query if paged else {name: value for name, value in call.query.items() if name != "page"}
-    query = ListingQuery.parse(wanted)
-    return await run_in_slices(_build(query, objects, name, row))
+    query = ListingQuery.parse(call.query if paged else _without_page(call.query))
+    value = (values or {}).get(query.sort)
+    return await run_in_slices(_build(query, objects, name or _nameless, row, value))
+
+
+async def list_rows(call: Call, rows: list[Json]) -> Response:
+    """Return rows, which are there already, as an array in the order and with the columns that a request asks for."""
+    query = ListingQuery.parse(_without_page(call.query))
+    return await run_in_slices(_arrange(query, rows))
+
+
+def _nameless(_: object) -> str:
+    return ""
+
+
+def _arrange(query: ListingQuery, rows: list[Json]) -> Generator[None, None, Response]:
+    return (yield from _respond(query, (yield from query.order_in_steps(rows)), len(rows), len(rows)))
+
+
+def _without_page(query: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in query.items() if name not in PAGE_PARAMETERS}
 
 
 def _build(
@@ -39,6 +60,7 @@ def _build(
     objects: Sequence[Object],
     name: Callable[[Object], str],
     row: Callable[[Object], Json | None],
+    value: Callable[[Object], Json] | None,
 ) -> Generator[None, None, Response]:
     matches = query.matcher()
     chosen: list[Object] = []
@@ -47,10 +69,9 @@ def _build(
             chosen.append(each)
         yield
     filtered = len(chosen)
-    ordered_late = query.needs_values()
+    ordered_late = query.needs_values() and value is None
     if not ordered_late:
-        chosen = _ordered(query, chosen, name)
-        chosen = query.cut(chosen)
+        chosen = query.cut((yield from _ordered(query, chosen, name, value)))
     rows: list[Json] = []
     for each in chosen:
         made = row(each)
@@ -58,41 +79,40 @@ def _build(
             rows.append(made)
         yield
     if ordered_late:
-        rows = query.cut(query.order(rows))
-    encoded: list[bytes] = []
-    for made in rows:
-        encoded.append(_encode(query.select(made)))
+        rows = query.cut((yield from query.order_in_steps(rows)))
+    return (yield from _respond(query, rows, filtered, len(objects)))
+
+
+def _respond(
+    query: ListingQuery, rows: list[Json], filtered: int, total: int
+) -> Generator[None, None, Response]:
+    """Return rows with the columns that the request asks for: an array, or a page.
+
+    :param filtered: number of rows of all pages.
+    :param total: number of rows without the filter.
+    """
+    shown: list[Json] = []
+    for row in rows:
+        shown.append(query.select(row))
         yield
-    if query.page is None:
-        return Response(encoded=_chunks(b"[", encoded, b"]"))
-    facts = query.page_facts([], filtered, len(objects))
-    facts["item_count"] = len(encoded)
-    head, tail = _encode(facts).split(b'"items":[]', 1)
-    return Response(encoded=_chunks(head + b'"items":[', encoded, b"]" + tail))
+    whole = shown if query.page is None else query.page_facts(shown, filtered, total)
+    return Response(encoded=(yield from encode_in_steps(whole)))
 
 
-def _ordered(query: ListingQuery, objects: list[Object], name: Callable[[Object], str]) -> list[Object]:
-    if query.sort == "name":
-        return sorted(objects, key=name, reverse=query.sort_reverse)
-    return objects[::-1] if query.sort_reverse else objects
-
-
-def _encode(value: Json) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
-
-
-def _chunks(head: bytes, rows: list[bytes], tail: bytes) -> list[bytes]:
-    """Join encoded rows to parts of a moderate size."""
-    parts: list[bytes] = []
-    buffer = [head]
-    size = 0
-    for index, row in enumerate(rows):
-        if index:
-            buffer.append(b",")
-        buffer.append(row)
-        size += len(row)
-        if size > 65536:
-            parts.append(b"".join(buffer))
-            buffer, size = [], 0
-    parts.append(b"".join([*buffer, tail]))
-    return parts
+def _ordered(
+    query: ListingQuery,
+    objects: list[Object],
+    name: Callable[[Object], str],
+    value: Callable[[Object], Json] | None,
+) -> Generator[None, None, list[Object]]:
+    if value is not None:
+        # The values may change between two steps; an order needs those of one time.
+        keys: list[tuple[int, float, str]] = []
+        for each in objects:
+            keys.append(sort_key(value(each)))
+            yield
+        order = yield from sort_in_steps(range(len(keys)), keys.__getitem__)
+        objects = [objects[index] for index in order]
+    elif query.sort == "name":
+        objects = yield from sort_in_steps(objects, name)
+    return query.directed(objects)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from warren.broker.channel.channel import Channel
 from warren.broker.http_api.call import Call
-from warren.broker.http_api.statistics import SampleRange
+from warren.broker.http_api.statistics_json import SampleRange
 from warren.broker.management import queue_counts
 from warren.broker.management.request import Json
 from warren.broker.management.statistics.collector import (
@@ -27,9 +27,12 @@ from warren.broker.model.queue.queue import Queue
 
 
 def lengths_of(queue: Queue) -> list[int]:
-    """Return the numbers of all, ready and unacknowledged messages of a queue."""
+    """Return the numbers of all, ready and unacknowledged messages of a queue.
+
+    Dead letters and retries that wait are neither ready nor unacknowledged.
+    """
     ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
-    return [ready + unacked, ready, unacked]
+    return [ready + queue.held_back_count() + unacked, ready, unacked]
 
 
 def queue_statistics(call: Call, queue: Queue) -> dict[str, Json]:
@@ -43,6 +46,17 @@ def queue_statistics(call: Call, queue: Queue) -> dict[str, Json]:
     if stats:
         found["message_stats"] = stats
     return found
+
+
+def queue_rate(call: Call, name: str, queue: Queue) -> float | None:
+    """Return the rate of one of QUEUE_COUNTERS; None if `message_stats` of the queue does not have it."""
+    collector = call.statistics.collector
+    counts = collector.queue_counts(queue)
+    if not (counts.published if name == "publish" else any(delivery_values(counts))):
+        return None
+    series = collector.queues.get(queue)
+    column = len(LENGTHS) + QUEUE_COUNTERS.index(name)
+    return series.rate(column, collector.tick) if series is not None else 0.0
 
 
 def _message_stats(

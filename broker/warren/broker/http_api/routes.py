@@ -10,14 +10,21 @@ from warren.broker.http_api.resources import (
     bindings,
     clients,
     cluster,
+    dead_letters,
     definitions,
+    delays,
     exchanges,
     health,
     limits,
+    messages,
+    openapi,
     parameters,
     permissions,
     policies,
     queues,
+    shovels,
+    stories,
+    topology,
     users,
     virtual_hosts,
 )
@@ -35,6 +42,11 @@ class Route(NamedTuple):
     handler: Handler
     role: str = ""
 
+    @property
+    def changes(self) -> bool:
+        """True if requests may change something: users, topology, messages or the broker."""
+        return self.method != "GET" and self.role != ANYBODY
+
 
 ROUTES: Final = (
     Route("GET", "/api/overview", cluster.overview),
@@ -48,11 +60,18 @@ ROUTES: Final = (
     Route("GET", "/api/nodes", cluster.nodes, MONITORING),
     Route("GET", "/api/nodes/{node}", cluster.node, MONITORING),
     Route("GET", "/api/nodes/{node}/memory", cluster.memory, MONITORING),
-    Route("GET", "/api/feature-flags", cluster.feature_flags, ADMINISTRATOR),
+    Route("GET", "/api/nodes/{node}/memory/relative", cluster.relative_memory, MONITORING),
+    Route("DELETE", "/api/reset", cluster.reset_statistics, ADMINISTRATOR),
+    Route("DELETE", "/api/reset/{node}", cluster.reset_statistics_of_node, ADMINISTRATOR),
+    Route("GET", "/api/feature-flags", cluster.feature_flags),
+    Route("PUT", "/api/feature-flags/{name}/enable", cluster.enable_feature_flag, ADMINISTRATOR),
     Route("GET", "/api/deprecated-features", cluster.deprecated_features, ADMINISTRATOR),
     Route("GET", "/api/deprecated-features/used", cluster.used_deprecated_features, ADMINISTRATOR),
     Route("POST", "/api/rebalance/queues", cluster.rebalance, ADMINISTRATOR),
     Route("GET", "/api/auth/attempts/{node}", cluster.login_attempts, MONITORING),
+    Route("DELETE", "/api/auth/attempts/{node}", cluster.reset_login_attempts, ADMINISTRATOR),
+    Route("GET", "/api/auth/attempts/{node}/source", cluster.login_attempts_by_source, MONITORING),
+    Route("DELETE", "/api/auth/attempts/{node}/source", cluster.reset_login_attempts, ADMINISTRATOR),
     Route("GET", "/api/auth/hash_password/{password}", cluster.hash_password),
     # -- clients
     Route("GET", "/api/connections", clients.connections),
@@ -118,6 +137,11 @@ ROUTES: Final = (
     Route("GET", "/api/topic-permissions/{vhost}/{user}", permissions.show_topics, ADMINISTRATOR),
     Route("PUT", "/api/topic-permissions/{vhost}/{user}", permissions.put_topic, ADMINISTRATOR),
     Route("DELETE", "/api/topic-permissions/{vhost}/{user}", permissions.delete_topics, ADMINISTRATOR),
+    Route("GET", "/api/topic-permissions/{vhost}/{user}/{exchange}", permissions.show_topics, ADMINISTRATOR),
+    Route("PUT", "/api/topic-permissions/{vhost}/{user}/{exchange}", permissions.put_topic, ADMINISTRATOR),
+    Route(
+        "DELETE", "/api/topic-permissions/{vhost}/{user}/{exchange}", permissions.delete_topic, ADMINISTRATOR
+    ),
     # -- policies, parameters, limits
     Route("GET", "/api/policies", policies.list_all),
     Route("GET", "/api/policies/{vhost}", policies.list_in_vhost),
@@ -147,9 +171,18 @@ ROUTES: Final = (
     Route("GET", "/api/user-limits/{user}", limits.of_user, ADMINISTRATOR),
     Route("PUT", "/api/user-limits/{user}/{name}", limits.put_user, ADMINISTRATOR),
     Route("DELETE", "/api/user-limits/{user}/{name}", limits.delete_user, ADMINISTRATOR),
+    # -- shovels
+    Route("GET", "/api/shovels", shovels.list_all, MONITORING),
+    Route("GET", "/api/shovels/{vhost}", shovels.list_in_vhost, MONITORING),
+    Route("GET", "/api/shovels/vhost/{vhost}/{name}", shovels.show, MONITORING),
+    Route("DELETE", "/api/shovels/vhost/{vhost}/{name}", shovels.delete, POLICYMAKER),
+    Route("GET", "/api/shovels/vhost/{vhost}/{name}/restart", shovels.show, MONITORING),
+    Route("DELETE", "/api/shovels/vhost/{vhost}/{name}/restart", shovels.restart, POLICYMAKER),
     # -- definitions
     Route("GET", "/api/definitions", definitions.export_all, ADMINISTRATOR),
     Route("POST", "/api/definitions", definitions.import_all, ADMINISTRATOR),
+    Route("GET", "/api/all-configuration", definitions.export_all, ADMINISTRATOR),
+    Route("POST", "/api/all-configuration", definitions.import_all, ADMINISTRATOR),
     Route("GET", "/api/definitions/{vhost}", definitions.export_vhost, ADMINISTRATOR),
     Route("POST", "/api/definitions/{vhost}", definitions.import_vhost, ADMINISTRATOR),
     # -- health
@@ -159,9 +192,37 @@ ROUTES: Final = (
     Route("GET", "/api/health/checks/protocol-listener/{protocols}", health.protocol_listener),
     Route("GET", "/api/health/checks/virtual-hosts", health.ok),
     Route("GET", "/api/health/checks/node-is-quorum-critical", health.quorum_critical),
-    Route("GET", "/api/health/checks/is-in-service", health.in_service),
-    Route("GET", "/api/health/checks/below-node-connection-limit", health.below_connection_limit),
-    Route("GET", "/api/health/checks/ready-to-serve-clients", health.ready_to_serve),
+    # Without a login, as in RabbitMQ: load balancers and orchestrators ask these.
+    Route("GET", "/api/health/checks/is-in-service", health.in_service, ANYBODY),
+    Route("GET", "/api/health/checks/below-node-connection-limit", health.below_connection_limit, ANYBODY),
+    Route("GET", "/api/health/checks/ready-to-serve-clients", health.ready_to_serve, ANYBODY),
     Route("GET", "/api/health/checks/certificate-expiration/{within}/{unit}", health.certificates),
+    *(
+        Route("GET", f"/api/health/checks/{path}", health.ok)
+        for path in (
+            "quorum-queues-without-elected-leaders/all-vhosts",
+            "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}",
+            "quorum-queues-without-elected-leaders/vhost/{vhost}",
+            "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}",
+            "metadata-store/initialized",
+            "metadata-store/initialized/with-data",
+        )
+    ),
+    Route("GET", "/api/healthchecks/node", health.ok),
+    Route("GET", "/api/healthchecks/node/{node}", health.ok_of_node),
     Route("GET", "/api/aliveness-test/{vhost}", health.ok_in_vhost),
+    # -- Warren's own
+    Route("GET", "/api/warren/queues/{vhost}/{queue}/messages", messages.browse),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/delete", messages.delete),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/move", messages.move),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/replay", messages.replay),
+    Route("GET", "/api/warren/queues/{vhost}/{queue}/dead-letters", dead_letters.groups),
+    Route("GET", "/api/warren/exchanges/{vhost}/{exchange}/delayed", messages.browse_delayed),
+    Route("GET", "/api/warren/dead-letters", dead_letters.list_all),
+    Route("GET", "/api/warren/dead-letters/{vhost}", dead_letters.list_in_vhost),
+    Route("GET", "/api/warren/delays", delays.list_all),
+    Route("GET", "/api/warren/delays/{vhost}", delays.list_in_vhost),
+    Route("GET", "/api/warren/topology/{vhost}", topology.graph),
+    Route("GET", "/api/warren/stories/{vhost}/{message_id}", stories.story),
+    Route("GET", "/api/warren/openapi.json", openapi.document, ANYBODY),
 )

@@ -1,4 +1,4 @@
-"""HTTP server of the API: its listening socket, the limits of its connections, and the HTTP library behind it.
+"""HTTP server of the API and of the Prometheus endpoint: listening socket, limits of connections, and the library behind it.
 
 The library is imported when the first client connects, in a thread, so that the start and the memory of a broker that
 nobody looks at stay as they are.
@@ -11,27 +11,26 @@ import contextlib
 import importlib
 import logging
 import socket
-from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from warren.broker.connection.acceptor import Acceptor, listening_sockets
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsContext
-from warren.broker.http_api.statistics import Statistics
-from warren.broker.management.management import Management
+from warren.broker.http_api.open_connections import OpenConnections
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 128
-"""HTTP connections that may be open at once; further ones wait to be accepted."""
-LIBRARY: Final = "warren.broker.http_api.application"
+MOST_OPENING: Final = 64
+"""Accepted sockets that may wait for the HTTP library or be in the TLS handshake; further ones wait to be accepted."""
+
+MANAGEMENT_LIBRARY: Final = "warren.broker.http_api.application"
+"""Module that makes the application of the HTTP API."""
+PROMETHEUS_LIBRARY: Final = "warren.broker.http_api.prometheus.application"
+"""Module that makes the application of the Prometheus endpoint."""
 
 
 class SocketServer(Protocol):
     """Server of the HTTP library: calling it returns the protocol of one more connection."""
-
-    @property
-    def connections(self) -> list[Any]: ...
 
     def __call__(self) -> asyncio.Protocol: ...
 
@@ -46,11 +45,16 @@ class Runner(Protocol):
 
 
 class HttpServer:
-    """Server of the HTTP API at one or more addresses."""
+    """Server of one application, the HTTP API or the Prometheus endpoint, at one or more addresses.
 
-    def __init__(self, management: Management, statistics: Statistics) -> None:
-        self._management = management
-        self._statistics = statistics
+    :param library: module whose function `start` makes the application, and returns its runner.
+    :param arguments: arguments of that function; the last one, `OpenConnections`, is added to them.
+    """
+
+    def __init__(self, library: str, *arguments: object) -> None:
+        self._library = library
+        self._connections = OpenConnections()
+        self._arguments = (*arguments, self._connections)
         self._acceptor: Acceptor | None = None
         self._runner: Runner | None = None
         self._starting: asyncio.Task[Runner] | None = None
@@ -83,17 +87,21 @@ class HttpServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._starting is not None:
+            # The thread that imports the library cannot be cancelled.
+            await asyncio.gather(self._starting, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     def _wait(self) -> float:
-        return 0.0 if self._count() < MOST_CONNECTIONS else 0.2
+        if self._opening >= MOST_OPENING:
+            return 0.2
+        return 0.0 if self._connections.has_room() else 0.2
 
     def _count(self) -> int:
         """Return the number of open connections."""
-        server = self._runner.server if self._runner is not None else None
-        return self._opening + (len(server.connections) if server is not None else 0)
+        return self._opening + len(self._connections)
 
     def _log_pause(self, reason: str) -> None:
         if not self._pause_logged:
@@ -103,12 +111,16 @@ class HttpServer:
     def _on_accepted(self, accepted: socket.socket, tls: TlsContext | None) -> None:
         self._opening += 1
         self._pause_logged = False
-        self._spawn(self._serve(accepted, tls))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._serve(accepted, tls))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: self._on_served(ended, accepted))
+
+    def _on_served(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+        """Forget the task of a connection; close the socket if the task was cancelled, perhaps before it began."""
+        self._tasks.discard(task)
+        self._opening -= 1
+        if task.cancelled():
+            accepted.close()
 
     async def _serve(self, accepted: socket.socket, tls: TlsContext | None) -> None:
         """Hand an accepted socket to the HTTP library."""
@@ -118,34 +130,38 @@ class HttpServer:
             server = runner.server
             assert server is not None
             with contextlib.suppress(OSError, TimeoutError):
-                await loop.connect_accepted_socket(
+                address = str(accepted.getpeername()[0])
+                transport, _ = await loop.connect_accepted_socket(
                     server,
                     accepted,
                     ssl=tls.context if tls is not None else None,
                     ssl_handshake_timeout=10.0 if tls is not None else None,
                 )
+                self._connections.add(transport, address)
                 return
             accepted.close()
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
         except Exception:
             accepted.close()
             logger.exception("event=http_api.connection_failed")
-        finally:
-            self._opening -= 1
 
     async def _started(self) -> Runner:
         if self._runner is None:
             if self._starting is None:
                 self._starting = asyncio.get_running_loop().create_task(self._start())
-            self._runner = await asyncio.shield(self._starting)
+            return await asyncio.shield(self._starting)
         return self._runner
 
     async def _start(self) -> Runner:
-        module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, LIBRARY)
-        runner: Runner = await module.start(self._management, self._statistics)
-        return runner
+        """Import the library, and start its application. After a failure, the next connection tries again."""
+        try:
+            module = await asyncio.get_running_loop().run_in_executor(
+                None, importlib.import_module, self._library
+            )
+            runner: Runner = await module.start(*self._arguments)
+            self._runner = runner
+            return runner
+        finally:
+            self._starting = None
 
 
 def _ignore() -> None:

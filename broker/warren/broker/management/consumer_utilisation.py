@@ -7,14 +7,22 @@ second, because an exact value would need two clock readings for each message. h
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
+
+from warren.broker.management.time_slices import run_in_slices
 
 if TYPE_CHECKING:
     from warren.broker.connection.broker_node import BrokerNode
     from warren.broker.model.queue.queue import Queue
 
+logger = logging.getLogger(__name__)
+
 INTERVAL: Final = 1.0
 """Seconds between two samples of all queues."""
+STEP: Final = 64
+"""Queues that are sampled in one step."""
 WEIGHT: Final = 0.2
 """Weight of the newest sample in the moving average: after five seconds it shows two thirds of a change."""
 
@@ -25,15 +33,24 @@ class ConsumerUtilisation:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._averages: dict[Queue, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._timer = self._node.loop.call_later(INTERVAL, self._sample)
+        """Begin to take samples."""
+        self._task = self._node.loop.create_task(self._run(), name="warren-consumer-utilisation")
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            try:
+                await run_in_slices(self.sample_in_steps())
+            except Exception:
+                logger.exception("event=statistics.sample_failed")
 
     def of(self, queue: Queue) -> float | int:
         """Return the utilisation of a queue, from 0 to 1.
@@ -45,16 +62,19 @@ class ConsumerUtilisation:
         average = self._averages.get(queue)
         return round(_current(queue) if average is None else average, 6)
 
-    def _sample(self) -> None:
+    def sample_in_steps(self) -> Generator[None, None, None]:
+        """Take one sample of all queues; yields after every STEP queues."""
         averages: dict[Queue, float] = {}
-        for topology in self._node.vhosts.values():
-            for queue in topology.vhost.queues.values():
+        for topology in list(self._node.vhosts.values()):
+            for index, queue in enumerate(list(topology.vhost.queues.values())):
                 if queue.scheduler.consumers:
                     now = _current(queue)
                     before = self._averages.get(queue, now)
                     averages[queue] = before + WEIGHT * (now - before)
+                if index % STEP == STEP - 1:
+                    yield
+            yield
         self._averages = averages
-        self.start()
 
 
 def _current(queue: Queue) -> float:

@@ -25,6 +25,7 @@ from warren.broker.management.json_encoding import encode_in_steps
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model import operator_errors
+from warren.broker.model.broker_events import acting_as
 from warren.core.control_endpoint import (
     LOOPBACK,
     connect,
@@ -168,7 +169,8 @@ class ControlSocket:
             return False
         answer = await self._answer(line)
         # In slices: a listing may have tens of thousands of rows.
-        writer.write(await run_in_slices(encode_in_steps(answer)) + b"\n")
+        parts = await run_in_slices(encode_in_steps(answer, ascii_only=True))
+        writer.writelines([*parts, b"\n"])
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True
@@ -177,7 +179,8 @@ class ControlSocket:
         verb = ""
         try:
             verb, request = parse_request(line)
-            return {"result": await self._perform(verb, request)}
+            with acting_as("rmq-cli"):
+                return {"result": await self._perform(verb, request)}
         except RequestRefused as refused:
             return {"error": str(refused), "status": refused.status}
         except operator_errors.OperationRefused as refused:

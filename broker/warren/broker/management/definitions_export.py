@@ -3,13 +3,15 @@
 As in RabbitMQ, the default exchange, exchanges named `amq.*`, exclusive queues with their bindings, and messages are
 left out. Unlike RabbitMQ, exchanges declared with `internal` are exported: an import without them would lose routes
 that consist of bindings between exchanges.
+
+The format is that of the RabbitMQ version that the broker imitates (`compat`). Newer versions read it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import to_definitions as exported_hash
@@ -20,17 +22,16 @@ from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.queue.queue_arguments import DEFAULT_TYPE
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
 
 if TYPE_CHECKING:
     from warren.broker.access.users import User
     from warren.broker.model.exchange.exchange import Exchange
+    from warren.broker.model.rabbitmq_versions import VersionBehaviour
     from warren.broker.model.vhost.vhost import VirtualHost
     from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
-
-RABBITMQ_VERSION: Final = "3.10.8"
-"""RabbitMQ version whose definitions format is written. Newer versions read it, too."""
 
 
 class BrokerMetadata(NamedTuple):
@@ -50,10 +51,11 @@ def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, N
     :param version: Warren's version, for `product_version`
     :return: the definitions, as the value of the generator
     """
+    behaviour = metadata.virtual_hosts.compat
     hosts = [topology.vhost for _, topology in sorted(metadata.virtual_hosts.declarations.items())]
     settings = metadata.virtual_hosts.all()
     permissions = metadata.access.permissions
-    queues = yield from _collected(_queue(queue) for vhost in hosts for queue in _queues(vhost))
+    queues = yield from _collected(_queue(queue, behaviour) for vhost in hosts for queue in _queues(vhost))
     exchanges = yield from _collected(each for vhost in hosts for each in _exchanges(vhost))
     ends = {("queue", each["vhost"], each["name"]) for each in queues}
     ends |= {("exchange", each["vhost"], each["name"]) for each in exchanges}
@@ -61,12 +63,12 @@ def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, N
     for vhost in hosts:
         yield from _export_bindings(vhost, ends, bindings)
     return {
-        "rabbit_version": RABBITMQ_VERSION,
-        "rabbitmq_version": RABBITMQ_VERSION,
+        "rabbit_version": behaviour.version,
+        "rabbitmq_version": behaviour.version,
         "product_name": "Warren",
         "product_version": version,
         "users": [_user(user) for user in metadata.access.users.all()],
-        "vhosts": [_virtual_host(each) for each in settings],
+        "vhosts": [_virtual_host(each, behaviour) for each in settings],
         "permissions": [asdict(each) for each in permissions.all()],
         "topic_permissions": [asdict(each) for each in permissions.topics()],
         "parameters": list(_parameters(metadata, hosts, settings)),
@@ -102,12 +104,22 @@ def _user(user: User) -> Json:
     }
 
 
-def _virtual_host(settings: VirtualHostSettings) -> Json:
+def vhost_metadata(settings: VirtualHostSettings, behaviour: VersionBehaviour) -> dict[str, Json]:
+    """Return the metadata of a virtual host as definitions show them."""
     metadata: dict[str, Json] = {"description": settings.description, "tags": list(settings.tags)}
-    if settings.default_queue_type:
-        metadata["default_queue_type"] = settings.default_queue_type
+    kind = settings.default_queue_type or (DEFAULT_TYPE if behaviour.exports_queue_types else "")
+    if kind:
+        metadata["default_queue_type"] = kind
     if settings.protected:
         metadata["protected_from_deletion"] = True
+    return metadata
+
+
+def _virtual_host(settings: VirtualHostSettings, behaviour: VersionBehaviour) -> Json:
+    metadata = vhost_metadata(settings, behaviour)
+    if behaviour.exports_queue_types:
+        return {"name": settings.name, "limits": vhost_limits(settings), "metadata": metadata}
+    # Twice, for readers of both kinds. The limits are among the parameters.
     return {"name": settings.name, "limits": [], "metadata": metadata, **metadata}
 
 
@@ -153,29 +165,33 @@ def _is_predeclared(destination: Queue | Exchange) -> bool:
     return not isinstance(destination, Queue) and destination.name.startswith(b"amq.")
 
 
-def _queue(queue: Queue) -> Json:
+def _queue(queue: Queue, behaviour: VersionBehaviour) -> Json:
+    arguments = _arguments(queue.raw_arguments)
+    if behaviour.exports_queue_types:
+        arguments.setdefault("x-queue-type", queue.declared_arguments.type_name)
     return {
         "vhost": name_text(queue.vhost.name),
         "name": name_text(queue.name),
         "type": queue.declared_arguments.type_name,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
-        "arguments": _arguments(queue.raw_arguments),
+        "arguments": arguments,
     }
 
 
 def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
     for name, exchange in sorted(vhost.exchanges.items()):
         if name and not name.startswith(b"amq."):
-            yield {
+            found = {
                 "vhost": name_text(vhost.name),
                 "name": name_text(name),
                 "type": name_text(exchange.kind),
                 "durable": exchange.durable,
                 "auto_delete": exchange.auto_delete,
-                "internal": exchange.internal,
                 "arguments": _arguments(exchange.arguments),
             }
+            # RabbitMQ has no such field, as it leaves these exchanges out.
+            yield {**found, "internal": True} if exchange.internal else found
 
 
 def _export_bindings(

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import SHA256
 from warren.broker.management.definitions_export import BrokerMetadata, export_in_steps
+from warren.broker.management.json_values import name_text
 from warren.broker.management.limits_json import parse_limits
 from warren.broker.management.request import Json, RequestRefused
 from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
@@ -25,6 +26,7 @@ from warren.broker.model.policy.policy_keys import InvalidPolicy
 from warren.broker.model.policy.runtime_parameters import (
     OPERATOR_POLICY,
     POLICY,
+    SHOVEL,
     RuntimeParameters,
 )
 from warren.broker.model.server_names import refuse_default_exchange
@@ -51,8 +53,9 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     )
     dry_run = BrokerMetadata(hosts, Access(hosts, None), RuntimeParameters(hosts, None))
     yield from _apply_definitions((yield from export_in_steps(metadata, "")), dry_run)
-    # The checks of strict mode apply to new definitions only, not to existing ones.
+    # The checks of strict mode and of parameters apply to new definitions only, not to existing ones.
     portability.strict = metadata.virtual_hosts.portability.strict
+    dry_run.parameters.checks = metadata.parameters.checks
     yield from _apply_definitions(definitions, dry_run)
     yield from _apply_definitions(definitions, metadata)
 
@@ -146,23 +149,39 @@ Apply: TypeAlias = Callable[[Definition, BrokerMetadata], None]
 def _apply_definitions(definitions: Json, metadata: BrokerMetadata) -> Iterator[None]:
     if not isinstance(definitions, dict):
         raise RequestRefused("the definitions must be a JSON object")
+    shovels: list[Definition] = []
     for kind, apply in APPLY_BY_KIND.items():
         listed = definitions.get(kind, [])
         if not isinstance(listed, list):
             raise RequestRefused(f"{kind} must be a list")
         for index, fields in enumerate(listed):
             definition = Definition(kind, index, fields)
-            try:
-                apply(definition, metadata)
-            except RequestRefused as reason:
-                if str(reason).startswith(definition.label):
-                    raise
-                raise definition.error(reason) from None
-            except (ModelRefused, InvalidPolicy, field_tables.TableError) as reason:
-                raise definition.error(reason) from None
-            except AmqpError as error:
-                raise definition.error(error.explanation) from None
+            if kind == "parameters" and definition.fields.get("component") == SHOVEL:
+                shovels.append(definition)
+                continue
+            _apply(definition, apply, metadata)
             yield
+    # Last: a shovel declares the queues that are missing, with arguments of its own.
+    for definition in shovels:
+        _apply(definition, _parameter, metadata)
+        yield
+
+
+def _apply(definition: Definition, apply: Apply, metadata: BrokerMetadata) -> None:
+    """Apply one definition.
+
+    :raises RequestRefused: if it is wrong.
+    """
+    try:
+        apply(definition, metadata)
+    except RequestRefused as reason:
+        if str(reason).startswith(definition.label):
+            raise
+        raise definition.error(reason) from None
+    except (ModelRefused, InvalidPolicy, field_tables.TableError) as reason:
+        raise definition.error(reason) from None
+    except AmqpError as error:
+        raise definition.error(error.explanation) from None
 
 
 def as_object(value: Json) -> Json:
@@ -306,6 +325,15 @@ def _binding(definition: Definition, metadata: BrokerMetadata) -> None:
     kind = definition.text("destination_type")
     if kind not in ("queue", "exchange"):
         raise definition.error(f"destination_type must be 'queue' or 'exchange', not '{kind}'")
+    for exchange in (source, destination) if kind == "exchange" else (source,):
+        if exchange not in topology.vhost.exchanges:
+            # RabbitMQ exports the bindings of internal exchanges without the exchanges, and skips them, too.
+            logger.warning(
+                "event=definitions.binding_skipped definition=%s exchange=%r",
+                definition.label,
+                name_text(exchange),
+            )
+            return
     topology.bind(
         topology.exchange(source),
         topology.queue(destination, None) if kind == "queue" else topology.exchange(destination),

@@ -1,4 +1,4 @@
-"""Encoding of large JSON values in small steps, between which the event loop serves clients."""
+"""Encoding of JSON values, large ones in small steps, between which the event loop serves clients."""
 
 from __future__ import annotations
 
@@ -8,37 +8,73 @@ from typing import Final
 
 from warren.broker.management.request import Json
 
-ITEMS: Final = 50
+ITEMS: Final = 16
 """Items of a list that are encoded in one step."""
+PART: Final = 65536
+"""Characters from which on encoded text becomes a part of its own."""
+COMPACT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+COMPACT_ASCII: Final = json.JSONEncoder(separators=(",", ":"))
 
 
-def encode_in_steps(value: Json) -> Generator[None, None, bytes]:
-    """Encode a value as `json.dumps` does; return it as the value of a generator that yields after each small step.
+def encode(value: Json, *, ascii_only: bool = False) -> bytes:
+    """Encode a value without spaces, as RabbitMQ does.
 
-    Lists are divided into steps, unless they are items of another list.
+    :param ascii_only: True to escape all other characters, so that names that are not UTF-8 are kept; else the text is
+        UTF-8, with `?` for each byte of such a name.
     """
-    pieces: list[str] = []
-    yield from _encode(value, pieces)
-    return "".join(pieces).encode()
+    return (COMPACT_ASCII if ascii_only else COMPACT).encode(value).encode(errors="replace")
 
 
-def _encode(value: Json, pieces: list[str]) -> Generator[None, None, None]:
-    if isinstance(value, dict):
+def encode_in_steps(value: Json, *, ascii_only: bool = False) -> Generator[None, None, list[bytes]]:
+    """Encode a value as `encode` does; return parts of the text as the value of a generator that yields after each step.
+
+    A step encodes some items of a list, unless the list is itself in such an item.
+    """
+    text = _Text(COMPACT_ASCII if ascii_only else COMPACT)
+    yield from _encode(value, text)
+    return text.parts()
+
+
+class _Text:
+    """Encoded text in parts of a moderate size."""
+
+    def __init__(self, encoder: json.JSONEncoder) -> None:
+        self.encoder = encoder
+        self._parts: list[bytes] = []
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size >= PART:
+            self._join()
+
+    def _join(self) -> None:
+        self._parts.append("".join(self._pieces).encode(errors="replace"))
+        self._pieces, self._size = [], 0
+
+    def parts(self) -> list[bytes]:
+        if self._pieces:
+            self._join()
+        return self._parts
+
+
+def _encode(value: Json, text: _Text) -> Generator[None, None, None]:
+    encoder = text.encoder
+    if isinstance(value, dict) and value:
         separator = "{"
         for name, member in value.items():
-            pieces.append(f"{separator}{json.dumps(name)}: ")
-            yield from _encode(member, pieces)
-            separator = ", "
-        pieces.append("}" if value else "{}")
-    elif isinstance(value, list) and len(value) > ITEMS:
+            text.add(f"{separator}{encoder.encode(name)}:")
+            yield from _encode(member, text)
+            separator = ","
+        text.add("}")
+    elif isinstance(value, list) and value:
         separator = "["
         for start in range(0, len(value), ITEMS):
-            pieces.append(separator + json.dumps(value[start : start + ITEMS])[1:-1])
-            separator = ", "
+            text.add(separator + encoder.encode(value[start : start + ITEMS])[1:-1])
+            separator = ","
             yield
-        pieces.append("]")
+        text.add("]")
     else:
-        pieces.append(json.dumps(value))
-
-
-__all__ = ["encode_in_steps"]
+        text.add(encoder.encode(value))

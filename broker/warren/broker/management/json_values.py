@@ -5,6 +5,7 @@ The identifiers stand where RabbitMQ lists Erlang process ids (pid).
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,16 @@ def _typed(field: field_tables.Field) -> list[Json]:
 
 
 def plain_value(value: field_tables.Value) -> Json:
-    """Convert an AMQP field value to JSON: bytes to text, decimals to numbers, tables to objects."""
+    """Convert an AMQP field value to JSON: bytes to text, decimals to numbers, tables to objects.
+
+    NaN and the infinite numbers, which JSON cannot have, become null.
+    """
     if isinstance(value, bytes):
         return name_text(value)
     if isinstance(value, Decimal):
         return float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, list):
         return [plain_value(item) for item in value]
     if isinstance(value, dict):

@@ -10,7 +10,9 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.management.request import Json
 from warren.broker.model.queue.backing_queue import MESSAGE_BYTES
+from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueue
 from warren.broker.model.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -94,6 +96,11 @@ def count_ready(queue: Queue) -> MessageCount:
     return MessageCount(int(queue.ready.count), int(queue.ready.bytes))
 
 
+def count_held_back(queue: Queue) -> MessageCount:
+    """Count the messages that are neither ready nor unacknowledged: dead letters and retries that wait."""
+    return MessageCount(queue.held_back_count(), queue.held_back_bytes())
+
+
 def count_ready_in_memory(queue: Queue) -> MessageCount:
     """Count the ready messages whose content is in memory; the content of the others is only on disk."""
     return MessageCount(*queue.ready.resident_totals())
@@ -116,8 +123,41 @@ def disk_writes(queue: Queue) -> int:
 
     The count starts when the queue is declared or recovered.
     """
-    kept = int(queue.queue_log.written) if queue.queue_log is not None else 0
-    return kept + (int(queue.pager.writes) if queue.pager is not None else 0)
+    if queue.queue_log is not None:
+        return int(queue.queue_log.written)
+    return int(queue.pager.queue_log.written) if queue.pager is not None else 0
+
+
+def backing_queue_status(queue: Queue) -> dict[str, Json]:
+    """Return the lengths of the parts of a classic queue's backing queue, under RabbitMQ's names; empty for others.
+
+    They are those of RabbitMQ before 3.12: q1, q2, the delta (first sequence number, count, transient ones, the number
+    behind the last), q3 and q4. `returned` counts requeued messages. For a priority queue they are sums over all
+    priorities, without the numbers of the delta, and `priority_lengths` has the length of each.
+    """
+    if queue.declared_arguments.type_name != "classic":
+        return {}
+    ready = queue.ready
+    levels = ready.levels if isinstance(ready, PriorityBackingQueue) else [ready]
+    in_delta = sum(int(level.delta.count) for level in levels)
+    first: Json = "undefined"
+    following: Json = "undefined"
+    if in_delta and len(levels) == 1:
+        first, following = int(ready.delta.first), int(ready.delta.last) + 1
+    status: dict[str, Json] = {
+        "mode": "lazy" if ready.lazy else "default",
+        "q1": sum(len(level.q1) for level in levels),
+        "q2": sum(len(level.q2) for level in levels),
+        "delta": ["delta", first, in_delta, 0, following],
+        "q3": sum(len(level.q3) for level in levels),
+        "q4": sum(len(level.q4) for level in levels),
+        "returned": sum(len(level.returned) for level in levels),
+        "len": int(ready.count),
+        "next_seq_id": int(queue.next_sequence),
+    }
+    if len(levels) > 1:
+        status["priority_lengths"] = {str(at): int(level.count) for at, level in enumerate(levels)}
+    return status
 
 
 def memory_bytes(queue: Queue, unacked: UnackedCounts) -> int:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 from typing import Any, Final, TypeAlias
 
+from warren.broker.access.audit_log import object_of
 from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
 
 Json: TypeAlias = Any
 """JSON value, as the json module decodes and encodes it."""
 
-REDACTED: Final = ("password", "definitions")
-"""Names of arguments that are not logged, because they are secret or too long."""
+REDACTED: Final = ("password", "definitions", "value")
+"""Names of arguments that are not logged, because they may be secret or too long. The value of a parameter may hold a URL
+with a password."""
 
 
 class RequestRefused(operator_errors.OperationRefused):
@@ -42,6 +44,10 @@ class Request:
     def loggable(self) -> str:
         """Return the arguments as JSON for the log, without those that are secret or long."""
         return json.dumps({name: value for name, value in self._arguments.items() if name not in REDACTED})
+
+    def object(self) -> dict[str, str]:
+        """Return the arguments that name the object of the request, for the audit log."""
+        return object_of(self._arguments)
 
     def has(self, name: str) -> bool:
         return self._arguments.get(name) is not None

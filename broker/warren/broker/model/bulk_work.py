@@ -9,29 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Optional, TypeAlias
 
 from warren.broker.model.clock import Clock
+from warren.broker.store.log.switch_interval import SWITCH_INTERVAL
 
 logger = logging.getLogger(__name__)
 
-SLICE_SECONDS: Final = 0.005
+SLICE_SECONDS: Final = 0.003
 """Seconds of bulk work in one iteration of the event loop, before it serves clients."""
 
 PAUSE_SECONDS: Final = 0.002
 """Seconds of real time until it is checked again whether the log has caught up."""
-
-SWITCH_SECONDS: Final = 0.0005
-"""Switch interval of the interpreter (`sys.setswitchinterval`) while bulk work is unfinished.
-
-The log's writer thread needs the interpreter's lock some four times for each write that it syncs. A busy event loop
-keeps the lock for the whole interval each time: with the default of 5 ms, the confirm of a persistent message took 20
-ms longer for every write before its own. Always so short, it costs a persistent message 4 to 7 % more processor time.
-"""
 
 Step: TypeAlias = Callable[[float], bool]
 """Function that does a part of some work, until `time.monotonic()` has reached its argument or the work is finished.
@@ -39,30 +31,6 @@ Step: TypeAlias = Callable[[float], bool]
 It returns True when the work is finished. It does at least one unit of work for each call, unless it waits for the work
 of another lane. It may be called after the object that it works on was deleted.
 """
-
-
-class SwitchInterval:
-    """The interpreter's switch interval, which is short while any broker of the process has bulk work."""
-
-    def __init__(self) -> None:
-        self._users = 0
-        self._usual = 0.0
-
-    def shorten(self) -> None:
-        """Let other threads run sooner, until `restore` has been called as often."""
-        self._users += 1
-        if self._users == 1:
-            self._usual = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._usual, SWITCH_SECONDS))
-
-    def restore(self) -> None:
-        """End one `shorten`."""
-        self._users -= 1
-        if not self._users:
-            sys.setswitchinterval(self._usual)
-
-
-SWITCH_INTERVAL: Final = SwitchInterval()
 
 
 class Piece:
@@ -100,6 +68,7 @@ class BulkWork:
         """End of the current slice, by `time.monotonic()`; 0 while no bulk work is being done."""
         self._scheduled = False
         self._is_switching_often = False
+        self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
         """Future that is resolved when no work is left; None unless the broker stops."""
 
@@ -184,7 +153,16 @@ class BulkWork:
                 self._order.clear()
                 self._switch_as_usual()
 
+    def close(self) -> None:
+        """Give up what is not finished, because the event loop may end: it could not be done any more."""
+        self._is_closed = True
+        self._lanes.clear()
+        self._order.clear()
+        self._switch_as_usual()
+
     def _schedule(self) -> None:
+        if self._is_closed:
+            return
         if not self._is_switching_often:
             self._is_switching_often = True
             SWITCH_INTERVAL.shorten()
@@ -261,4 +239,4 @@ class BulkWork:
             SWITCH_INTERVAL.restore()
 
 
-__all__ = ["SLICE_SECONDS", "SWITCH_INTERVAL", "BulkWork"]
+__all__ = ["SLICE_SECONDS", "BulkWork"]

@@ -1,7 +1,6 @@
 """Portability checks: find uses of features that Warren has and RabbitMQ 4.3 does not have or denies by default.
 
-With `strict` such a use is refused as RabbitMQ refuses it; otherwise each feature is logged once. The rules were taken
-from the sources and release notes of RabbitMQ 4.3; they were not tested against one.
+With `strict` such a use is refused as RabbitMQ refuses it; otherwise each feature is logged once.
 """
 
 from __future__ import annotations
@@ -36,22 +35,37 @@ class PortabilityRule:
     operation: str
     """Description of the operation that uses the feature, such as `basic.qos with global=true`, for the log event."""
     code: Reply | None
-    """Reply code with which RabbitMQ refuses the operation; None if RabbitMQ ignores the feature."""
+    """Reply code with which RabbitMQ refuses the operation; None if RabbitMQ ignores the feature or permits it.
+
+    For an extension of Warren's, the code with which `strict` refuses it.
+    """
     text: str
-    """RabbitMQ's reply text. Each `{}` is replaced by a value of the operation, such as the name of an argument."""
+    """Reply text of that refusal. Each `{}` is replaced by a value of the operation, such as the name of an argument."""
     source: str
     """Source of the rule: a module or the release notes of RabbitMQ."""
     advice: str
     """Advice for a portable alternative, for the log event."""
+    is_permitted: bool = False
+    """True if RabbitMQ accepts the operation with its meaning, but calls the feature deprecated."""
+    is_extension: bool = False
+    """True if the feature is Warren's own: RabbitMQ takes the operation without its meaning, and `strict` refuses it."""
+
+    @property
+    def in_rabbitmq(self) -> str:
+        """Behaviour of RabbitMQ, for the log event: the reply code, `permits_it` or `ignores_it`."""
+        if self.code is not None and not self.is_extension:
+            return str(int(self.code))
+        return "permits_it" if self.is_permitted else "ignores_it"
 
 
 PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
     "transient_queue": PortabilityRule(
         "queue.declare, neither durable nor exclusive",
-        Reply.INTERNAL_ERROR,
-        DEPRECATED_FEATURE_TEXT.format(*["transient_nonexcl_queues"] * 2),
-        "rabbit_amqqueue.erl, release notes of 4.3.0",
+        None,
+        "",
+        "deprecated feature transient_nonexcl_queues, permitted by default; a later version will refuse it",
         "declare it durable (with x-expires, if it is to go by itself) or exclusive",
+        is_permitted=True,
     ),
     "global_qos": PortabilityRule(
         "basic.qos with global=true",
@@ -59,6 +73,13 @@ PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
         "",
         "rabbit_channel.erl: it counts for each new consumer, as global=false does",
         "use global=false",
+    ),
+    "conditional_delete": PortabilityRule(
+        "queue.delete of a quorum queue with if-empty or if-unused",
+        Reply.NOT_IMPLEMENTED,
+        "cannot delete {}. queue.delete operations with {} flag set are not supported by quorum queues",
+        "observed on 4.3.6",
+        "delete it without the flag, after you have looked at its messages and consumers",
     ),
     "master_locator": PortabilityRule(
         "queue.declare with x-queue-master-locator",
@@ -116,14 +137,60 @@ PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
         "rabbit_exchange.erl; plugins of third parties that do not come with RabbitMQ",
         "delay by a queue with a TTL and a dead letter exchange",
     ),
+    "consistent_hash_exchange": PortabilityRule(
+        "exchange.declare of the type x-consistent-hash",
+        Reply.PRECONDITION_FAILED,
+        "unknown exchange type '{}'",
+        "observed on 4.3.6: a plugin that comes with RabbitMQ has it",
+        "enable the plugin rabbitmq_consistent_hash_exchange on RabbitMQ",
+    ),
+    "random_exchange": PortabilityRule(
+        "exchange.declare of the type x-random",
+        Reply.PRECONDITION_FAILED,
+        "invalid exchange type '{}'",
+        "observed on 4.3.6: a plugin that comes with RabbitMQ has it",
+        "enable the plugin rabbitmq_random_exchange on RabbitMQ, or use x-local-random",
+    ),
+    "recent_history_exchange": PortabilityRule(
+        "exchange.declare of the type x-recent-history",
+        Reply.PRECONDITION_FAILED,
+        "unknown exchange type '{}'",
+        "observed on 4.3.6: a plugin that comes with RabbitMQ has it",
+        "enable the plugin rabbitmq_recent_history_exchange on RabbitMQ",
+    ),
+    "filter_expression": PortabilityRule(
+        "basic.consume of a stream with x-warren-filter",
+        Reply.PRECONDITION_FAILED,
+        "invalid arg '{}' for {}: it is an extension of Warren's, and no other broker filters by it",
+        "RabbitMQ ignores unknown arguments of consumers: the client would get all messages",
+        "use x-stream-filter, and filter again in the client",
+        is_extension=True,
+    ),
+    "publishing_id": PortabilityRule(
+        "basic.publish with x-warren-producer and x-warren-publishing-id",
+        Reply.PRECONDITION_FAILED,
+        "headers x-warren-producer and x-warren-publishing-id are an extension of Warren's: no other broker recognises "
+        "duplicates by them",
+        "RabbitMQ ignores unknown headers: its streams would hold the duplicates; it knows publishing ids in its stream "
+        "protocol only",
+        "make the consumers idempotent",
+        is_extension=True,
+    ),
     "small_frames": PortabilityRule(
         "connection.tune-ok with a frame_max below 8192",
         Reply.NOT_ALLOWED,
         "negotiated frame_max = {} is lower than the minimum allowed value (8192)",
-        "rabbit_reader.erl, release notes of 4.1",
+        "release notes of 4.1; RabbitMQ writes the text to its log only, and closes the socket",
         "tune at least 8192",
     ),
 }
+
+PLUGIN_EXCHANGES: Mapping[bytes, str] = {
+    b"x-consistent-hash": "consistent_hash_exchange",
+    b"x-random": "random_exchange",
+    b"x-recent-history": "recent_history_exchange",
+}
+"""Rules of the exchange types of plugins that come with RabbitMQ. Since 4.3, x-modulus-hash needs none."""
 
 
 class PortabilityChecks:
@@ -147,6 +214,13 @@ class PortabilityChecks:
         portability._logged.update(PORTABILITY_RULES)
         return portability
 
+    def was_used(self, name: str) -> bool:
+        """Return True if a feature was used since the broker started.
+
+        :param name: a key of `PORTABILITY_RULES`; no other feature is noticed.
+        """
+        return name in self._logged
+
     def check(self, name: str, *values: object) -> bool:
         """Check the use of a feature: log it once, and refuse it if `strict` is set and RabbitMQ refuses it.
 
@@ -162,7 +236,7 @@ class PortabilityChecks:
             logger.warning(
                 "event=portability.feature_used operation=%r rabbitmq_43=%s advice=%r",
                 rule.operation,
-                "ignores_it" if rule.code is None else int(rule.code),
+                rule.in_rabbitmq,
                 rule.advice,
             )
         if self.strict and rule.code is not None:
@@ -203,5 +277,7 @@ class PortabilityChecks:
         """
         if kind in (DELAYED, DEDUPLICATING):
             self.check("plugin_exchange", kind.decode())
+        elif kind in PLUGIN_EXCHANGES:
+            self.check(PLUGIN_EXCHANGES[kind], kind.decode())
         elif any(name in argument_fields(raw) for name in DEDUPLICATION):
             self.check("deduplication")

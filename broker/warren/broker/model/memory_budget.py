@@ -8,8 +8,9 @@ out the rest. A queue in the mode lazy always pages out everything.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Optional
 
 from mypy_extensions import i64
@@ -35,10 +36,21 @@ FEW: Final = 16
 
 All others are on disk only and take no memory.
 """
-SLICE: Final = 1000
+MANY_QUEUES: Final = 500
+"""Queues with waiting messages from which on the budget is checked in slices: 10,000 take 50 ms."""
+CHUNK: Final = 32
+"""Queues that are checked before the time is, if there are so many."""
+REST: Final = 20
+"""Time that passes until the next check of so many queues, as a multiple of the time that this one has taken."""
+LONGEST_REST: Final = 1.0
+"""Most seconds until then."""
+SLICE: Final = 250
 """Messages that are paged out between two checks of the elapsed time."""
-SLICE_SECONDS: Final = 0.005
-"""Seconds after which paging is interrupted, so that the event loop can run other callbacks."""
+SLICE_SECONDS: Final = 0.001
+"""Seconds after which a check or paging is interrupted, so that the event loop can run other callbacks. An iteration of the
+loop may have a slice of each of them, beside that of management work."""
+SORTED_AT_ONCE: Final = 500
+"""Queues that are put in order between two checks of the elapsed time."""
 
 
 class ConsumptionRate:
@@ -85,11 +97,26 @@ class MemoryBudget:
         """Callback that blocks publishers (True) when paging cannot keep up with them, and unblocks them (False)."""
         self.overloaded = False
         """True while publishers are blocked, because paging cannot keep up with them."""
+        self.paged_out: i64 = 0
+        """Contents of messages that were paged out since the start, and messages that then left memory entirely."""
         self.rates: dict[Queue, ConsumptionRate] = {}
         """Queues with waiting messages, and the rates at which they deliver."""
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.next_slice: Optional[asyncio.Handle] = None  # noqa: UP045
+        self.many_queues: i64 = MANY_QUEUES
+        """Queues with waiting messages from which on the budget is checked in slices."""
+        self.slice_seconds = SLICE_SECONDS
+        """Seconds of a slice. With 0, one chunk of queues is checked, or the messages of one are paged out."""
+        self.check: Optional[Iterator[None]] = None  # noqa: UP045
+        """Unfinished check of many queues."""
+        self.check_seconds = 0.0
+        """Seconds that this check has taken so far."""
+        self.slice_end = 0.0
+        """Time at which its current slice ends, by `time.monotonic()`."""
         self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
+        self.unacked_slice: Optional[asyncio.Handle] = None  # noqa: UP045
+        self.unacked_check: Optional[Iterator[None]] = None  # noqa: UP045
+        """Unfinished check of unacknowledged messages."""
         self.queues: Callable[[], Iterable[Queue]] = _none
         self.process_limit: i64 = 0
         """Bytes of memory that the process may take; 0 is no limit, for an embedded broker."""
@@ -107,7 +134,8 @@ class MemoryBudget:
         The queue is tracked until it is empty or deleted.
         """
         self.rates[queue] = ConsumptionRate(queue, time.monotonic())
-        if self.timer is None:
+        # A check of many queues schedules the next one at its end.
+        if self.timer is None and self.check is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
     def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
@@ -120,10 +148,10 @@ class MemoryBudget:
 
     def stop(self) -> None:
         """Cancel all checks, because the broker stops."""
-        for timer in (self.timer, self.next_slice, self.unacked_timer):
+        for timer in (self.timer, self.next_slice, self.unacked_timer, self.unacked_slice):
             if timer is not None:
                 timer.cancel()
-        self.timer = self.next_slice = self.unacked_timer = None
+        self.timer = self.next_slice = self.unacked_timer = self.unacked_slice = self.check = None
 
     def memory_bytes(self) -> i64:
         """Return the approximate bytes of memory that the messages of all queues with ready messages take."""
@@ -133,67 +161,206 @@ class MemoryBudget:
         return total
 
     def check_unacknowledged(self) -> None:
-        """Page out unacknowledged messages if they take too much memory, and schedule the next check.
+        """Begin to check whether unacknowledged messages take too much memory."""
+        self.unacked_timer = None
+        self.unacked_check = self.check_unacknowledged_in_steps()
+        self.continue_unacknowledged()
+
+    def continue_unacknowledged(self) -> None:
+        """Check unacknowledged messages for a slice; schedule the next slice, or the next check if this one is done."""
+        self.unacked_slice = None
+        end = time.monotonic() + self.slice_seconds
+        check = self.unacked_check
+        assert check is not None
+        while next(check, self) is not self:
+            if time.monotonic() >= end:
+                self.unacked_slice = self.loop.call_soon(self.continue_unacknowledged)
+                return
+        self.unacked_check = None
+        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
+
+    def check_unacknowledged_in_steps(self) -> Iterator[None]:
+        """Page out unacknowledged messages if they take too much memory; yield after each small step.
 
         Too much is more than half of the budget, or any amount while the process is near its memory limit. If such a
         message is requeued, its content is read from disk for the next delivery.
         """
         count: i64 = 0
         many: list[Queue] = []
-        for queue in self.queues():
+        left: i64 = CHUNK
+        for queue in list(self.queues()):
             if queue.unacked > FLOOR and not queue.is_stream:
                 many.append(queue)
                 count += queue.unacked
+            left -= 1
+            if not left:
+                left = CHUNK
+                yield
         # Collecting them is slow: it happens only when they may take an eighth of the budget, or memory is short.
         if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.process_excess()):
             total: i64 = 0
             for queue in many:
+                left = SLICE
                 for message in queue.unacknowledged_messages():
                     total += MESSAGE_BYTES
                     if message.content:
                         total += CONTENT_BYTES + message.body_size
+                    left -= 1
+                    if not left:
+                        left = SLICE
+                        yield
+                yield
             if total > self.budget // 2 or self.process_excess():
                 for queue in many:
+                    if queue.deleted:
+                        continue
                     if not queue.memory_tracked:
                         queue.vhost.track_memory(queue)
                     queue.page_out_unacknowledged(UNACKED_SLICE)
-        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
+                    yield
 
     def tick(self) -> None:
         """Check the budget: measure the delivery rates, forget empty queues, and page out."""
         self.timer = None
+        if len(self.rates) > self.many_queues:
+            if self.next_slice is not None:
+                self.next_slice.cancel()
+            self.check = self.check_many()
+            self.check_seconds = 0.0
+            self.continue_check()
+            return
         now = time.monotonic()
         for rate in list(self.rates.values()):
-            queue = rate.queue
-            if queue.deleted or not queue.ready.count:
-                queue.memory_tracked = False
-                del self.rates[queue]
-            else:
-                rate.measure(now)
+            self.measure(rate, now)
         if self.next_slice is None:
             self.page()
         if self.rates:
             self.timer = self.loop.call_later(TICK, self.tick)
 
-    def page(self) -> None:
-        """Page messages out for about 5 ms (`SLICE_SECONDS`) at most; then block or unblock publishers.
+    def measure(self, rate: ConsumptionRate, now: float) -> bool:
+        """Measure the delivery rate of a queue; forget the queue and return False if it is empty or deleted.
 
-        Queues in the mode lazy page out everything, the others only while memory is short. If more is to be
-        paged out, schedule the next call for the next iteration of the event loop.
+        :param now: the time of `time.monotonic`.
         """
+        queue = rate.queue
+        if queue.deleted or not queue.ready.count:
+            queue.memory_tracked = False
+            self.rates.pop(queue, None)
+            return False
+        rate.measure(now)
+        return True
+
+    def continue_check(self) -> None:
+        """Check the budget of many queues for a slice; schedule the next slice, or the next check if this one is done."""
         self.next_slice = None
-        until = time.monotonic() + SLICE_SECONDS
-        more = False
-        used = self.memory_bytes()
+        begun = time.monotonic()
+        self.slice_end = begun + self.slice_seconds
+        check = self.check
+        assert check is not None
+        done = next(check, self) is self
+        self.check_seconds += time.monotonic() - begun
+        if not done:
+            self.next_slice = self.loop.call_soon(self.continue_check)
+            return
+        self.check = None
+        if self.rates:
+            rest = min(max(TICK, self.check_seconds * REST), LONGEST_REST)
+            self.timer = self.loop.call_later(rest, self.tick)
+
+    def check_many(self) -> Iterator[None]:
+        """Do for many queues what `tick` and `page` do for few; yield when a slice is over.
+
+        The queues are looked at once, so that what is published meanwhile counts in the next check.
+        """
+        used: i64 = 0
+        left: i64 = CHUNK
+        now = time.monotonic()
+        for rate in list(self.rates.values()):
+            if self.measure(rate, now):
+                used += rate.queue.ready.memory_bytes()
+            left -= 1
+            if not left:
+                left = CHUNK
+                now = time.monotonic()
+                if now >= self.slice_end:
+                    yield
+                    now = time.monotonic()
         progress = False
+        enough, pressed = self.find_target(used)
+        rates = list(self.rates.values())
+        stays = self.messages_that_stay(len(rates), pressed)
+        order: Iterable[ConsumptionRate] = rates
+        if used > enough:
+            parts: list[list[ConsumptionRate]] = []
+            while rates:
+                parts.append(sorted(rates[-SORTED_AT_ONCE:], key=_rate))
+                del rates[-SORTED_AT_ONCE:]
+                if time.monotonic() >= self.slice_end:
+                    yield
+            # Slow queues first: their messages are consumed last.
+            order = heapq.merge(*parts, key=_rate)
+        for rate in order:
+            waiting = rate.queue.ready
+            done: i64 = 0
+            if not waiting.lazy and used <= enough:
+                waiting.release_written()
+            elif rate.queue in self.rates:
+                keep: i64 = 0 if waiting.lazy or pressed else self.messages_to_keep(rate)
+                waiting.set_delta_keep(stays)
+                while True:
+                    before: i64 = waiting.memory_bytes()
+                    done = waiting.page_out(keep, SLICE)
+                    self.paged_out += done
+                    progress = progress or done > 0 or waiting.has_pending_writes()
+                    used -= before - waiting.memory_bytes()
+                    if done < SLICE or (used <= enough and not waiting.lazy):
+                        break
+                    if time.monotonic() >= self.slice_end:
+                        self.update_overload(used if progress else 0)
+                        yield
+            left -= 1
+            # Messages of one queue may have taken as long as a look at many.
+            if left <= 0 or done > 0:
+                left = CHUNK
+                if time.monotonic() >= self.slice_end:
+                    yield
+        self.update_overload(used if progress else 0)
+
+    def find_target(self, used: i64) -> tuple[i64, i64]:
+        """Return the bytes that messages may take after paging, and those that the process should free.
+
+        :param used: bytes that the messages take.
+        """
         enough: i64 = self.budget if used <= self.budget else self.budget - self.budget // 4
         pressed: i64 = self.process_excess()
         if pressed:
             enough = max(min(enough, used - pressed), 0)
             self.on_pressure()
+        return enough, pressed
+
+    def messages_that_stay(self, count: i64, pressed: i64) -> i64:
+        """Return how many messages at the head of a queue stay in memory without content.
+
+        :param count: number of queues with ready messages.
+        :param pressed: bytes that the process should free.
+        """
+        stays: i64 = self.budget // 4 // max(count, 1) // MESSAGE_BYTES
+        return FEW if pressed else max(FEW, min(HEAD, stays))
+
+    def page(self) -> None:
+        """Page messages out for about 1 ms (`SLICE_SECONDS`) at most; then block or unblock publishers.
+
+        Queues in the mode lazy page out everything, the others only while memory is short. If more is to be
+        paged out, schedule the next call for the next iteration of the event loop.
+        """
+        self.next_slice = None
+        until = time.monotonic() + self.slice_seconds
+        more = False
+        used = self.memory_bytes()
+        progress = False
+        enough, pressed = self.find_target(used)
         rates = list(self.rates.values())
-        stays: i64 = self.budget // 4 // max(len(rates), 1) // MESSAGE_BYTES
-        stays = FEW if pressed else max(FEW, min(HEAD, stays))
+        stays = self.messages_that_stay(len(rates), pressed)
         if used > enough:
             # Slow queues first: their messages are consumed last.
             rates.sort(key=_rate)
@@ -207,11 +374,13 @@ class MemoryBudget:
             while not more:
                 before: i64 = waiting.memory_bytes()
                 done = waiting.page_out(keep, SLICE)
+                self.paged_out += done
                 progress = progress or done > 0 or waiting.has_pending_writes()
                 used -= before - waiting.memory_bytes()
+                # Also between queues: each may have some messages to page out.
+                more = done > 0 and time.monotonic() >= until
                 if done < SLICE or (used <= enough and not waiting.lazy):
                     break
-                more = time.monotonic() > until
             if more:
                 break
         # Blocking publishers would not help if nothing can be paged out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i32, i64, mypyc_attr
 
 if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
@@ -31,8 +31,10 @@ class Message:
     """Position of its record in the broker's log; 0 if it has none or the position is not known."""
     tag: i64 = 0
     """Delivery tag while the message is unacknowledged."""
-    delivery_count: i64 = 0
-    """Number of times that it was requeued after a delivery (the header x-delivery-count)."""
+    acquired_count: i32 = 0
+    """Number of times that it came back to its queue after a delivery (the header x-acquired-count)."""
+    delivery_count: i32 = 0
+    """Number of returns, of those above, that count against a delivery limit (the header x-delivery-count)."""
     priority: i64 = 0
     persistent: bool = False
     redelivered: bool = False
@@ -40,6 +42,8 @@ class Message:
     """True if the broker has dead-lettered it before: then the broker, not a client, wrote its x-death header."""
     has_bcc: bool = False
     """True if the message has a BCC header, which is removed before delivery."""
+    has_publishing_id: bool = False
+    """True if the client that published it gave it a publishing id, by which a stream recognises duplicates."""
     paging_out: bool = False
     """True if the content is to leave memory as soon as the log has written it to disk."""
     stored: bool = False
@@ -64,4 +68,5 @@ class Message:
         other.persistent = self.persistent
         other.dead_lettered = self.dead_lettered
         other.has_bcc = self.has_bcc
+        other.has_publishing_id = self.has_publishing_id
         return other

@@ -1,12 +1,15 @@
 """Encoding of messages in the broker's log: a head with exchange, routing key, priority and expiry; then the content.
 
-Beside this record, the log keeps one number for each message, its mark. It holds the redelivered flag, the number of
-requeues, and for a dead letter that no target has accepted yet, the reason.
+Beside this record, the log keeps one number for each message, its mark. It holds the redelivered flag, the numbers of
+requeues that count against a delivery limit and of those that do not, and for a dead letter that no target has accepted
+yet, the reason.
 """
 
 from __future__ import annotations
 
 import struct
+
+from mypy_extensions import i32
 
 from warren.broker.model.message import Message
 
@@ -16,6 +19,9 @@ _U64 = struct.Struct(">Q")
 VERSION = 1
 DEAD_LETTERED = 1
 REASON_SHIFT = 32
+RETURNS_SHIFT = 40
+MOST_RETURNS = (1 << 23) - 1
+"""Largest number of returns that a mark holds, so that it stays a positive 64-bit number."""
 HAS_BCC = 2
 
 
@@ -42,15 +48,17 @@ def message_head(message: Message) -> bytes:
 
 
 def message_mark(message: Message, reason: int = 0) -> int:
-    """Return a message's mark: redelivered flag, number of requeues and dead-letter reason in one number.
+    """Return a message's mark: redelivered flag, numbers of requeues and dead-letter reason in one number.
 
     The log keeps the mark beside the record of the message. If it finds several marks of a message, the highest is the
-    newest, since a mark only grows.
+    newest, since none of its parts ever falls.
 
     :param reason: for a dead letter that no target has accepted yet, the position of its reason in
         `death_history.REASONS`, counted from 1; otherwise 0.
     """
-    return reason << REASON_SHIFT | int(message.delivery_count) << 1 | message.redelivered
+    returns = min(int(message.acquired_count) - int(message.delivery_count), MOST_RETURNS)
+    counts = returns << RETURNS_SHIFT | int(message.delivery_count) << 1
+    return counts | reason << REASON_SHIFT | message.redelivered
 
 
 def pending_dead_letter_reason(mark: int) -> int:
@@ -60,7 +68,7 @@ def pending_dead_letter_reason(mark: int) -> int:
 
     :param mark: the message's number in the log that holds the reason, the redelivered flag and the requeues.
     """
-    return mark >> REASON_SHIFT
+    return mark >> REASON_SHIFT & 0xFF
 
 
 def fill_message(message: Message, payload: bytes) -> None:
@@ -83,8 +91,10 @@ def fill_message(message: Message, payload: bytes) -> None:
 
 
 def apply_mark(message: Message, mark: int) -> None:
-    """Set a message's delivery count and redelivered flag from its mark, the number in the log that holds both."""
-    message.delivery_count = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
+    """Set a message's counts of requeues and redelivered flag from its mark, the number in the log that holds them."""
+    counted = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
+    message.delivery_count = i32(counted)
+    message.acquired_count = i32(counted + (mark >> RETURNS_SHIFT))
     if mark & 1:
         message.redelivered = True
 

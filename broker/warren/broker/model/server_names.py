@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import base64
 import os
+from typing import Final
 
 from warren.broker.model.argument_checks import argument_fields
 from warren.wire.reply_codes import AmqpError, Reply
+
+EVENT_EXCHANGE: Final = b"amq.rabbitmq.event"
+"""Name of the internal topic exchange that the events of the broker are published to, if it is enabled."""
+TRACE_EXCHANGE: Final = b"amq.rabbitmq.trace"
+"""Name of the internal topic exchange that the firehose publishes to."""
 
 
 def generate_name(prefix: bytes) -> bytes:

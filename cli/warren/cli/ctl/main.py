@@ -11,7 +11,7 @@ from typing import Any
 from warren.cli import definitions
 from warren.cli.ctl.output_formats import format_result
 from warren.cli.ctl.verb_arguments import CommandLine, parse_command_line
-from warren.cli.ctl.verbs import DEFAULTS, VERBS
+from warren.cli.ctl.verbs import DEFAULTS, LOCAL_VERBS, VERBS
 from warren.core.control_client import ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
 
@@ -44,13 +44,21 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
 def perform(words: CommandLine) -> None:
     """Run one verb: print the line that announces it, send the request to the broker, and print the result.
 
+    The verbs about encrypted values need no broker.
+
     :param words: the parsed command line
     :raises ControlError: if the broker refuses the request or cannot be reached
     """
     general = words.general
-    path = socket_path(general.get("socket"), general.get("data-dir"))
     silent = bool(general.get("silent"))
     verbose = not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table")
+    if words.verb in LOCAL_VERBS:
+        from warren.cli.ctl.encrypted_values import perform_locally
+
+        print_line(announcement(words) if verbose else "")
+        print_line(perform_locally(words.verb, words.arguments))
+        return
+    path = socket_path(general.get("socket"), general.get("data-dir"))
     if verbose:
         print_line(announcement(words))
     if "password?" in VERBS[words.verb].takes and "password" not in words.arguments:
@@ -58,7 +66,7 @@ def perform(words: CommandLine) -> None:
     file = words.arguments.pop("file", None)
     if words.verb == "import_definitions":
         words.arguments["definitions"] = definitions.read_file(file or "-")
-    if words.verb == "await_startup":
+    if words.verb in ("await_startup", "wait"):
         await_startup(path, words.timeout)
     result = send_request(path, words.verb, words.arguments, words.timeout)
     if words.verb == "export_definitions":
@@ -71,14 +79,14 @@ def perform(words: CommandLine) -> None:
 
 
 def await_startup(path: Path, timeout: float) -> None:
-    """Wait until the broker answers a ping over its control socket.
+    """Wait until the broker answers over its control socket that it has started.
 
     :raises ControlError: if it does not answer within `timeout` seconds; 0 is no limit
     """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            send_request(path, "ping", {}, timeout)
+            send_request(path, "await_startup", {}, timeout)
         except ControlError:
             if timeout and time.monotonic() >= deadline:
                 raise

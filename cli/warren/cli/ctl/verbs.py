@@ -65,6 +65,7 @@ def flag(name: str) -> Option:
 
 POLICY_OPTIONS: Final = (Option("priority", number=True), Option("apply-to"))
 ITEMS: Final = ("items...",)
+ENCRYPTION_OPTIONS: Final = (Option("cipher"), Option("hash"), Option("iterations", number=True))
 
 VERBS: Final[dict[str, Verb]] = {
     "list_queues": Verb(
@@ -266,10 +267,30 @@ VERBS: Final[dict[str, Verb]] = {
         ("name",),
         announce='Removing deletion protection from vhost "{name}" ...',
     ),
+    "enable_vhost_deletion_protection": Verb(
+        "Protects a virtual host from deletion",
+        ("name",),
+        announce='Protecting vhost "{name}" from deletion ...',
+    ),
+    "disable_vhost_deletion_protection": Verb(
+        "Removes the protection of a virtual host from deletion",
+        ("name",),
+        announce='Removing deletion protection from vhost "{name}" ...',
+    ),
     "delete_vhost": Verb(
         "Deletes a virtual host with everything in it", ("name",), announce='Deleting vhost "{name}" ...'
     ),
     "list_vhosts": Verb("Lists virtual hosts", ITEMS, announce="Listing vhosts ..."),
+    "trace_on": Verb(
+        "Publishes a copy of each published and delivered message to the exchange amq.rabbitmq.trace",
+        announce='Starting tracing for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "trace_off": Verb(
+        "Stops publishing copies to the exchange amq.rabbitmq.trace",
+        announce='Stopping tracing for vhost "{vhost}" ...',
+        vhost=True,
+    ),
     "set_vhost_limits": Verb(
         "Sets a virtual host's limits: a JSON object of max-connections and max-queues",
         ("definition",),
@@ -286,13 +307,13 @@ VERBS: Final[dict[str, Verb]] = {
         vhost=True,
     ),
     "set_parameter": Verb(
-        "Refused: no component of this broker has runtime parameters",
+        "Sets a runtime parameter of a component, such as `shovel`, to a JSON value",
         ("component", "name", "value"),
         announce='Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
         vhost=True,
     ),
     "clear_parameter": Verb(
-        "Clears a runtime parameter that definitions contained",
+        "Clears a runtime parameter",
         ("component", "name"),
         announce='Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
         vhost=True,
@@ -317,6 +338,16 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "set_cluster_name": Verb(
         "Sets the name of the cluster", ("name",), announce="Setting cluster name to {name} ..."
+    ),
+    "shovel_status": Verb("Shows the status of the shovels", announce="Shovel status ..."),
+    "delete_shovel": Verb(
+        "Deletes a shovel", ("name",), (flag("force"),), "Deleting shovel {name} in vhost {vhost}", vhost=True
+    ),
+    "restart_shovel": Verb(
+        "Closes the connections of a shovel and opens them again",
+        ("name",),
+        announce="Restarting dynamic Shovel {name} in virtual host {vhost}",
+        vhost=True,
     ),
     "export_definitions": Verb(
         "Writes all definitions to a file, - for standard output",
@@ -361,9 +392,114 @@ VERBS: Final[dict[str, Verb]] = {
         "Sets the level of the broker's log", ("level",), announce='Setting log level to "{level}" ...'
     ),
     "await_startup": Verb("Waits until the broker has started, at most as long as the timeout (-t)"),
+    "wait": Verb(
+        "The same as await_startup; a PID file, which the broker does not write, is not looked at",
+        ("pidfile?",),
+        (Option("pid", number=True),),
+    ),
+    "version": Verb("Shows the versions of Warren and of the RabbitMQ whose behaviour it follows"),
+    "server_version": Verb("The same as version"),
+    "report": Verb(
+        "Shows all that describes the broker, for a support request, without passwords and messages",
+        announce="Reporting server status ...",
+    ),
+    "list_feature_flags": Verb(
+        "Lists RabbitMQ's feature flags that the broker has; all are enabled",
+        announce="Listing feature flags ...",
+    ),
+    "enable_feature_flag": Verb(
+        "Accepts a feature flag that is enabled already, or `all`",
+        ("feature_flag",),
+        announce='Enabling feature flag "{feature_flag}" ...',
+    ),
+    "list_deprecated_features": Verb(
+        "Lists RabbitMQ's deprecated features, or those in use",
+        options=(flag("used"),),
+        announce="Listing deprecated features ...",
+    ),
+    "check_if_any_deprecated_features_are_used": Verb(
+        "Fails if a client has used a deprecated feature since the broker started"
+    ),
+    "list_node_auth_attempt_stats": Verb(
+        "Lists how many logins succeeded and failed", announce="Listing authentication attempts ..."
+    ),
+    "check_alarms": Verb("Fails if an alarm blocks publishers"),
+    "check_virtual_hosts": Verb("Checks that all virtual hosts run"),
+    "check_if_node_is_quorum_critical": Verb("Succeeds: a single node has no quorum to lose"),
+    "check_port_listener": Verb("Fails if no listener has the port", ("port",)),
+    "check_protocol_listener": Verb(
+        "Fails if no listener serves the protocol: amqp, amqps, http, https", ("protocol",)
+    ),
+    "is_running": Verb("Checks that the broker runs"),
+    "is_booting": Verb("Fails unless the broker is still starting"),
+    "node_health_check": Verb("Checks nothing, as in RabbitMQ; use check_running and check_alarms"),
+    "hash_password": Verb(
+        "Hashes a password for definitions; without PASSWORD it is read from standard input", ("password?",)
+    ),
+    "encode": Verb(
+        "Encrypts an Erlang term for RabbitMQ's advanced.config; what is not given is read from standard input",
+        ("value?", "passphrase?"),
+        ENCRYPTION_OPTIONS,
+        "Encrypting value to be used in advanced.config...",
+    ),
+    "decode": Verb(
+        "Decrypts a value of RabbitMQ's advanced.config; without PASSPHRASE it is read from standard input",
+        ("value", "passphrase?"),
+        ENCRYPTION_OPTIONS,
+        "Decrypting an advanced.config (Erlang term) value...",
+    ),
+    "encrypt_conf_value": Verb(
+        "Encrypts a value for a rabbitmq.conf of RabbitMQ; what is not given is read from standard input",
+        ("value?", "passphrase?"),
+        ENCRYPTION_OPTIONS,
+        "Encrypting value to be used in rabbitmq.conf...",
+    ),
+    "decrypt_conf_value": Verb(
+        "Decrypts a value of a rabbitmq.conf; without PASSPHRASE it is read from standard input",
+        ("value", "passphrase?"),
+        ENCRYPTION_OPTIONS,
+        "Decrypting a rabbitmq.conf string value...",
+    ),
+    "list_ciphers": Verb("Lists the ciphers of encode and decode", announce="Listing supported ciphers ..."),
+    "list_hashes": Verb(
+        "Lists the hash functions of encode and decode", announce="Listing supported hash algorithms ..."
+    ),
+    "force_gc": Verb(
+        "Runs a garbage collection of the broker's process", announce="Running garbage collection ..."
+    ),
+    "set_permissions_globally": Verb(
+        "Sets the permissions of a user in all virtual hosts",
+        ("username", "configure", "write", "read"),
+        announce='Setting permissions for user "{username}" in all virtual hosts ...',
+    ),
+    "suspend_listeners": Verb(
+        "Closes the listeners for AMQP clients; open connections go on",
+        announce="Will suspend client connection listeners. The broker will no longer accept client connections!",
+    ),
+    "resume_listeners": Verb(
+        "Opens the listeners for AMQP clients again",
+        announce="Will resume client connection listeners. The broker will now accept client connections",
+    ),
+    "stop_app": Verb(
+        "Closes the listeners and connections of AMQP clients; queues and messages stay",
+        announce="Stopping the service of clients ...",
+    ),
+    "start_app": Verb(
+        "Accepts AMQP clients again after stop_app", announce="Starting the service of clients ..."
+    ),
+    "restart_vhost": Verb(
+        "Does nothing: each virtual host runs",
+        announce="Trying to restart vhost '{vhost}' ...",
+        vhost=True,
+    ),
+    "rotate_logs": Verb("Refused, as in RabbitMQ 4.3: the log goes to standard error"),
     "shutdown": Verb("Stops the broker gracefully", announce="Shutting down the broker ..."),
     "stop": Verb("The same as shutdown", announce="Stopping the broker ..."),
 }
 
 DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}
 """Values of arguments that were not given, as the line printed before a verb runs (`Verb.announce`) shows them."""
+LOCAL_VERBS: Final = frozenset(
+    {"encode", "decode", "encrypt_conf_value", "decrypt_conf_value", "list_ciphers", "list_hashes"}
+)
+"""Verbs that need no broker."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from warren.cli.trace.story import Story, clock
+from warren.core.message_story import Story, clock
 
 COLUMN = 210
 ROW = 30

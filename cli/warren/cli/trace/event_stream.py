@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from warren.core.capture_events import MESSAGE_TYPE
+from warren.core.message_story import CapturedEvent
 from warren.sdk import Delivery, TransportUnavailable
 from warren.sdk.extend import DataChannel, Session, read_last_chunk, translate_errors
 
@@ -19,29 +20,6 @@ IDLE_SECONDS: Final = 1.0
 """Seconds without a batch after which the reader asks whether the stream still exists."""
 EMPTY_SECONDS: Final = 5.0
 """Seconds to wait for the last batch of a stream that has none by its count; RabbitMQ updates it every few seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedEvent:
-    """A captured event.
-
-    :ivar at: microseconds since 1970, by the clock of its source.
-    :ivar application: name of the App, or of the broker, that recorded it.
-    :ivar by: `sdk` or `broker`.
-    """
-
-    name: str
-    at: int
-    message_id: str
-    application: str
-    by: str
-    source: str
-    fields: dict[str, Any]
-
-    def text(self, key: str) -> str:
-        """Return a field as text; empty if it is missing."""
-        value = self.fields.get(key)
-        return "" if value is None else str(value)
 
 
 @dataclass(slots=True)

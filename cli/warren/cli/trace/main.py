@@ -13,10 +13,10 @@ from typing import Annotated
 import typer
 
 from warren.cli.trace.diagrams import html_page, mermaid
-from warren.cli.trace.event_stream import CapturedEvent, ReadReport, read_events
-from warren.cli.trace.story import Causes, Story, tell, timeline
+from warren.cli.trace.event_stream import ReadReport, read_events
 from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json, run_group
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.message_story import CapturedEvent, Causes, Story, tell, timeline
 from warren.patterns.dead_letters.parked_message import printable
 from warren.patterns.saga.history import SagaHistory, read_history
 from warren.patterns.stores.open_by_url import open_store_from_url

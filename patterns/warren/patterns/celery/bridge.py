@@ -62,7 +62,15 @@ from warren.sdk import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.extend import ATTEMPT, PUBLISH_SECONDS, HandlerOutcome, duration, encode
+from warren.sdk.extend import (
+    ATTEMPT,
+    PUBLISH_SECONDS,
+    HandlerOutcome,
+    check_idempotency,
+    check_retry_policy,
+    duration,
+    encode,
+)
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -142,6 +150,8 @@ class CeleryBridge:
     ) -> None:
         self.statistics: CeleryBridgeStatistics = CeleryBridgeStatistics()
         """Counters of what this object has done in this process."""
+        if delay is not None and not isinstance(delay, Delay):
+            raise ConfigError(f"CeleryBridge: delay={delay!r} is no Delay: write delay=Delay()")
         self._queue = _as_queue(queue)
         self._routes: Mapping[str, str] = dict(routes or {})
         self._concurrency = concurrency
@@ -214,6 +224,8 @@ class CeleryBridge:
         :raises ConfigError: the queue has a task of that name already, the App is running, or a parameter cannot be an
             argument of a task.
         """
+        check_retry_policy(retry)
+        check_idempotency(once)
         source = self._queue if queue is None else _as_queue(queue)
 
         def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

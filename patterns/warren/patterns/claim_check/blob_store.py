@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from warren.sdk import WarrenError
 from warren.sdk.extend import MessageOutcome
@@ -12,6 +12,7 @@ from warren.sdk.extend import MessageOutcome
 class BlobStoreUnavailable(WarrenError):
     """Error of a blob store that did not answer or cannot be written. The operation can be retried."""
 
+    help_section: ClassVar[str] = "patterns"
     retryable: bool = True
     outcome: MessageOutcome = "not_sent"
 

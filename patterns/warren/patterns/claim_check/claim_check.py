@@ -26,6 +26,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
+from warren.patterns.argument_checks import check_object
 from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 from warren.sdk.extend import Duration, duration, optional_duration
@@ -35,6 +36,8 @@ log: logging.Logger = logging.getLogger("warren.patterns")
 HEADER: Final = "warren-claim"
 ENCODING: Final = "claim-check"
 KIB: Final = 1024
+BLOB_STORES: Final = "FolderBlobStore('FOLDER') or S3BlobStore('BUCKET')"
+"""Remedy of the error for a missing blob store."""
 DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -85,6 +88,7 @@ class ClaimCheck:
         keep: Duration = timedelta(days=30),
         clean_every: Duration | None = timedelta(hours=1),
     ) -> None:
+        check_object("ClaimCheck", blobs, "a blob store", ("put", "get", "clean"), BLOB_STORES)
         if not 0 <= threshold_bytes <= max_bytes:
             raise ConfigError(
                 f"ClaimCheck: threshold_bytes is {threshold_bytes}, it must be from 0 to max_bytes ({max_bytes})"

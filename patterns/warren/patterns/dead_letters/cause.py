@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from warren.core.dead_letter_causes import group_id, normalise_error
 from warren.patterns.dead_letters.parked_message import ParkedMessage
-
-ERROR_CHARACTERS: Final = 200
-"""Number of characters of a normalised error text that count, and are kept."""
-
-_VALUES: Final = re.compile(
-    r"""
-    (?P<url>\b[a-z][a-z0-9+.-]*://[^\s'"<>]+)
-    | (?P<email>\b[\w.+-]+@[\w-]+\.[\w.-]*\w)
-    | (?P<uuid>\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b)
-    | (?P<time>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)
-    | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?)
-    | (?P<hex>\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{16,}\b)
-    | (?P<number>(?<![a-z_])-?\d+(?:[.,]\d+)*)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
 
 
 class Cause(NamedTuple):
@@ -47,18 +30,7 @@ class Cause(NamedTuple):
     @property
     def id(self) -> str:
         """Eight hexadecimal digits that name the group. Equal causes have the same id in every process and release."""
-        return blake2b("\0".join(self).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-
-
-def normalise_error(text: str) -> str:
-    """Return an error text without the values that differ from message to message.
-
-    URLs, email addresses, UUIDs, times, IP addresses, long hexadecimal numbers and numbers become `<url>`, `<email>`,
-    `<uuid>`, `<time>`, `<ip>`, `<hex>` and `<number>`. Words stay, also quoted ones: `KeyError: 'price'` and
-    `KeyError: 'name'` have different causes. Line breaks become spaces; the text is cut to 200 characters.
-    """
-    replaced = _VALUES.sub(lambda found: f"<{found.lastgroup}>", text)
-    return " ".join(replaced.split())[:ERROR_CHARACTERS]
+        return group_id(self)
 
 
 __all__ = ["Cause", "normalise_error"]

@@ -33,9 +33,11 @@ class ParkingLot:
     ...`.
 
     Messages that were read stay unacknowledged until the end of the block, so no other consumer gets them meanwhile. At
-    the end of the block they return to their positions in the queue; a quorum queue of RabbitMQ changes their order if
-    there are more than 500. On RabbitMQ's quorum queues each reading also counts as a delivery. The dead letter queues
-    that Warren declares have no delivery limit, because the default limit of 20 would delete messages.
+    the end of the block they return to their positions in the queue. A quorum queue of RabbitMQ changes their order if
+    there are more than 500. RabbitMQ 4.3 also puts the first message behind the others if the leader of the queue
+    answered late when the block was entered. On RabbitMQ's quorum queues each reading also counts as a delivery. The
+    dead letter queues that Warren declares have no delivery limit, because the default limit of 20 would delete
+    messages.
 
     :raises TopologyMismatch: the queue does not exist, or is exclusive to another connection.
     :raises TransportUnavailable: there is no connection, or it was lost; all unacknowledged messages are back in the

@@ -30,6 +30,7 @@ from functools import partial
 from typing import ClassVar, Final, TypeVar
 from uuid import UUID, uuid5
 
+from warren.patterns.argument_checks import check_store
 from warren.patterns.deadline import rules
 from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
 from warren.patterns.delay import wait_queue
@@ -151,6 +152,7 @@ class Deadline:
             else min(1000, self._after_ms // 20),
         )
         self._signal = signal
+        check_store(f"Deadline {name}", store)
         self._store = StoreReference(store)
         self._patience = seconds(patience, "Deadline: patience")
         self._concurrency = concurrency

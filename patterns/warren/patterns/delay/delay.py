@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
+from warren.patterns.argument_checks import check_object, check_store
 from warren.patterns.delay import rules
 from warren.patterns.delay.binary_delay_queues import BinaryDelayQueues
 from warren.patterns.delay.rules import ArrivalDecision, Cancellation, DelayedMessage, DelayRecord, DelayState
@@ -113,6 +114,17 @@ class Delay:
         self.statistics: DelayStatistics = DelayStatistics()
         """Counters of what this object has done in this process."""
         self._strategy: DelayStrategy = strategy or BinaryDelayQueues()
+        if strategy is not None:
+            methods = ("topology", "target_topology", "entry")
+            check_object(
+                f"Delay {name}",
+                strategy,
+                "a delay strategy",
+                methods,
+                "BinaryDelayQueues() or DelayedExchange()",
+            )
+        if store is not None:
+            check_store(f"Delay {name}", store, lists_records=True)
         self._store = None if store is None else StoreReference(store)
         self._keep_ms = duration(keep, "Delay: keep") // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")

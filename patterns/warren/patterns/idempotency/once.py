@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
+from warren.patterns.argument_checks import check_function, check_store
 from warren.patterns.idempotency import rules
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
@@ -32,12 +33,15 @@ from warren.patterns.stores import (
     apply_rule_with_retry,
 )
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
-from warren.sdk.extend import Duration, duration, seconds
+from warren.sdk.extend import Duration, check_choice, duration, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 FIRST_POLL_SECONDS: Final = 0.02
 MAX_POLL_SECONDS: Final = 1.0
+
+StoreFailure = Literal["fail_closed", "fail_open"]
+"""Treatment of a delivery while the store fails: it waits and then fails, or its handler runs unprotected."""
 
 
 @dataclass(slots=True)
@@ -86,17 +90,20 @@ class Once:
         key: Callable[[Any], str] | None = None,
         keep: Duration = timedelta(days=1),
         lease: Duration = timedelta(seconds=30),
-        on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
+        on_store_failure: StoreFailure = "fail_closed",
         patience: Duration = timedelta(minutes=1),
         clock: Clock | None = None,
     ) -> None:
         keep, lease = duration(keep, "Once: keep"), duration(lease, "Once: lease")
         if min(keep, lease) < timedelta(milliseconds=1):
             raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) must be at least 1 ms")
+        check_store("Once", store)
         self._store = StoreReference(store)
+        check_function("Once: key", key, "key=lambda message: message.order_id")
         self._key = key
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._lease_ms = lease // timedelta(milliseconds=1)
+        check_choice("Once: on_store_failure", on_store_failure, StoreFailure)
         self._fail_open = on_store_failure == "fail_open"
         self._patience = seconds(patience, "Once: patience")
         self._own_clock = clock

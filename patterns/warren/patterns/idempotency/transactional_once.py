@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from warren.patterns.argument_checks import check_function, check_sessions
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.monotonic_time import monotonic_time
+from warren.patterns.sql_connections import open_connection
 from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
@@ -112,6 +114,8 @@ class TransactionalOnce:
         clock: Clock | None = None,
     ) -> None:
         require_sqlalchemy("TransactionalOnce")
+        check_sessions("TransactionalOnce", sessions)
+        check_function("TransactionalOnce: key", key, "key=lambda message: message.order_id")
         keep = duration(keep, "TransactionalOnce: keep")
         if keep < MILLISECOND:
             raise ConfigError(f"TransactionalOnce: keep ({keep}) must be at least 1 ms")
@@ -187,6 +191,7 @@ class TransactionalOnce:
         if self._statements is None:
             await create_tables(self._sessions, self.table)
             self._statements = _Statements.of(self.table, upsert(session, self.table))
+        await open_connection(session)
         while True:
             now_ms = self._now_ms()
             values = {"key": key, "now_ms": now_ms, "until_ms": now_ms + self._keep_ms}
@@ -228,6 +233,7 @@ class TransactionalOnce:
         old = select(columns.key).where(columns.keep_until_ms <= now_ms).limit(SWEEP_ROWS)
         try:
             async with self._sessions() as session:
+                await open_connection(session)
                 sweep = delete(self.table).where(columns.key.in_(old.with_for_update(skip_locked=True)))
                 swept = await session.execute(sweep.returning(columns.key))
                 full = len(swept.all()) == SWEEP_ROWS

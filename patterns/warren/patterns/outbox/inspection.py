@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from warren.core.errors import UsageError
 from warren.patterns.outbox.outbox_tables import OutboxTables, read_row
 from warren.patterns.outbox.refusals import Refusals
+from warren.patterns.sql_connections import open_connection
 from warren.patterns.sql_tables import require_sqlalchemy
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.stores.url_masking import mask_url
@@ -82,7 +83,7 @@ class OutboxInspection:
         from sqlalchemy import inspect
 
         async with self._sessions() as session:
-            connection = await session.connection()
+            connection = await open_connection(session)
             present = await connection.run_sync(
                 lambda sync: [
                     inspect(sync).has_table(table.name, table.schema)
@@ -98,6 +99,7 @@ class OutboxInspection:
         from sqlalchemy import func, select
 
         async with self._sessions() as session:
+            await open_connection(session)
             total = (await session.execute(select(func.count()).select_from(self._messages))).scalar_one()
         return await self._read(None, limit), int(total)
 
@@ -121,6 +123,7 @@ class OutboxInspection:
         if number is not None:
             request = request.where(columns.id == number)
         async with self._sessions.begin() as session:
+            await open_connection(session)
             return len((await session.execute(request.returning(columns.id))).all())
 
     async def skip(self, number: int) -> bool:
@@ -130,6 +133,7 @@ class OutboxInspection:
 
         columns = self._messages.c
         async with self._sessions.begin() as session:
+            await open_connection(session)
             gone = delete(self._messages).where(columns.id == number).returning(columns.id)
             found = (await session.execute(gone)).first() is not None
             if found and self._has_refusals:
@@ -146,6 +150,7 @@ class OutboxInspection:
         if number is not None:
             wanted = wanted.where(messages.id == number)
         async with self._sessions() as session:
+            await open_connection(session)
             rows = [read_row(row) for row in (await session.execute(wanted)).mappings()]
             refusals: dict[int, Mapping[str, Any]] = {}
             holding: dict[str, int] = {}

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Unpack
 
 from opentelemetry import metrics
 
+from warren.patterns.argument_checks import check_function, check_sessions
 from warren.patterns.idempotency import current_session
 from warren.patterns.outbox.outbox_tables import OutboxTables
 from warren.patterns.outbox.refusals import Refusals
@@ -87,6 +88,8 @@ class Outbox:
         retry_after: Duration = timedelta(seconds=1),
     ) -> None:
         require_sqlalchemy("Outbox")
+        check_sessions("Outbox", sessions)
+        check_function("Outbox: ordered_by", ordered_by, "ordered_by=lambda message: message.order_id")
         lease, poll = duration(lease, "Outbox: lease"), duration(poll, "Outbox: poll")
         retry_after = duration(retry_after, "Outbox: retry_after")
         if min(lease, poll, retry_after) < MILLISECOND:

@@ -14,8 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
+from warren.patterns.argument_checks import check_function, check_object
 from warren.patterns.delay import wait_queue
 from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.stores import StoreUnavailable
@@ -23,6 +24,11 @@ from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 from warren.sdk.extend import Duration, duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
+
+LIMITERS: Final = (
+    "RedisRateLimiter(RedisStore('redis://HOST'), 'NAME', 50, per='1s') or LocalRateLimiter(50, per='1s')"
+)
+"""Remedy of the error for a missing rate limiter."""
 
 
 @dataclass(slots=True)
@@ -69,6 +75,8 @@ class RateLimit:
         again_after: Duration = timedelta(seconds=5),
         on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
     ) -> None:
+        check_object("RateLimit", limiter, "a rate limiter", ("reserve", "acquire", "use_clock"), LIMITERS)
+        check_function("RateLimit: key", key, "key=lambda delivery: delivery.headers['tenant']")
         if not queues or isinstance(queues, str):
             raise ConfigError("RateLimit needs a list of queues: queues=['payments']")
         wait, again_after = duration(wait, "RateLimit: wait"), duration(again_after, "RateLimit: again_after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from warren.sdk import Clock, WarrenError
 from warren.sdk.extend import Duration
@@ -15,6 +15,7 @@ class RateLimitExceeded(WarrenError):
     :ivar after: time until they become available, if no other caller reserves them.
     """
 
+    help_section: ClassVar[str] = "patterns"
     retryable: bool = True
 
     def __init__(self, key: str, after: timedelta) -> None:

@@ -6,9 +6,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, cast
 
+from warren.patterns.argument_checks import check_object
+from warren.patterns.rate_limit.local_rate_limiter import LocalRateLimiter
 from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
 from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate
 from warren.patterns.stores import RedisStore, record_key
+from warren.patterns.stores.store_override import current_store
 from warren.sdk import Clock, SystemClock
 from warren.sdk.extend import Duration, duration
 
@@ -44,9 +47,12 @@ class RedisRateLimiter:
     def __init__(
         self, store: RedisStore, name: str, count: int, *, per: Duration, burst: int | None = None
     ) -> None:
+        check_object("RedisRateLimiter", store, "a RedisStore", ("run",), "RedisStore('redis://HOST')")
         self._store = store
         self._name = name
         self._rate = Rate(count, duration(per, "RedisRateLimiter: per"), count if burst is None else burst)
+        self._local = LocalRateLimiter(count, per=per, burst=burst)
+        """Limiter for tests that replace the store by one without scripts."""
         self._clock: Clock = SystemClock()
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: Duration) -> timedelta:
@@ -60,7 +66,10 @@ class RedisRateLimiter:
         """
         self._rate.check_cost(cost)
         rate = self._rate
-        answer = await self._store.run(
+        store = current_store(self._store)
+        if not isinstance(store, RedisStore):
+            return await self._local.reserve(key, cost=cost, within=min(duration(within, "within"), FOREVER))
+        answer = await store.run(
             RESERVE,
             record_key("rate", self._name, key),
             rate.interval_us,
@@ -87,6 +96,7 @@ class RedisRateLimiter:
     def use_clock(self, clock: Clock) -> None:
         """Use `clock` from now on to wait for tokens; the buckets are refilled by the clock of Redis."""
         self._clock = clock
+        self._local.use_clock(clock)
 
     async def close(self) -> None:
         await self._store.close()

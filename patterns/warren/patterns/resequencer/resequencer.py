@@ -26,6 +26,7 @@ from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Final, ParamSpec
 
+from warren.patterns.argument_checks import check_store
 from warren.patterns.delay import wait_queue
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.resequencer.key_sequence import KeySequence
@@ -126,6 +127,7 @@ class Resequencer:
         self.queue: Queue = Queue(queue, single_active_consumer=True)
         self.statistics: ResequencerStatistics = ResequencerStatistics()
         """Counters of what this object has done in this process."""
+        check_store(f"Resequencer {queue}", store)
         self._store = StoreReference(store)
         self._key = key
         self._number = number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from warren.patterns.argument_checks import check_store
 from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule, record_key
 from warren.sdk.extend import Duration, duration
 
@@ -28,6 +29,7 @@ class SequenceNumbers:
 
     def __init__(self, name: str, *, store: Store, keep: Duration = timedelta(days=365)) -> None:
         self._name = name
+        check_store(f"SequenceNumbers {name}", store)
         self._store = StoreReference(store)
         self._keep_ms = duration(keep, "SequenceNumbers: keep") // timedelta(milliseconds=1)
 

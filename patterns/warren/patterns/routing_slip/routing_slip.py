@@ -35,7 +35,14 @@ from warren.sdk import (
     RetryPolicy,
     SystemClock,
 )
-from warren.sdk.extend import HandlerOutcome, by_wire_name, check_async, check_decorated
+from warren.sdk.extend import (
+    HandlerOutcome,
+    by_wire_name,
+    check_async,
+    check_decorated,
+    check_idempotency,
+    check_retry_policy,
+)
 
 MAX_REASON: Final = 1000
 """Largest length of a failure's reason in the slip, in characters, so that room is left for the results that the
@@ -140,6 +147,8 @@ class RoutingSlips:
             kind.required_topology()
         compensations = {kind: _compensation_message(kind) for kind in steps}
         self._compensations = {name: compensations[kind] for name, kind in self._steps.items()}
+        check_retry_policy(retry)
+        check_idempotency(once)
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once
         self._concurrency = concurrency

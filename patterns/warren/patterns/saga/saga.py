@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
+from warren.patterns.argument_checks import check_store
 from warren.patterns.delay import wait_queue
 from warren.patterns.saga.history import SagaHistory, read_history
 from warren.patterns.saga.rules import (
@@ -151,6 +152,7 @@ class Saga(Generic[Data]):
         self.statistics: SagaStatistics = SagaStatistics()
         """Counters of what this object has done in this process."""
         self._data = data
+        check_store(f"Saga {name}", store)
         self._store = StoreReference(store)
         self._key = key
         self._early_after = early_after

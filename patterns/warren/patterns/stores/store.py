@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from warren.patterns.monotonic_time import monotonic_time
@@ -24,6 +24,7 @@ class StoreUnavailable(WarrenError):
     """The store did not answer in time, so the requested change may or may not have been made. The operation can be
     retried."""
 
+    help_section: ClassVar[str] = "patterns"
     retryable: bool = True
     outcome: MessageOutcome = "unknown"
 

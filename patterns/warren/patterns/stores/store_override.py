@@ -14,6 +14,11 @@ _overrides: dict[int, Store] = {}
 """Replacements by the identity of the store that they replace, while `override_store` holds both."""
 
 
+def current_store(store: Store) -> Store:
+    """Return the store that replaces `store` now, or `store` itself."""
+    return _overrides.get(id(store), store)
+
+
 class StoreReference:
     """Store of a pattern: passes each call to the store that the pattern was created with, or to its replacement.
 
@@ -40,7 +45,7 @@ class StoreReference:
         await self._current().close()
 
     def _current(self) -> Store:
-        store = _overrides.get(id(self._store), self._store)
+        store = current_store(self._store)
         if isinstance(store, MemoryStore) and self._clock is not None:
             store.use_clock(self._clock)
         return store
@@ -52,8 +57,9 @@ def override_store(store: Store, other: Store) -> Iterator[None]:
     `with override_store(redis, MemoryStore()):`.
 
     This concerns `Once`, `Deadline`, `Delay`, `Resequencer`, `SequenceNumbers`, `Saga` and `Timers`, in every App and
-    without one. Start and stop the Apps inside the block: a running one would lose sight of its records. `Outbox` and
-    `TransactionalOnce` work in the application's own database, and a `RedisRateLimiter` in Redis itself.
+    without one. Start and stop the Apps inside the block: a running one would lose sight of its records. A
+    `RedisRateLimiter` limits this process only while its store is replaced by another kind. `Outbox` and
+    `TransactionalOnce` work in the application's own database.
 
     :param store: the object that the patterns were created with; the store itself need not be reachable.
     :param other: the replacement, such as `MemoryStore()`.
@@ -83,4 +89,4 @@ def override_store(store: Store, other: Store) -> Iterator[None]:
             _overrides[id(store)] = before
 
 
-__all__ = ["StoreReference", "override_store"]
+__all__ = ["StoreReference", "current_store", "override_store"]

@@ -27,6 +27,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import ClassVar, Final
 
+from warren.patterns.argument_checks import check_store
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.stores import (
     StoreReference,
@@ -133,6 +134,7 @@ class Timers:
         self.name: str = name
         self.statistics: TimersStatistics = TimersStatistics()
         """Counters of what this object has done in this process."""
+        check_store(f"Timers {name}", store, lists_records=True)
         self._store = StoreReference(store)
         self._sends = by_wire_name(f"Timers {name}", sends)
         self._schedules = tuple(schedules)

@@ -6,13 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from warren.pipeline.query_restart import MAX_STARTS, is_worker_timeout
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-WORKER_TIMEOUT = "Python worker failed to connect back"
-"""Text of Spark's error for a query whose Python worker did not start in time."""
-MAX_STARTS = 5
-"""Number of starts of a query after which an error with `WORKER_TIMEOUT` fails the run."""
 
 
 class StreamingQueries:
@@ -41,10 +38,7 @@ class StreamingQueries:
 
     def check(self) -> None:
         """Raise the error of a query that failed, but restart queries that failed only because their Python worker
-        started slowly.
-
-        Spark waits ten seconds for the worker of a streaming source, which no setting changes (Spark 4,
-        PythonWorkerFactory, createSimpleWorker), and the worker first loads pyspark: a busy machine may take longer.
+        started slowly, as `query_restart.await_query` does.
 
         :raises StreamingQueryException: if a query failed for another reason, or too often for this one
         """
@@ -52,7 +46,7 @@ class StreamingQueries:
             # Ctrl-C in a terminal also reaches Spark's workers, and fails their query.
             if (error := query.exception()) is None or self._stopped.is_set():
                 continue
-            if WORKER_TIMEOUT not in str(error) or self._start_counts[name] == MAX_STARTS:
+            if not is_worker_timeout(error) or self._start_counts[name] == MAX_STARTS:
                 raise error
             self._start_counts[name] += 1
             self._progress(f"{name}: restarted, because its Python worker was slow to start")

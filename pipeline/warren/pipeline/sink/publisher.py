@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from warren.core.blocking_connection import CHANNEL, ClosedByBroker
-from warren.pipeline.broker_connection import TRANSIENT_REPLIES, describe_failure
+from warren.pipeline.broker_connection import TRANSIENT_REPLIES, describe_failure, retry_while_transient
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.sink.confirm_window import ConfirmWindow
 from warren.pipeline.sink.write_options import WINDOW_BYTES, Target
@@ -32,7 +32,7 @@ class Publisher:
 
     Its errors do not name the exchange and broker; the caller adds them by calling it inside `pipeline_errors`.
 
-    :raises PipelineError: if no connection can be made
+    :raises PipelineError: if no connection can be made within the timeout
     """
 
     def __init__(self, target: Target) -> None:
@@ -44,7 +44,8 @@ class Publisher:
         self._last_progress_at = time.monotonic()
         self._pause = PAUSE
         self._retry_at = 0.0
-        self._open()
+        retry_while_transient(target.address.timeout, self._open)
+        self._last_progress_at = time.monotonic()
         self.frame_max = self._connection.frame_max
         """Largest frame in bytes that the broker accepts."""
 
@@ -222,8 +223,13 @@ class Publisher:
         return error
 
     def _open(self) -> None:
-        self._connection = self._target.address.open("warren pipeline sink")
+        connection = self._target.address.open("warren pipeline sink")
+        try:
+            connection.call("confirm.select", False)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
         self._scanner = DeliveryScanner(self._confirms)
-        self._scanner.limit = self._connection.frame_max
+        self._scanner.limit = connection.frame_max
         self._scanner.open(CHANNEL, self._confirms)
-        self._connection.call("confirm.select", False)

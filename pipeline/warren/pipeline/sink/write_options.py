@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import parse_bool, parse_count, parse_seconds
+from warren.pipeline.options import missing_option, parse_bool, parse_count, parse_seconds, queue_name
 
-OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
+OPTIONS = ("url", "queue", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 """Options that Spark itself uses and also passes to the writer of a streaming query; they are ignored."""
 WINDOW = 10_000
@@ -48,11 +48,19 @@ class Target:
                 f"format 'amqp' has no option {unknown[0]!r} for writing; there are: {', '.join(OPTIONS)}"
             )
         if not given.get("url"):
-            raise PipelineError("format 'amqp' needs the option 'url'")
+            raise PipelineError(missing_option("url", given))
+        exchange, routing_key = given.get("exchange"), given.get("routingkey")
+        if (queue := given.get("queue")) is not None:
+            if exchange is not None or routing_key is not None:
+                raise PipelineError(
+                    "the option 'queue' says where messages go: leave exchange and routingKey out"
+                )
+            # Each queue is bound to the default exchange with its name.
+            exchange, routing_key = "", queue_name("queue", queue)
         return Target(
             Address(given["url"], parse_seconds("timeout", given.get("timeout", "30"))),
-            given.get("exchange"),
-            given.get("routingkey"),
+            exchange,
+            routing_key,
             parse_bool(given, "mandatory", True),
             parse_count(given, "confirmWindow", WINDOW),
             given.get("writeid"),

@@ -22,7 +22,7 @@ class BlockingConsumer:
     """Consumer of one queue or stream with manual acknowledgements. Received messages collect in `deliveries`.
 
     :param prefetch: number of unacknowledged messages allowed; 0 is no limit, which streams refuse
-    :param counting: discard the messages, and keep only their number and the last offset
+    :param counting: discard the messages, and keep only their number, and the last offset and properties
     :param ack_every: number of received messages after which a `basic.ack` is sent, which on a stream grants
         credit; 0 sends none
     :raises ClosedByBroker: if the broker refuses the consumer

@@ -78,6 +78,12 @@ class DeliveryParser:
         self.bodies: list[bytes] = []
         self._columns: tuple[list[Routing], list[Row]] = [], []
 
+    @property
+    def last_row(self) -> Row | None:
+        """Decoded properties of the last complete message that `take` has not returned; None if there is none."""
+        rows = self._columns[1]
+        return rows[-1] if rows else None
+
     def take(self) -> MessageColumns:
         """Return the complete messages parsed since the last call, and remove them from the parser."""
         taken = MessageColumns(self.offsets, *self._columns, self.bodies, self._header_decoder.flags)
@@ -85,10 +91,12 @@ class DeliveryParser:
         return taken
 
     def forget(self) -> None:
-        """Discard the complete messages, for a caller that needs only their number and the offset of the last one,
-        which is kept.
+        """Discard the complete messages, for a caller that needs only their number, and the offset and the properties of
+        the last one, which are kept.
         """
-        self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
+        routings, rows = self._columns
+        self._columns = routings[-1:], rows[-1:]
+        self.offsets, self.bodies, self.size = self.offsets[-1:], [], 0
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, which may end in the middle of a frame.

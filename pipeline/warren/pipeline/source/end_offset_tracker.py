@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.blocking_consumer import BlockingConsumer
-from warren.pipeline.source.stream_client import StreamClient
-
-PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before the first retry of looking up a stream's end offset, and the longest pause between later retries;
-the pause doubles."""
+from warren.pipeline.source.stream_client import StreamClient, StreamEnd
 
 
 class EndOffsetTracker:
@@ -29,44 +24,33 @@ class EndOffsetTracker:
     def __init__(self, client: StreamClient, fail_on_data_loss: bool = True) -> None:
         self._stream = client
         self._whole = fail_on_data_loss
-        self._end = 0
+        self._end = StreamEnd(0)
         self._consumer: BlockingConsumer | None = None
-        self._has_succeeded = False
 
     def end(self) -> int:
         """Return the stream's end offset: the offset after its last message, 0 if it never had one.
 
-        If a broker that was reachable before is unreachable now, retry for the address's timeout.
+        If the broker is unreachable, retry for the address's timeout.
 
         :raises PipelineError: if the stream cannot be read, or was deleted
         """
         if self._consumer is None or self._has_news(self._consumer):
-            self._renew_with_retries()
-        return self._end
+            self._renew()
+        return self._end.offset
 
-    def _renew_with_retries(self) -> None:
-        """Look up the end offset and start a new consumer there. Retry transient errors if an earlier lookup has
-        succeeded.
+    @property
+    def identity(self) -> str | None:
+        """Identity of the stream when `end` was called last: a stream that is deleted and declared again has another.
+
+        None if the broker gives none (RabbitMQ), or if the stream had no message.
         """
-        timeout, pause = self._stream.address.timeout, PAUSE
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                self._renew()
-                return
-            except PipelineError as error:
-                if not (error.transient and self._has_succeeded):
-                    raise
-                if time.monotonic() >= deadline:
-                    raise PipelineError(f"{error} (tried again for {timeout:g} s)") from None
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        return self._end.identity
 
     def _renew(self) -> None:
         """Look up the end offset, start a consumer there, and close the consumer that waited at the previous end."""
-        end = self._stream.end_offset()
-        consumer, previous = self._stream.consume_from(end), self._consumer
-        self._end, self._consumer, self._has_succeeded = end, consumer, True
+        end = self._stream.end()
+        consumer, previous = self._stream.consume_from(end.offset), self._consumer
+        self._end, self._consumer = end, consumer
         if previous is not None:
             # Check the old consumer only now, to notice a stream that was deleted and declared again in between.
             try:

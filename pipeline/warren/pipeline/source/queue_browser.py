@@ -20,7 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warren.core.blocking_connection import ClosedByBroker, FetchedDelivery
-from warren.pipeline.broker_connection import Address, BrokerConnection, describe_failure, pipeline_errors
+from warren.pipeline.broker_connection import (
+    Address,
+    BrokerConnection,
+    describe_failure,
+    pipeline_errors,
+    retry_while_transient,
+)
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import queue_name
 from warren.pipeline.source.blocking_consumer import BlockingConsumer
@@ -56,18 +62,14 @@ class QueueBrowser:
 
         All of them stay in the queue. Messages that expire or are purged after they were counted are left out.
 
+        A broker that is unreachable at the beginning is tried again for the address's timeout.
+
         :raises PipelineError: if there is no broker or no such queue, the password is wrong, the queue has another
             consumer, the connection is lost, or nothing arrives for the address's timeout
         """
         with pipeline_errors(f"cannot read queue {self.queue!r} at {self.address.masked_url}"):
-            connection = self.address.open()
-            try:
-                expected, consumer = self._start(connection)
-            except BaseException:
-                connection.close()
-                raise
+            expected, consumer = retry_while_transient(self.address.timeout, self._open)
             if consumer is None:
-                connection.close()
                 return
             session = BrowseSession(consumer, expected)
             try:
@@ -75,6 +77,20 @@ class QueueBrowser:
                     yield messages
             finally:
                 consumer.close()
+
+    def _open(self) -> tuple[int, BlockingConsumer | None]:
+        """Connect, count the messages of the queue and start an exclusive consumer.
+
+        :return: the number of messages and the consumer; 0 and None, without a connection, if the queue is empty
+        """
+        connection = self.address.open()
+        consumer: BlockingConsumer | None = None
+        try:
+            expected, consumer = self._start(connection)
+            return expected, consumer
+        finally:
+            if consumer is None:
+                connection.close()
 
     def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
         """Count the messages of the queue and start an exclusive consumer; wait while the queue has another consumer.

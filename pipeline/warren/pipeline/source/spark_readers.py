@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,10 @@ from warren.pipeline.source.filter_pushdown import PushedBounds, apply_bounds, w
 from warren.pipeline.source.queue_browser import QueueBrowser
 from warren.pipeline.source.row_schema import record_batch
 from warren.pipeline.source.stream_options import Offsets, StreamOptions, split_limit
+
+IDENTITIES = "amq.identities"
+"""Key, among the offsets of a checkpoint, of the identities of the streams, by stream. No stream has this name, because
+names that begin with `amq.` are the broker's own."""
 
 
 class QueueReader(DataSourceReader):
@@ -84,17 +88,21 @@ class StreamReader(DataSourceReader):
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batch reader of streams. Spark keeps the offsets in its checkpoint; nothing is stored at the broker."""
+    """Micro-batch reader of streams. Spark keeps the offsets in its checkpoint; nothing is stored at the broker.
+
+    With the offsets it keeps the identities of the streams, if the broker gives them. A stream that was deleted and
+    declared again has another identity: its messages at the same offsets are others.
+    """
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._available_now_end: Offsets | None = None
         self._trackers: dict[str, EndOffsetTracker] = {}
 
-    def initialOffset(self) -> Offsets:
-        return self._options.starts(self._ends())
+    def initialOffset(self) -> dict[str, Any]:
+        return self._with_identities(self._options.starts(self._ends()), {})
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         ends = self._available_now_end or self._reached()
         begin = self._begin(start)
         # An end before the offset reached (a broker that reports none) must not move the query backwards.
@@ -110,7 +118,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 )
         if isinstance(limit, ReadMaxRows):
             backlog = split_limit(limit.max_rows, backlog)
-        return {stream: offset + backlog[stream] for stream, offset in begin.items()}
+        reached = {stream: offset + backlog[stream] for stream, offset in begin.items()}
+        return self._with_identities(reached, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.per_trigger
@@ -122,8 +131,15 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         self._available_now_end = self._reached()
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[StreamPartition]:
-        return partitions_of(self._options, self._begin(start), end)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
+        if not self._trackers:
+            # Spark repeats the last micro-batch of its checkpoint before it asks for the latest offsets.
+            self._ends()
+        gone = self._recreated(end)
+        begin = {**self._positions(start), **dict.fromkeys(different_identities(start, end), 0)}
+        # The messages of that micro-batch are gone with the former stream; the new stream is read afterwards.
+        stops = {stream: offset for stream, offset in end.items() if stream not in gone}
+        return partitions_of(self._options, begin, stops)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, partition)
@@ -146,9 +162,16 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             )
         return self._options.for_each_stream(lambda stream: self._trackers[stream].end())
 
-    def _begin(self, start: Offsets) -> Offsets:
-        """Return the offset at which each stream continues; a stream that is not in the checkpoint begins as the
-        options say.
+    def _begin(self, start: dict[str, Any]) -> Offsets:
+        """Return the offset at which each stream continues: 0, its first offset, if it was declared again.
+
+        :param start: offsets of the checkpoint
+        :raises PipelineError: if a stream was declared again, unless `fail_on_data_loss` is false
+        """
+        return {**self._positions(start), **dict.fromkeys(self._recreated(start), 0)}
+
+    def _positions(self, start: dict[str, Any]) -> Offsets:
+        """Return the offset of each stream in a checkpoint; a stream that is not in it begins as the options say.
 
         :param start: offsets of the checkpoint
         """
@@ -157,11 +180,48 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return {stream: start[stream] for stream in options.streams}
         return {**options.starts(self._ends()), **{s: start[s] for s in options.streams if s in start}}
 
+    def _with_identities(self, offsets: Offsets, former: dict[str, Any]) -> dict[str, Any]:
+        """Return offsets for Spark's checkpoint: with the identities of the streams, as far as they are known.
+
+        :param former: offsets of the checkpoint; a stream that has no message now keeps its identity from there
+        """
+        identities = dict(former.get(IDENTITIES, {}))
+        identities |= {name: tracker.identity for name, tracker in self._trackers.items() if tracker.identity}
+        known = {stream: identities[stream] for stream in offsets if stream in identities}
+        return {**offsets, IDENTITIES: known} if known else dict(offsets)
+
+    def _recreated(self, offsets: dict[str, Any]) -> list[str]:
+        """Return the streams that were deleted and declared again since a checkpoint.
+
+        :param offsets: offsets of the checkpoint
+        :raises PipelineError: if there is one, unless `fail_on_data_loss` is false
+        """
+        options = self._options
+        current = {IDENTITIES: {stream: tracker.identity for stream, tracker in self._trackers.items()}}
+        found = [stream for stream in different_identities(offsets, current) if stream in options.streams]
+        if found and options.fail_on_data_loss:
+            raise PipelineError(
+                f"stream {found[0]!r} was deleted and declared again after offset {offsets[found[0]]} of it was reached: "
+                "begin with another checkpoint, or set failOnDataLoss to false to read the new stream from its first "
+                "message"
+            )
+        return found
+
     def _reached(self) -> Offsets:
         """Return the current end offset of each stream, or the end that the options set if that is lower."""
         ends = self._ends()
         stops = self._options.stops(ends)
         return {stream: min(end, stops[stream]) for stream, end in ends.items()}
+
+
+def different_identities(former: Mapping[str, Any], later: Mapping[str, Any]) -> list[str]:
+    """Return the streams that have another identity in `later` than in `former`. A stream without an identity in one of
+    them is not compared.
+
+    :param former: offsets with the identities of their streams, as `latestOffset` returns them
+    """
+    before, after = former.get(IDENTITIES, {}), later.get(IDENTITIES, {})
+    return [stream for stream, identity in before.items() if (after.get(stream) or identity) != identity]
 
 
 def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> list[StreamPartition]:

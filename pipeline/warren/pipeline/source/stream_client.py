@@ -22,16 +22,27 @@ from datetime import datetime
 from typing import TypeAlias
 
 from warren.core.blocking_connection import ClosedByBroker
-from warren.pipeline.broker_connection import Address, describe_failure, pipeline_errors
+from warren.pipeline.broker_connection import (
+    Address,
+    Retries,
+    describe_failure,
+    is_transient,
+    pipeline_errors,
+    retry_while_transient,
+)
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.blocking_consumer import BlockingConsumer
 from warren.pipeline.source.delivery_parser import MessageColumns
-from warren.pipeline.source.header_decoder import OFFSET
-from warren.wire.field_tables import Timestamp
+from warren.pipeline.source.header_decoder import COLUMNS, OFFSET, Row
+from warren.wire.field_tables import Timestamp, Value
 
 Start: TypeAlias = int | str | datetime
 """Position in a stream from which to read: an offset, `first`, `last`, or a time."""
 
+IDENTITY_ARGUMENT = "x-warren-show-stream-id"
+"""Argument of a consumer that asks Warren's broker for the identity of the stream in each delivery."""
+IDENTITY_HEADER = "x-warren-stream-id"
+"""Header with that identity."""
 PREFETCH = 2048
 """Number of unacknowledged messages that the broker sends ahead. If Spark is slower, further messages wait in the
 broker and in sockets."""
@@ -45,11 +56,26 @@ reply from the broker, so that the time for which a broker stands still does not
 than the 5 s after which RabbitMQ updates its message counts."""
 QUIET_ROUND = 1.0
 """Seconds to wait for a delivery in each round."""
+_HEADERS = COLUMNS.index("headers")
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """End of a stream: the offset after its last message, 0 if it never had one, and its identity.
+
+    :param identity: text that a stream which is deleted and declared again does not keep; None if the broker gives none
+        (RabbitMQ), or if the stream has no message
+    """
+
+    offset: int
+    identity: str | None = None
 
 
 @dataclass(frozen=True)
 class StreamClient:
     """Client that finds offsets and reads messages of one stream of a broker. Each operation opens a connection.
+
+    An unreachable broker, and a lost connection, are tried again for the address's timeout.
 
     :raises PipelineError: if the stream name is empty
     """
@@ -68,9 +94,20 @@ class StreamClient:
 
         :raises PipelineError: if the stream cannot be read
         """
-        with self._pipeline_errors(), self._open_consumer("last", PREFETCH, counting=True) as consumer:
+        return self.end().offset
+
+    def end(self) -> StreamEnd:
+        """Return the end offset, as `end_offset` does, and the identity of the stream.
+
+        :raises PipelineError: if the stream cannot be read
+        """
+        with self._pipeline_errors():
+            return retry_while_transient(self.address.timeout, self._end)
+
+    def _end(self) -> StreamEnd:
+        with self._open_consumer("last", PREFETCH, counting=True) as consumer:
             if not self._has_message(consumer, "last"):
-                return 0
+                return StreamEnd(0)
             count = rounds = 0
             while consumer.deliveries.count > count:
                 count = consumer.deliveries.count
@@ -79,8 +116,20 @@ class StreamClient:
                 rounds += 1
                 # A stream too busy to follow soon has a new message, whose offset is after all earlier ones.
                 if rounds % MAX_ROUNDS == 0 and (next_offset := self._find_offset("next")) is not None:
-                    return next_offset
-            return self._offsets(consumer.deliveries.take())[-1] + 1
+                    return StreamEnd(next_offset, self._identity(consumer))
+            identity = self._identity(consumer)
+            return StreamEnd(self._offsets(consumer.deliveries.take())[-1] + 1, identity)
+
+    def _identity(self, consumer: BlockingConsumer) -> str | None:
+        """Return the identity of the stream, from the last delivery to a counting consumer; None without one.
+
+        Only Warren's broker is asked: on another one, the header would be that of the stream from which a message was
+        copied.
+        """
+        row = consumer.deliveries.last_row
+        if row is None or not consumer.connection.counts_are_exact:
+            return None
+        return identity_in(row)
 
     def find_offset(self, start: Start) -> int | None:
         """Return the offset of the first message at or after a position; None if there is none yet.
@@ -89,7 +138,7 @@ class StreamClient:
         :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors():
-            return self._find_offset(start)
+            return retry_while_transient(self.address.timeout, lambda: self._find_offset(start))
 
     def _find_offset(self, start: Start) -> int | None:
         with self._open_consumer(start, 1) as consumer:
@@ -105,7 +154,7 @@ class StreamClient:
         :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors():
-            return self._consume(offset, 1)
+            return retry_while_transient(self.address.timeout, lambda: self._consume(offset, 1))
 
     def read_batches(self, start: int, stop: int, fail_on_data_loss: bool = True) -> Iterator[MessageColumns]:
         """Yield the messages from offset `start` to before `stop`, about 4,096 messages or 4 MiB at a time.
@@ -113,20 +162,27 @@ class StreamClient:
         :param fail_on_data_loss: fail if retention removed some of them, before or during the read
         :raises PipelineError: if the stream cannot be read, or if messages of the range are gone
         """
-        if start >= stop:
-            return
-        with self._pipeline_errors(), self._open_consumer(start, PREFETCH) as consumer:
-            following = start
+        following, retries = start, Retries(self.address.timeout)
+        with self._pipeline_errors():
             while following < stop:
-                messages = self._fill(consumer, following, stop)
-                offsets = self._offsets(messages)
-                if fail_on_data_loss and (missing := first_gap(offsets, following, stop)) is not None:
-                    self._check_retention(missing)
-                following = max(following, offsets[-1] + 1)
-                # Chunks are delivered whole: the first message may be before the range, the last one after it.
-                first, last = bisect_left(offsets, start), bisect_left(offsets, stop)
-                if first < last:
-                    yield messages.slice(first, last)
+                try:
+                    with self._open_consumer(following, PREFETCH) as consumer:
+                        while following < stop:
+                            messages = self._fill(consumer, following, stop)
+                            offsets = self._offsets(messages)
+                            missing = first_gap(offsets, following, stop) if fail_on_data_loss else None
+                            if missing is not None:
+                                self._check_retention(missing)
+                            retries.succeeded()
+                            # Chunks are delivered whole: the first message may be before the range, the last one after
+                            # it.
+                            first, last = bisect_left(offsets, following), bisect_left(offsets, stop)
+                            following = max(following, offsets[-1] + 1)
+                            if first < last:
+                                yield messages.slice(first, last)
+                except (PipelineError, ClosedByBroker, OSError) as error:
+                    # A stream keeps its messages: the rest is read on a new connection.
+                    retries.wait(error)
 
     def _fill(self, consumer: BlockingConsumer, following: int, stop: int) -> MessageColumns:
         """Receive messages until a batch is full, the range ends, or nothing arrives for a while; return the batch,
@@ -146,7 +202,8 @@ class StreamClient:
                         break
                     raise PipelineError(f"nothing arrived for {timeout:g} s, at offset {following}")
         except (OSError, ClosedByBroker) as error:
-            raise PipelineError(describe_failure(error, f"at offset {following}")) from None
+            progress = f"at offset {following}"
+            raise PipelineError(describe_failure(error, progress), transient=is_transient(error)) from None
         return deliveries.take()
 
     def _check_retention(self, missing: int) -> None:
@@ -175,6 +232,9 @@ class StreamClient:
     def _consume(self, start: Start, prefetch: int, counting: bool = False) -> BlockingConsumer:
         connection = self.address.open()
         place = Timestamp(start.timestamp()) if isinstance(start, datetime) else start
+        arguments: dict[str, Value] = {OFFSET: place}
+        if counting and connection.counts_are_exact:
+            arguments[IDENTITY_ARGUMENT] = True
         try:
             return BlockingConsumer(
                 connection,
@@ -182,7 +242,7 @@ class StreamClient:
                 prefetch,
                 ack_every=(prefetch + 3) // 4,
                 counting=counting,
-                arguments={OFFSET: place},
+                arguments=arguments,
             )
         except BaseException:
             connection.close()
@@ -232,6 +292,12 @@ class StreamClient:
                 "the queue is not a stream: its messages have no offset; browse it with the option 'queue'"
             )
         return messages.offsets
+
+
+def identity_in(row: Row) -> str | None:
+    """Return the identity of a stream from the decoded properties of one of its messages; None without one."""
+    headers = row[_HEADERS]
+    return dict(zip(*headers, strict=True)).get(IDENTITY_HEADER) if headers else None
 
 
 def first_gap(offsets: list[int], following: int, stop: int) -> int | None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import (
+    missing_option,
     parse_bool,
     parse_count,
     parse_natural,
@@ -85,7 +86,7 @@ class StreamOptions:
             names = ", ".join(OPTIONS)
             raise PipelineError(f"format 'amqp' has no option {unknown[0]!r} for streams; there are: {names}")
         if not given.get("url"):
-            raise PipelineError("format 'amqp' needs the option 'url'")
+            raise PipelineError(missing_option("url", given))
         streams = parse_stream_names(given)
         return cls(
             Address(given["url"], parse_seconds("timeout", given.get("timeout", "30"))),

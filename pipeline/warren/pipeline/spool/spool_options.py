@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import parse_count, parse_seconds, queue_name, quoted
+from warren.pipeline.options import missing_option, parse_count, parse_seconds, queue_name, quoted
 from warren.pipeline.spool.deduplication_key import key_extractor
 
 OPTIONS = (
@@ -67,7 +67,7 @@ class SpoolOptions:
                 f"format 'amqp' has no option {unknown[0]!r} for a spool; there are: {', '.join(OPTIONS)}"
             )
         if missing := [name for name in ("url", "queue", "spoolDir") if not given.get(name.lower())]:
-            raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
+            raise PipelineError(missing_option(missing[0], given))
         key_extractor(given.get("dedupkey", "message_id"))
         prefetch = parse_count(given, "prefetch", PREFETCH)
         if prefetch > MOST:

@@ -24,6 +24,7 @@ from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
+from warren.sdk.choices import check_methods
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import RunValue
@@ -89,11 +90,12 @@ class App:
 
     Every duration of the SDK is a number of seconds, a `timedelta`, or a text such as `250ms`, `5s` or `1h30m`.
 
-    :param url: `amqp://` or `amqps://`. Several URLs (a list, or separated by commas) are nodes of one cluster; after a
-        failed attempt to connect, the next one is tried. `memory://` runs a broker in this process that keeps messages
-        in memory, `embedded:FOLDER` one that keeps them in a folder; each run of an App has its own. Without a URL, the
-        environment variable `AMQP_URL` is used; if it is not set either, the App behaves as with `memory://`, logs a
-        warning, and refuses to start with a pattern that needs a durable broker.
+    :param url: `amqp://` or `amqps://`, with parameters such as `?cafile=/etc/ssl/broker-ca.pem` for TLS or `?heartbeat=30`
+        (seconds); docs/connections.md lists them. Several URLs (a list, or separated by commas) are nodes of one cluster;
+        after a failed attempt to connect, the next one is tried. `memory://` runs a broker in this process that keeps
+        messages in memory, `embedded:FOLDER` one that keeps them in a folder; each run of an App has its own. Without a
+        URL, the environment variable `AMQP_URL` is used; if it is not set either, the App behaves as with `memory://`,
+        logs a warning, and refuses to start with a pattern that needs a durable broker.
     :param hosts: order in which several URLs are tried: `random`, or `given`, as they are listed.
     :param name: name under which the broker lists the connections of the App.
     :param declare: `always` declares the exchanges, queues and bindings that messages and handlers need; `never` only
@@ -123,8 +125,8 @@ class App:
         entered at the start, when publishing works but nothing else runs, and left at the stop, after everything else but
         before publishing ends. What it yields is passed to parameters of handlers and dependencies that have the type
         with which the function is annotated: `AsyncIterator[Pool]`.
-    :raises ConfigError: if a URL, or `AMQP_URL`, is empty or not such a URL, or another argument is not one of its
-        values.
+    :raises ConfigError: if a URL, or `AMQP_URL`, is empty, not such a URL, or has an unknown parameter, or another
+        argument is not one of its values.
     """
 
     def __init__(
@@ -150,6 +152,10 @@ class App:
         stall_threshold: Duration | None = STALL_SECONDS,
         lifespan: Lifespan | None = None,
     ) -> None:
+        check_methods(
+            "delay=", delay, ("reach", "redeliver"), "a delay backend", "delay=Delay(), of warren.patterns"
+        )
+        check_methods("clock=", clock, ("now", "call_at", "sleep"), "a clock", "clock=SystemClock()")
         self.clock: AppClock = AppClock(clock or SystemClock())
         hooks = Hooks(self, lifespan)
         self._lifecycle = Lifecycle(
@@ -194,7 +200,7 @@ class App:
             threads=HandlerThreads(threads),
         )
         self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(
-            self._handlers, lambda: self._lifecycle.not_running("add a handler")
+            self._handlers, lambda: self._lifecycle.not_running("add a handler"), "app.handle"
         )
         """Decorator for handlers: `@app.handle(OrderPlaced, queue="billing")`, and `@app.handle.batch(...)` for lists."""
         self.sync: Sync = Sync(self, self._lifecycle)
@@ -262,6 +268,13 @@ class App:
         if isinstance(component, Router):
             component._join(self)
             return
+        check_methods(
+            "app.include",
+            component,
+            ("register", "on_start", "on_stop"),
+            "a router or component",
+            "app.include(Router()), or app.include with a pattern of warren.patterns",
+        )
         self._lifecycle.components.append(component)
         component.register(self)
 

@@ -28,6 +28,7 @@ class Lifecycle:
         self.return_callbacks: list[Callable[[Unroutable], object]] = []
         self.listeners: StateListeners = StateListeners()
         self._runtime: Runtime | None = None
+        self._has_started = False
 
     async def start(
         self, registry: TopologyRegistry, handlers: HandlerRegistry, middlewares: Middlewares
@@ -44,6 +45,7 @@ class Lifecycle:
             on_return=self._call_back_return,
             on_state=self.listeners.notify,
         )
+        self._has_started = True
         try:
             await runtime.start()
         except BaseException:
@@ -84,11 +86,16 @@ class Lifecycle:
     def running(self) -> Runtime:
         """Return the current runtime, for an operation that needs a running App.
 
-        :raises TransportUnavailable: if the App does not run.
-        :raises ConfigError: if the caller runs on another event loop than the App.
+        :raises TransportUnavailable: if the App has stopped.
+        :raises ConfigError: if the App has not started, or the caller runs on another event loop than the App.
         """
         if self._runtime is None:
-            raise TransportUnavailable("the App does not run: async with app: ...", retryable=False)
+            if self._has_started:
+                raise TransportUnavailable("the App does not run: it has stopped", retryable=False)
+            raise ConfigError(
+                "the App does not run: it has not started yet; publish and call in the block of `async with app:`, in a"
+                " handler, or in a function with @app.on_start"
+            )
         self._runtime.check_loop()
         return self._runtime
 

@@ -67,7 +67,8 @@ class Router:
     What is added to a router after it was included is added to its Apps, before they start.
 
     :param prefix: text in front of the names of the router's queues: those that its handlers are given with `queue=`, and
-        the queues and the destinations of bindings to queues in `router.declare`. Names that other programs use do not
+        the queues and the destinations of bindings to queues in `router.declare`, and the queues that they dead-letter to
+        by the default exchange (`dead_letter_exchange=""`). Names that other programs use do not
         change: exchanges, routing keys, and the queues that message classes name (`queue=` of a Command or Request,
         `audience=` of an Event). Nested routers have the prefixes of those around them in front of their own.
     :ivar handle: decorators for handlers, with the options of `app.handle`.
@@ -76,7 +77,7 @@ class Router:
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix: str = prefix
         self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(
-            _RouterHandlers(self), lambda: self._check_apps("add a handler")
+            _RouterHandlers(self), lambda: self._check_apps("add a handler"), "router.handle"
         )
         self._middlewares: list[HandleMiddleware] = []
         self._parts: list[Part] = []
@@ -287,6 +288,9 @@ def _prefixed(item: Declarable, prefix: str) -> Declarable:
 
 def _prefixed_queue(queue: Queue, prefix: str) -> Queue:
     renamed: Queue = replace(queue, name=prefix + queue.name)
+    if queue.dead_letter_exchange == "" and queue.dead_letter_routing_key is not None:
+        # The default exchange takes the name of a queue as the routing key.
+        renamed = replace(renamed, dead_letter_routing_key=prefix + queue.dead_letter_routing_key)
     # The copy is given its type, which the original may have got from one of its arguments.
     object.__setattr__(renamed, "type_reason", queue.type_reason)
     return renamed

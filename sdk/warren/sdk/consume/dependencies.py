@@ -310,7 +310,11 @@ class DependencyGraph:
                 continue
             getter = self._getter(parameter, hints.get(parameter.name), path, f"the {role} {name}")
             if getter is None and parameter.default is parameter.empty:
-                raise ConfigError(f"the {role} {name} has a parameter {parameter.name!r} that nothing fills")
+                raise ConfigError(
+                    f"the {role} {name} has a parameter {parameter.name!r} that nothing fills: annotate it with"
+                    f" Annotated[X, Depends(f)], where f returns the value, with Annotated[str, Header()], Delivery or"
+                    " App, or give it a default"
+                )
             if getter is not None:
                 if parameter.kind is parameter.POSITIONAL_ONLY:
                     raise ConfigError(f"the {role} {name} has a positional-only parameter {parameter.name!r}")

@@ -17,7 +17,7 @@ from warren.sdk.consume.settlement import Send, Settlement, Settler
 from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 from warren.sdk.messages.codec import decode
-from warren.sdk.messages.types import wire_names
+from warren.sdk.messages.types import Event, wire_names
 from warren.sdk.protocols import Clock, DelayBackend, Idempotency, RetryPolicy
 from warren.sdk.rpc.replies import wants_reply
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, processing_scope
@@ -75,9 +75,28 @@ class Endpoint:
                     f" which both have the type or alias {taken[0]!r}: a message of this type has one reader"
                 )
             if taken or "" in names or "" in self._specs:
-                raise ConfigError(f"queue {self._queue().name!r} has a handler for that already")
+                raise ConfigError(self._second_handler(handler, other))
         self._specs.update(dict.fromkeys(names, handler))
         self._handlers += (handler,)
+
+    def _second_handler(self, handler: HandlerSpec, other: HandlerSpec) -> str:
+        queue = self._queue().name
+        kind = getattr(handler.kind, "__name__", str(handler.kind))
+        if other.kind is not handler.kind:
+            first = getattr(other.kind, "__name__", str(other.kind))
+            return (
+                f"queue {queue!r} has a handler for all its messages already: {other.name} takes {first}, and a second"
+                f" one, {handler.name} for {kind}, needs a queue of its own"
+            )
+        remedy = (
+            "bind another queue for it, @app.handle(..., queue='ANOTHER'), to get a copy of each message"
+            if isinstance(handler.kind, type) and issubclass(handler.kind, Event)
+            else "call both from one handler"
+        )
+        return (
+            f"queue {queue!r} has a handler for {kind} already, {other.name}, and a message goes to one handler of its"
+            f" queue: {handler.name} cannot be another; {remedy}"
+        )
 
     def replace_handlers(self, replacement: Callable[[HandlerSpec], HandlerSpec]) -> None:
         """Replace each handler by what `replacement` returns for it."""
@@ -133,7 +152,8 @@ class Endpoint:
             error = ValueError(
                 f"queue {delivery.queue!r} has no handler for {what}: its handlers take {types}"
             )
-            return await settler.dead_letter(delivery, "unknown_type", error)
+            takes_calls = any(each.reply is not None for each in self._handlers)
+            return await settler.after_unknown_type(delivery, error, takes_calls=takes_calls)
         try:
             result = await self._attempts.run(handler, delivery)
         except HandlingFailed as failed:

@@ -182,6 +182,18 @@ class Settler:
                 await self.redeclare()
             await self._forward(copy)
 
+    async def after_unknown_type(
+        self, delivery: Delivery, error: Exception, *, takes_calls: bool
+    ) -> Settlement:
+        """Answer a request that has no handler with an error reply, or dead-letter the message.
+
+        :param takes_calls: whether a handler of the queue answers requests. If none does, nobody waits for its replies.
+        """
+        if takes_calls and wants_reply(delivery):
+            refusal = RemoteError("unknown_type", str(error))
+            return await self._publish_reply(delivery, error_reply(delivery, refusal, self._clock.now()))
+        return await self.dead_letter(delivery, "unknown_type", error)
+
     async def _after_undecodable(
         self, handler: HandlerSpec, delivery: Delivery, error: Undecodable
     ) -> Settlement:

@@ -102,6 +102,9 @@ def encode(
             exchange, mandatory = message.wire_exchange, message.wire_mandatory
         key = (message.wire_key or "") if key is None else key
     else:
+        if isinstance(message, type):
+            name = message.__name__
+            raise ConfigError(f"a message is published, not its class {name}: write {name}(...)")
         if exchange is None and key is None:
             raise ConfigError(
                 f"a {type(message).__name__} has no address: publish(body, exchange=..., key=...)"

@@ -39,6 +39,18 @@ def is_msgpack(media: str) -> bool:
     return media in _MSGPACK
 
 
+def require_msgpack(owner: str) -> None:
+    """Check that MessagePack is installed.
+
+    :param owner: name of the message class that needs it.
+    :raises ConfigError: if it is not; the text says what to install.
+    """
+    try:
+        _msgpack()
+    except ConfigError as error:
+        raise ConfigError(f"{owner}: {error}") from None
+
+
 def pack(value: object) -> bytes:
     """Encode a value as MessagePack.
 
@@ -85,4 +97,4 @@ def _msgpack() -> Any:
     try:
         return import_module("msgpack")
     except ImportError:
-        raise ConfigError("MessagePack is not installed: pip install warrenmq[msgpack]") from None
+        raise ConfigError("MessagePack is not installed: pip install 'warrenmq[msgpack]'") from None

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.keywords import describe_unknown_class_keyword
-from warren.sdk.messages.content_types import JSON, MSGPACK
+from warren.sdk.messages.content_types import JSON, MSGPACK, require_msgpack
 from warren.sdk.messages.timestamps import require_utc
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.declarable import Declarable
@@ -74,6 +74,8 @@ class Message(BaseModel):
                 raise ConfigError(
                     f"{cls.__name__}: content_type is {content_type!r}, it must be {JSON} or {MSGPACK}"
                 )
+            if content_type == MSGPACK:
+                require_msgpack(cls.__name__)
             cls.wire_content_type = content_type
 
     @classmethod

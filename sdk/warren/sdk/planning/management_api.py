@@ -1,4 +1,4 @@
-"""Client of RabbitMQ's management HTTP API (https://www.rabbitmq.com/docs/http-api-reference), which only reads."""
+"""Client of RabbitMQ's management HTTP API (https://www.rabbitmq.com/docs/http-api-reference)."""
 
 from __future__ import annotations
 
@@ -44,11 +44,35 @@ class ManagementApi:
 
         :raises ListingError: if the API does not reply, refuses the user, or its reply is not JSON.
         """
-        url = f"{self._base}/api/{path}"
-        request = Request(url, headers={"Authorization": f"Basic {self._token}"})
+        body = self._read(Request(f"{self._base}/api/{path}"))
+        if body is None:
+            return None
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise ListingError(
+                f"{self._base} is no management API: it answers with something else than JSON"
+            ) from None
+
+    def post(self, path: str, value: Any) -> None:
+        """Send a JSON value to a path below `/api/`.
+
+        :raises ListingError: if the API does not reply or refuses the value; with its reason.
+        """
+        content = {"Content-Type": "application/json"}
+        request = Request(
+            f"{self._base}/api/{path}", json.dumps(value).encode(), headers=content, method="POST"
+        )
+        if self._read(request) is None:
+            raise ListingError(f"the management API at {self._base} answers 404 Not Found to {path}")
+
+    def _read(self, request: Request) -> bytes | None:
+        """Return the body of the reply to a request; None if there is no such path."""
+        path = request.full_url.removeprefix(f"{self._base}/api/")
+        request.add_header("Authorization", f"Basic {self._token}")
         try:
             with urlopen(request, timeout=SECONDS) as response:
-                body = response.read(LIMIT_BYTES + 1)
+                body: bytes = response.read(LIMIT_BYTES + 1)
         except HTTPError as error:
             with error:
                 if error.code in (401, 403):
@@ -59,7 +83,7 @@ class ManagementApi:
                 if error.code == 404:
                     return None
                 raise ListingError(
-                    f"the management API at {self._base} answers {error.code} {error.reason} to {path}"
+                    f"the management API at {self._base} answers {error.code} {error.reason} to {path}{_reason(error)}"
                 ) from None
         except (URLError, OSError) as error:
             raise ListingError(
@@ -69,12 +93,7 @@ class ManagementApi:
             raise ListingError(
                 f"the management API at {self._base} answers with more than {LIMIT_BYTES} bytes"
             )
-        try:
-            return json.loads(body)
-        except ValueError:
-            raise ListingError(
-                f"{self._base} is no management API: it answers with something else than JSON"
-            ) from None
+        return body
 
     def get_list(self, path: str) -> list[dict[str, Any]]:
         """Return the JSON list at a path below `/api/`.
@@ -89,3 +108,13 @@ class ManagementApi:
                 f"{self._base} is no management API: it answers with something else than a JSON list"
             )
         return found
+
+
+def _reason(error: HTTPError) -> str:
+    """Return the reason in the body of an error reply, on one line; empty if it has none."""
+    try:
+        found = json.loads(error.read(4096))
+    except (ValueError, OSError):
+        return ""
+    reason = found.get("reason") if isinstance(found, dict) else None
+    return f": {' '.join(str(reason).split())}" if reason else ""

@@ -69,8 +69,7 @@ class Queue:
     :param max_priority: classic; highest priority, 0 to 255 (`x-max-priority`); 10 is usual.
     :param mode: classic; `lazy` keeps messages on disk (RabbitMQ ignores it since 3.12, where every queue does).
     :param version: classic; 1 or 2 (RabbitMQ 4 supports only 2).
-    :param leader_locator: rule for the node on which the leader starts; `master_locator`
-        is its older name for classic queues (until 4.2).
+    :param leader_locator: rule for the node on which the leader starts.
     :param initial_group_size: quorum; initial number of replicas.
         `target_group_size`: number of replicas to grow to (3.13).
     :param member_placement_tag: quorum; tag of the nodes that may have replicas (4.3).
@@ -107,7 +106,6 @@ class Queue:
     max_priority: int | None = None
     mode: Literal["default", "lazy"] | None = None
     version: Literal[1, 2] | None = None
-    master_locator: Literal["min-masters", "client-local", "random"] | None = None
     initial_group_size: int | None = None
     target_group_size: int | None = None
     member_placement_tag: str | None = None
@@ -180,7 +178,6 @@ class Queue:
             mode: Literal["default", "lazy"] | None = ...,
             version: Literal[1, 2] | None = ...,
             leader_locator: LeaderLocator | None = ...,
-            master_locator: Literal["min-masters", "client-local", "random"] | None = ...,
             arguments: Mapping[str, Any] = ...,
         ) -> None: ...
 

@@ -88,14 +88,6 @@ ARGUMENTS: Final = (
         words=("client-local", "balanced", "random", "least-leaders"),
         classic_since=(4, 0),
     ),
-    QueueArgument(
-        "master_locator",
-        "x-queue-master-locator",
-        CLASSIC,
-        str,
-        words=("min-masters", "client-local", "random"),
-        idle_since=(4, 3),
-    ),
     QueueArgument("initial_group_size", "x-quorum-initial-group-size", QUORUM, lowest=1),
     QueueArgument("target_group_size", "x-quorum-target-group-size", QUORUM, lowest=1, since=(3, 13)),
     QueueArgument("member_placement_tag", "x-member-placement-tag", QUORUM, str, since=(4, 3)),
@@ -124,7 +116,7 @@ ARGUMENTS: Final = (
 )
 """All arguments for which `Queue` has a field, in the order in which they are encoded."""
 
-MAKES_CLASSIC: Final = ("max_priority", "mode", "version", "master_locator")
+MAKES_CLASSIC: Final = ("max_priority", "mode", "version")
 MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes", "initial_cluster_size")
 
 

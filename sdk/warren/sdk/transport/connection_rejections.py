@@ -24,6 +24,13 @@ NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 )
 """Reasons of OpenSSL for an answer that is not TLS; which one depends on its version and on the bytes."""
+CERTIFICATE_REQUIRED = frozenset(
+    {"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE", "SSLV3_ALERT_BAD_CERTIFICATE"}
+)
+"""Reasons of OpenSSL for the alert of a server that misses the client's certificate: of TLS 1.3, and of TLS 1.2."""
+WRONG_HOST = frozenset({62, 64})
+"""Codes of OpenSSL for a certificate of another host: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+CLIENT_CERTIFICATE = "add certfile=FILE&keyfile=FILE to the parameters of the URL"
 
 _UNKNOWN_VHOST = re.compile(r"vhost .* not found$")
 _NO_PERMISSIONS = re.compile(r"access to vhost .* refused for user .*'$")
@@ -41,17 +48,32 @@ async def rejection(
     """
     close = _connection_close(socket.last_frames)
     if close is not None:
-        return _closed_by_broker(what, close)
+        return _closed_by_broker(what, close, target.user or "")
+    if isinstance(error, ConnectionRejected) and error.reply_code == Reply.ACCESS_REFUSED:
+        return ConnectionRejected(
+            f"{what}: {_refused_login(target.user or '')}",
+            reply_code=error.reply_code,
+            reply_text=error.reply_text,
+        )
     cause = _tls_error(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return TlsFailed(
-            f"{what}: the broker's certificate cannot be verified ({cause.verify_message}): name its authority with"
-            " ?cafile=FILE in the URL, and the host as in the certificate"
+            f"{what}: the broker's certificate cannot be verified ({cause.verify_message}):"
+            f" {_certificate_advice(cause, target)}"
         )
     if cause is not None and cause.reason in NOT_TLS:
         return TlsFailed(
             f"{what}: this port does not speak TLS: use amqp:// or the port for TLS, usually 5671"
         )
+    if target.scheme == "amqps" and not socket.last_frames and "certfile" not in target.query:
+        if cause is not None and cause.reason in CERTIFICATE_REQUIRED:
+            return TlsFailed(
+                f"{what}: the broker requires a client certificate (mutual TLS): {CLIENT_CERTIFICATE}"
+            )
+        if _ended(error):
+            return TransportUnavailable(
+                f"{error}; if the broker requires a client certificate (mutual TLS), {CLIENT_CERTIFICATE}"
+            )
     if target.scheme == "amqp" and socket.writer is not None and not socket.last_frames:
         rest = socket.scanner.rest
         if rest.startswith(TLS_ALERT) or (not rest and _ended(error) and await _speaks_tls(target)):
@@ -61,7 +83,20 @@ async def rejection(
     return None
 
 
-def _closed_by_broker(what: str, close: commands.Connection.Close) -> WarrenError:
+def _certificate_advice(error: ssl.SSLCertVerificationError, target: URL) -> str:
+    """Return what to change so that the certificate of the broker is valid."""
+    if error.verify_code in WRONG_HOST:
+        return f"connect to a name that the certificate contains; {target.host} is not one"
+    if "cafile" in target.query or "capath" in target.query:
+        return "the authorities that the URL names did not issue it; name the one that did with ?cafile=FILE"
+    return "name its authority with ?cafile=FILE in the URL"
+
+
+def _refused_login(user: str) -> str:
+    return f"the broker refused the user or password (the user is {user!r})"
+
+
+def _closed_by_broker(what: str, close: commands.Connection.Close, user: str) -> WarrenError:
     code, whole = close.reply_code or 0, close.reply_text or ""
     name, separator, text = whole.partition(" - ")
     if not separator:
@@ -69,7 +104,7 @@ def _closed_by_broker(what: str, close: commands.Connection.Close) -> WarrenErro
         name = Reply(code).name if code in Reply.__members__.values() else "CLOSED"
     if code == Reply.ACCESS_REFUSED:
         return ConnectionRejected(
-            f"{what}: {code} {name}: the broker refused the user or password",
+            f"{what}: {code} {name}: {_refused_login(user)}",
             reply_code=code,
             reply_text=text,
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from warren.sdk.errors import ConfigError
+from warren.sdk.transport.url_parameters import check_parameters
 from warren.wire.amqp_url import parse_url
 
 HostOrder = Literal["random", "given"]
@@ -31,7 +32,7 @@ class Hosts:
     def parse(cls, urls: str | Sequence[str], order: HostOrder = "random") -> Hosts:
         """Return the hosts of one URL, of several URLs with commas between them, or of a list.
 
-        :raises ConfigError: if there is none, or one is not an AMQP URL.
+        :raises ConfigError: if there is none, or one is not an AMQP URL or has a parameter that is unknown or cannot apply.
         """
         # A password may contain a comma.
         parts = re.split(r"\s*,\s*(?=[a-z]+://)", urls) if isinstance(urls, str) else list(urls)
@@ -44,6 +45,7 @@ class Hosts:
                 parse_url(url)
             except ValueError as error:
                 raise ConfigError(str(error)) from None
+            check_parameters(url)
         return cls(parts, order)
 
     @property

@@ -23,11 +23,16 @@ from warren.sdk.transport.connection_rejections import rejection
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.socket_stream import FrameWriter, SocketFactory
+from warren.sdk.transport.url_parameters import check_tls_files
 from warren.wire.amqp_url import parse_url
 from warren.wire.delivery_scanner import DeliveryScanner
 
 CONNECT_SECONDS = 10.0
-HEARTBEAT_SECONDS = "15"
+HEARTBEAT_SECONDS = "10"
+"""Heartbeat timeout. A silent broker is noticed after two of them, early enough for another host to confirm a publish before
+its deadline of 30 s."""
+MISSED_HEARTBEATS = 2
+"""Heartbeat timeouts without a byte from the broker, after which the connection is lost; aiormq waits for three."""
 
 UNLIMITED = 2**31
 MOST_CHANNELS = 65535
@@ -56,6 +61,7 @@ class Session:
     ) -> None:
         assert socket.writer is not None
         self._connection = connection
+        self._socket = socket
         underlay = self._underlay = connection.underlay
         self._channels = channels
         self._scanner = socket.scanner
@@ -66,6 +72,10 @@ class Session:
         self.frame_writer: FrameWriter = FrameWriter(socket.writer)
         self.lost: asyncio.Future[None] = underlay.closing
         """Done when the connection has ended, for any reason."""
+        self.silence_limit: float = MISSED_HEARTBEATS * underlay.heartbeat_timeout
+        """Seconds of the broker's silence after which the connection is lost; 0 for a connection without heartbeats."""
+        if self.silence_limit:
+            socket.limit_silence(self.silence_limit)
 
     @classmethod
     async def open(
@@ -81,7 +91,8 @@ class Session:
         :param name: name under which the broker lists the connection.
         :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
         :param channels: factory of the data channels.
-        :raises ConnectionRejected: if the broker refuses the user, the password or the virtual host, or TLS fails.
+        :raises ConnectionRejected: if the broker refuses the user, the password or the virtual host, or TLS fails, also
+            for a TLS file of the URL that cannot be used.
         :raises TransportUnavailable: if the broker cannot be reached, or does not answer.
         """
         _quiet_aiormq()
@@ -89,6 +100,8 @@ class Session:
         target = aiormq_url(url, name)
         connection = SharedSocketConnection(target, socket)
         what = f"cannot connect to {target.host}:{target.port}"
+        if target.scheme == "amqps":
+            await asyncio.to_thread(check_tls_files, what, target)
         try:
             with translate_errors(what):
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -99,7 +112,7 @@ class Session:
             if isinstance(error, WarrenError):
                 rejected = await rejection(what, error, socket, target)
                 if rejected is not None:
-                    raise rejected from error
+                    raise rejected from None
             raise
         return cls(connection, socket, channels)
 
@@ -113,12 +126,19 @@ class Session:
     def server(self) -> tuple[str, str]:
         """Product and version of the broker, from `connection.start`."""
         properties = self._underlay.server_properties
-        return _text(properties.get("product", "a broker")), _text(properties.get("version", ""))
+        # The property `version` of Warren is the version of RabbitMQ whose protocol it speaks.
+        version = properties.get("warren_version") or properties.get("version", "")
+        return _text(properties.get("product", "a broker")), _text(version)
 
     @property
     def ended(self) -> bool:
         """True if the connection is lost or closed."""
         return self._underlay.is_closed or self.lost.done()
+
+    @property
+    def was_silent(self) -> bool:
+        """True if the connection was given up because the broker sent nothing for `silence_limit` seconds."""
+        return self._socket.is_silent
 
     @property
     def refusal(self) -> ConnectionClosed | None:
@@ -232,7 +252,7 @@ def _close_again(opening: asyncio.Future[DataChannel]) -> None:
 def aiormq_url(url: str, name: str) -> URL:
     """Return the URL in the form of aiormq, with the defaults of `parse_url`.
 
-    The query of `url` may set `heartbeat`, in seconds, and the TLS files.
+    The query of `url` may set what `url_parameters` lists.
 
     :param name: name under which the broker lists the connection.
     """

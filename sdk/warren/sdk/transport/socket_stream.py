@@ -72,17 +72,36 @@ class FrameDispatcher(asyncio.Protocol):
         self._scanner = scanner
         self._loop = asyncio.get_running_loop()
         self._fed = 0.0
+        self._received = self._loop.time()
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self.is_silent: bool = False
+        """True if the connection was aborted because the broker sent nothing for the longest time allowed."""
         self.last_frames: bytes = b""
         """The frames that were last passed to aiormq."""
 
+    def limit_silence(self, seconds: float) -> None:
+        """Abort the connection once the broker has sent nothing for so many seconds.
+
+        A machine that vanished, or a process that was frozen, closes no connection.
+        """
+        if self._transport.is_closing():
+            return
+        left = self._received + seconds - self._loop.time()
+        if left > 0:
+            self._silence_timer = self._loop.call_later(left, self.limit_silence, seconds)
+            return
+        self.is_silent = True
+        self._transport.abort()
+
     def data_received(self, data: bytes) -> None:
+        self._received = self._loop.time()
         try:
             others = self._scanner.feed(data)
         except StreamError as error:
             log.critical("event=connection.protocol_violated error=%s", error)
             self._transport.abort()
             return
-        now = self._loop.time()
+        now = self._received
         if not others and now - self._fed >= ALIVE_SECONDS and self._scanner.listeners:
             others = HEARTBEAT
         if others:
@@ -94,6 +113,8 @@ class FrameDispatcher(asyncio.Protocol):
         return self._stream.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         self._stream.connection_lost(error)
 
     def pause_writing(self) -> None:
@@ -119,6 +140,16 @@ class SocketFactory(TransportFactory):
     def last_frames(self) -> bytes:
         """The frames that were last passed to aiormq; empty if none was received."""
         return b"" if self._dispatcher is None else self._dispatcher.last_frames
+
+    def limit_silence(self, seconds: float) -> None:
+        """Abort the connection once the broker has sent nothing for so many seconds."""
+        if self._dispatcher is not None:
+            self._dispatcher.limit_silence(seconds)
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the connection was aborted because the broker was silent."""
+        return self._dispatcher is not None and self._dispatcher.is_silent
 
     async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         inner = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()

@@ -89,9 +89,15 @@ class SupervisedConnection:
         finally:
             up.cancel()
         if self._task.done():
+            failure = self._task.exception()
+            if isinstance(failure, TransportUnavailable):
+                # The text says what failed; the frames of the attempt and of aiormq would only bury it.
+                raise failure.with_traceback(None) from None
             await self._task
         if not self._up.is_set():
-            raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
+            if self.error is not None:
+                raise self.error.with_traceback(None) from None
+            raise TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
 
     async def wait_up(self) -> Session:
         """Return the open connection (`Session`); while there is none, wait for it.
@@ -175,6 +181,12 @@ class SupervisedConnection:
                             await self._drop()
                             raise TransportUnavailable("the connection was lost soon after it was made")
                 await _ends_within(session, None)
+                if session.was_silent:
+                    log.warning(
+                        "event=connection.silent name=%s seconds=%g", self.name, session.silence_limit
+                    )
+                    # It may still accept connections and answer none of them, as a frozen machine does.
+                    self._hosts.failed(self._tried)
                 log.warning("event=connection.lost name=%s", self.name)
                 self.error = TransportUnavailable("the connection was lost")
                 await self._drop()

@@ -5,21 +5,29 @@ Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from warren.broker.access.authorization import READ
 from warren.broker.channel import direct_reply_to
 from warren.broker.channel.ack_timeouts import effective_ack_timeout
-from warren.broker.channel.delivery_headers import delivered_content
+from warren.broker.channel.client_events import on_consumer_started
+from warren.broker.channel.delivery_headers import EXPIRY_ARGUMENT, delivered_content, trace_delivery
 from warren.broker.channel.methods.method_context import MethodContext
 from warren.broker.channel.methods.stream_methods import consume_stream, refuse_stream
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import REQUEUED
+from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
 from warren.broker.model.server_names import generate_name
 from warren.broker.model.stream.stream import Stream
+from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.content import content_frames
 from warren.wire.methods import NACK, RECOVER, REJECT, frame
 from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel
 
 
 def basic_qos(context: MethodContext) -> None:
@@ -53,6 +61,7 @@ def basic_consume(context: MethodContext) -> None:
     if arguments.data("queue") == direct_reply_to.PSEUDO_QUEUE:
         direct_reply_to.consume(context, tag)
         return
+    direct_reply_to.refuse_consumer(context, context.queue_name())
     queue = context.queue(READ)
     if isinstance(queue, Stream):
         consume_stream(context, queue, tag)
@@ -73,14 +82,21 @@ def basic_consume(context: MethodContext) -> None:
         context.declarations.describe("queue", queue.name),
     )
     subscription.raw_arguments = arguments.data("arguments")
+    subscription.shows_expiry = _shows_expiry(subscription.raw_arguments)
     subscription.timeout = ack_timeout(context, queue, subscription.raw_arguments)
     if subscription.timeout and not subscription.no_ack:
         subscription.deadlines = channel.deadlines_for(subscription.timeout)
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
         connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+    on_consumer_started(subscription)
     queue.subscribe(subscription)
     queue.drain()
+
+
+def _shows_expiry(raw: bytes) -> bool:
+    field = argument_fields(raw).get(EXPIRY_ARGUMENT) if raw else None
+    return field is not None and field.value is True
 
 
 def basic_cancel(context: MethodContext) -> None:
@@ -92,27 +108,43 @@ def basic_cancel(context: MethodContext) -> None:
     subscription = context.channel.subscriptions.pop(tag, None)
     context.reply("basic.cancel-ok", tag)
     if subscription is not None:
-        context.channel.count_ended(subscription)
-        subscription.queue.unsubscribe(subscription)
-        subscription.queue.drain()
-        if subscription.queue is context.channel.replies:
-            context.channel.stop_replies()
+        end_subscription(context.channel, subscription)
+
+
+def end_subscription(channel: Channel, subscription: Subscription) -> None:
+    """End a consumer that has left its channel's `subscriptions`; its queue delivers to others."""
+    channel.count_ended(subscription)
+    subscription.queue.unsubscribe(subscription)
+    subscription.queue.drain()
+    if subscription.queue is channel.replies:
+        channel.stop_replies()
 
 
 def basic_get(context: MethodContext) -> None:
     """Process basic.get: reply with the next message of a queue, or with basic.get-empty.
 
-    :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream.
+    :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream or a reply queue.
     """
+    direct_reply_to.refuse_get(context, context.queue_name())
     queue = context.queue(READ)
     refuse_stream(context, queue, "basic.get")
+    refuse_single_active(context.declarations, queue)
+    context.when_not_held(queue, lambda: get_one(context, queue))
+
+
+def refuse_single_active(declarations: Declarations, queue: Queue) -> None:
+    """Refuse to get single messages of a quorum queue with a single active consumer.
+
+    :raises AmqpError: 405 if the queue is one.
+    """
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
+        # RabbitMQ 4 prints the type as an Erlang term.
+        kind = '<<"quorum">>' if declarations.vhost.compat.names_streams_once else "quorum"
         raise AmqpError(
             Reply.RESOURCE_LOCKED,
-            f"cannot obtain access to locked {context.declarations.describe('queue', queue.name)}. basic.get operations are "
-            "not supported by quorum queues with single active consumer",
+            f"cannot obtain access to locked {declarations.describe('queue', queue.name)}. basic.get operations are "
+            f"not supported by {kind} queues with single active consumer",
         )
-    context.when_not_held(queue, lambda: get_one(context, queue))
 
 
 def get_one(context: MethodContext, queue: Queue) -> None:
@@ -144,6 +176,8 @@ def get_one(context: MethodContext, queue: Queue) -> None:
         int(queue.ready.count),
     ) + content_frames(content, channel.number, connection.frame_max)
     connection.send(encoded)
+    if queue.vhost.firehose is not None:
+        trace_delivery(queue.vhost.firehose, channel, queue, message)
     no_ack = context.arguments.flag("no_ack")
     if queue.capture is not None:
         channel.captured_ids[tag] = queue.capture.delivered(
@@ -205,4 +239,11 @@ def recover(context: MethodContext) -> None:
 
 
 def basic_cancel_ok(context: MethodContext) -> None:
-    """Ignore the client's answer to the broker's basic.cancel: the consumer has ended already."""
+    """Process the client's answer to the broker's basic.cancel: end the consumer if it was only suspended until now."""
+    channel = context.channel
+    tag = context.arguments.data("consumer_tag")
+    subscription = channel.subscriptions.get(tag)
+    # A consumer of the same tag may be newer than the basic.cancel.
+    if subscription is not None and subscription.was_suspended:
+        del channel.subscriptions[tag]
+        end_subscription(channel, subscription)

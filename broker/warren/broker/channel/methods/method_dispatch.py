@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from warren.broker.access.audit_log import DONE, FAILED, REFUSED, Change
+from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.methods import channel_mode_methods, consumer_methods, topology_methods
 from warren.broker.channel.methods.method_context import MethodContext
@@ -43,6 +45,14 @@ HANDLERS: Final[dict[str, Handler]] = {
     "tx.rollback": channel_mode_methods.tx_rollback,
 }
 
+CHANGES: Final = frozenset(
+    {
+        *("exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind"),
+        *("queue.declare", "queue.delete", "queue.bind", "queue.unbind", "queue.purge"),
+    }
+)
+"""Methods that the audit log records if it records those of AMQP clients."""
+
 
 def run_method(connection: Connection, channel: Channel, name: str, arguments: Arguments) -> None:
     """Run one method of an open channel.
@@ -53,4 +63,30 @@ def run_method(connection: Connection, channel: Channel, name: str, arguments: A
     handler = HANDLERS.get(name)
     if handler is None:
         raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
-    handler(MethodContext(connection, channel, arguments))
+    audit = connection.node.audit
+    if audit is None or not audit.records_amqp or name not in CHANGES or arguments.get("passive") is True:
+        handler(MethodContext(connection, channel, arguments))
+        return
+    outcome = FAILED
+    try:
+        handler(MethodContext(connection, channel, arguments))
+        outcome = DONE
+    except DecisionPending:
+        outcome = ""
+        raise
+    except AmqpError:
+        outcome = REFUSED
+        raise
+    finally:
+        if outcome:
+            audit.add(_change(connection, name, arguments, outcome))
+
+
+def _change(connection: Connection, name: str, arguments: Arguments, outcome: str) -> Change:
+    """Return the entry of a method for the audit log."""
+    names = {"vhost": connection.vhost.decode(errors="replace")}
+    for field in ("queue", "exchange", "source", "destination"):
+        value = arguments.get(field)
+        if isinstance(value, bytes):
+            names[field] = value.decode(errors="replace")
+    return Change(connection.user.decode(errors="replace"), connection.identity.address, name, names, outcome)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warren.broker.channel.client_events import on_consumer_started
 from warren.broker.channel.subscription import Subscription
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.stream.stream_arguments import (
+    IDENTITY,
     TRACKING,
     OffsetSpecification,
     parse_offset_specification,
+    refuse_arguments_of_other_consumers,
 )
-from warren.broker.model.stream.stream_filter import parse_stream_filter
+from warren.broker.model.stream.stream_filter import EXPRESSION, parse_stream_filter
 from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -36,16 +39,24 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     arguments, channel = context.arguments, context.channel
     described = context.declarations.describe("queue", stream.name)
     fields = argument_fields(arguments.data("arguments"))
+    refuse_arguments_of_other_consumers(fields, described, stream.vhost.compat.knows_mirrored_queues)
     start = parse_offset_specification(fields, described, stream.now_ms())
+    chosen = parse_stream_filter(fields, described)
+    if EXPRESSION in fields:
+        stream.vhost.portability.check("filter_expression", EXPRESSION, described)
     if start.tracked and not arguments.data("consumer_tag"):
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
             f"invalid arg '{TRACKING}' for {described}: the offset is stored under the consumer tag, which has to be given",
         )
     if not channel.next_prefetch:
-        raise AmqpError(Reply.PRECONDITION_FAILED, f"consumer prefetch count is not set for '{described}'")
+        named = f"stream {described}" if stream.vhost.compat.names_streams_once else f"'{described}'"
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"consumer prefetch count is not set for {named}")
     if arguments.flag("no_ack"):
-        raise not_supported("automatic acknowledgement", described)
+        described = (
+            f"stream {described}" if stream.vhost.compat.names_streams_once else f"stream queues {described}"
+        )
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by {described}")
     if channel.prefetch:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"{described} does not support global qos")
     subscription = Subscription(
@@ -56,9 +67,16 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     if not arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     offset, since = _start_position(stream, start, tag)
+    identity = fields.get(IDENTITY)
     stream.attach_reader(
-        subscription, tag if start.tracked else b"", offset, since, parse_stream_filter(fields)
+        subscription,
+        tag if start.tracked else b"",
+        offset,
+        since,
+        chosen,
+        identity is not None and identity.value is True,
     )
+    on_consumer_started(subscription)
     stream.subscribe(subscription)
     stream.drain()
 
@@ -94,13 +112,15 @@ def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:
-    """Raise an error if messages of a stream are to be requeued or rejected.
+    """Raise an error if messages of a stream are to be requeued or rejected, as before RabbitMQ 4.3.
 
-    Messages stay in a stream anyway, and can only be acknowledged.
+    Messages stay in a stream anyway.
 
     :param messages: messages to requeue or reject, which the caller has removed from `channel.unacked`.
     :raises AmqpError: 540 if one of them belongs to a stream. Then all of them are put back into `channel.unacked`.
     """
+    if channel.vhost.compat.streams_take_returns:
+        return
     for message in messages:
         consumer = message.consumer
         if consumer is not None and consumer.queue.is_stream:

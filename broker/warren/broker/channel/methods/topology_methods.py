@@ -13,6 +13,7 @@ from warren.broker.model.exchange.exchange_types import check_type
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.stream.stream import Stream
+from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -110,12 +111,17 @@ def queue_declare(context: MethodContext) -> None:
         durable, exclusive = arguments.flag("durable"), arguments.flag("exclusive")
         auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
         raw = context.declarations.settings.with_default_queue_type(raw, durable, exclusive, auto_delete)
-        generated = b"" if name else generate_name(generated_name_prefix(raw))
+        generated = (
+            b"" if name else context.channel.generated_name or generate_name(generated_name_prefix(raw))
+        )
         context.declarations.refuse_reserved(name)
+        # Kept while a decision on it is pending: then the method is processed again.
+        context.channel.generated_name = generated
         context.authorization.check(CONFIGURE, "queue", name or generated)
         if name not in context.declarations.vhost.queues:
-            check_queue_limit(context, name or generated)
+            check_queue_limit(context.declarations, name or generated)
             context.authorization.check_forwarding("queue", name or generated, raw, "x-dead-letter-exchange")
+        context.channel.generated_name = b""
         queue = context.declarations.declare_queue(
             name, durable, exclusive, auto_delete, raw, connection, generated=generated
         )
@@ -170,10 +176,13 @@ def queue_unbind(context: MethodContext) -> None:
 
 
 def queue_purge(context: MethodContext) -> None:
-    """Delete the ready messages of a queue, and reply with their number; unacknowledged messages stay.
+    """Delete the messages of a queue, and reply with their number; unacknowledged messages stay.
 
     Messages that are expired, or over a length limit, are not counted: they are dead-lettered first.
     """
+    if direct_reply_to.is_reply_queue(context, context.queue_name()):
+        context.reply("queue.purge-ok", 0)
+        return
     queue = context.queue(READ)
     refuse_stream(context, queue, "queue.purge")
     context.when_not_held(queue, lambda: purge(context, queue))
@@ -189,7 +198,8 @@ def queue_delete(context: MethodContext) -> None:
     """Delete a queue, and reply with the number of its ready messages; a missing queue is no error.
 
     :raises AmqpError: 406 if `if_unused` is set and the queue has consumers and is no stream, or if `if_empty` is set
-        and it has ready messages; 403 without the permission; 405 if the queue is exclusive to another connection.
+        and it has messages that are ready, or wait for a retry or to be dead-lettered; 403 without the permission; 405 if
+        the queue is exclusive to another connection.
     """
     name = context.stripped_queue_name()
     context.authorization.check(CONFIGURE, "queue", name)
@@ -211,10 +221,16 @@ def delete(context: MethodContext, name: bytes) -> None:
     if name in context.declarations.vhost.queues:
         queue = context.declarations.queue(name, context.connection)
         described = context.declarations.describe("queue", name)
+        if queue.arguments.quorum:
+            for flag in ("if_unused", "if_empty"):
+                if context.arguments.flag(flag):
+                    context.declarations.vhost.portability.check(
+                        "conditional_delete", described, flag.replace("_", "-")
+                    )
         # RabbitMQ deletes a stream even if it is in use or not empty, and counts no messages.
         if context.arguments.flag("if_unused") and queue.consumers and not queue.is_stream:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
-        if context.arguments.flag("if_empty") and queue.ready.count:
+        if context.arguments.flag("if_empty") and not queue.is_empty:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
         # As in RabbitMQ, the client's own consumers are cancelled after the reply.
         connection = context.connection
@@ -230,14 +246,13 @@ def delete(context: MethodContext, name: bytes) -> None:
     context.reply("queue.delete-ok", count, after=b"".join(cancelled))
 
 
-def check_queue_limit(context: MethodContext, name: bytes) -> None:
+def check_queue_limit(declarations: Declarations, name: bytes) -> None:
     """Check that the virtual host may have another queue.
 
     :param name: the queue to be declared.
     :raises AmqpError: 406 if the virtual host has as many queues as its limit allows
         (https://www.rabbitmq.com/docs/vhosts#limits).
     """
-    declarations = context.declarations
     settings = declarations.settings
     if settings.max_queues is not None and len(declarations.vhost.queues) >= settings.max_queues:
         raise AmqpError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from collections.abc import Generator
-from typing import Final
 from urllib.parse import quote
 
 from warren.broker.access.authorization import READ, WRITE
@@ -19,12 +17,10 @@ from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.topology_items import ListedBinding, bindings
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
-from warren.broker.management.time_slices import run_in_slices
+from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.server_names import refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
-
-SORTED_AT_ONCE: Final = 2000
-"""Bindings that are sorted on the event loop; more are sorted in a thread."""
 
 
 def properties_key(routing_key: bytes, arguments: bytes) -> str:
@@ -56,16 +52,11 @@ def _row(vhost: str, bound: ListedBinding) -> Json:
 
 
 async def _list(call: Call, found: list[tuple[str, ListedBinding]]) -> Response:
-    return await list_objects(
-        call, found, lambda each: name_text(each[1].destination.name), lambda each: _row(*each), paged=False
-    )
+    return await list_objects(call, found, None, lambda each: _row(*each), paged=False)
 
 
 async def _in(topology: Declarations) -> list[tuple[str, ListedBinding]]:
-    """Return all bindings of a virtual host in the order in which RabbitMQ lists them.
-
-    They are collected in slices, and sorted in a thread if there are very many.
-    """
+    """Return all bindings of a virtual host in the order in which RabbitMQ lists them; collect and sort in slices."""
     name = name_text(topology.vhost.name)
 
     def collect() -> Generator[None, None, list[ListedBinding]]:
@@ -73,18 +64,13 @@ async def _in(topology: Declarations) -> list[tuple[str, ListedBinding]]:
         for each in bindings(topology.vhost):
             found.append(each)
             yield
-        return found
+        return (yield from sort_in_steps(found, _order))
 
-    collected = await run_in_slices(collect())
-    if len(collected) > SORTED_AT_ONCE:
-        await asyncio.get_running_loop().run_in_executor(None, _sort, collected)
-    else:
-        _sort(collected)
-    return [(name, each) for each in collected]
+    return [(name, each) for each in await run_in_slices(collect())]
 
 
-def _sort(found: list[ListedBinding]) -> None:
-    found.sort(key=lambda each: (each.source, each.destination.name, each.routing_key))
+def _order(bound: ListedBinding) -> tuple[bytes, bytes, bytes]:
+    return bound.source, bound.destination.name, bound.routing_key
 
 
 async def list_all(call: Call) -> Response:
@@ -133,7 +119,7 @@ async def _between(call: Call, topology: Declarations) -> list[tuple[str, Listed
     ends = vhost.queues if call.name("kind") == "q" else vhost.exchanges
     destination = ends.get(call.data("destination"))
     if source not in vhost.exchanges or destination is None:
-        raise object_not_found()
+        return []
     return [
         each
         for each in await _in(topology)
@@ -186,8 +172,9 @@ async def bind(call: Call) -> Response:
 def _check(call: Call, topology: Declarations, source: bytes, is_queue: bool, routing_key: bytes) -> None:
     """Check the permissions that binding and unbinding need.
 
-    :raises AmqpError: 403 if one is missing.
+    :raises AmqpError: 403 if one is missing, and for the default exchange.
     """
+    refuse_default_exchange(source)
     authorization = call.caller.authorization(call.name("vhost"))
     authorization.check(WRITE, "queue" if is_queue else "exchange", call.data("destination"))
     authorization.check(READ, "exchange", source)

@@ -8,12 +8,13 @@ from typing import Final
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.subscription import Subscription
 from warren.broker.connection.connection import Connection
+from warren.broker.connection.in_process import InProcessTransport
 from warren.broker.http_api.api_error import object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import MONITORING
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_stats import channel_statistics
-from warren.broker.http_api.statistics import SampleRange
+from warren.broker.http_api.statistics_json import SampleRange
 from warren.broker.http_api.table_json import table_json
 from warren.broker.management.items.connection_items import CHANNEL_ITEMS, CONNECTION_ITEMS, connection_name
 from warren.broker.management.items.queue_items import NODE
@@ -76,10 +77,14 @@ def connection_json(call: Call, connection: Connection) -> dict[str, Json]:
     found: dict[str, Json] = {name: CONNECTION_ITEMS[name](connection) for name in CONNECTION_LISTED}
     found |= {name: CONNECTION_ITEMS[name](connection) or None for name in CONNECTION_OR_NULL}
     found["peer_cert_serial_number"] = None
-    found["client_properties"] = table_json(connection.lifecycle.handshake.client_properties)
+    client_properties = table_json(connection.lifecycle.handshake.client_properties)
+    found["client_properties"] = client_properties
+    if "connection_name" in client_properties:
+        found["user_provided_name"] = client_properties["connection_name"]
     found["node"] = NODE
-    found["protocol"] = "AMQP 0-9-1"
-    found["type"] = "network"
+    is_direct = isinstance(connection.transport, InProcessTransport)
+    found["protocol"] = "Direct 0-9-1" if is_direct else "AMQP 0-9-1"
+    found["type"] = "direct" if is_direct else "network"
     found["user_who_performed_action"] = found["user"]
     series = call.statistics.collector.connections.get(connection)
     present = [CONNECTION_ITEMS[name](connection) or 0 for name in TRAFFIC]
@@ -126,7 +131,7 @@ def consumer_json(consumer: Subscription) -> dict[str, Json]:
             "user": name_text(connection.user),
         },
         "consumer_tag": name_text(consumer.tag),
-        "consumer_timeout": consumer.timeout or None,
+        "consumer_timeout": int(consumer.timeout),
         "exclusive": consumer.exclusive,
         "prefetch_count": int(consumer.prefetch),
         "queue": {"name": name_text(consumer.queue.name), "vhost": name_text(consumer.queue.vhost.name)},
@@ -255,4 +260,6 @@ async def consumers_of_vhost(call: Call) -> Response:
 
 
 async def _list_consumers(call: Call, found: list[Subscription]) -> Response:
-    return await list_objects(call, found, lambda each: name_text(each.queue.name), consumer_json)
+    return await list_objects(
+        call, found, lambda each: name_text(each.queue.name), consumer_json, paged=False
+    )

@@ -7,6 +7,7 @@ import os
 import ssl
 import sys
 import time
+from collections.abc import Generator
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -15,10 +16,14 @@ from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import MANAGEMENT, MONITORING
 from warren.broker.http_api.message_stats import churn, node_gauges, totals
+from warren.broker.management import rabbitmq_features
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.management.verbs.health import own_version
+from warren.broker.model.queue.queue import Queue
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
+from warren.broker.model.vhost.vhost import VirtualHost
 
 EXCHANGE_TYPES: Final = {
     "direct": "AMQP direct exchange, as per the AMQP specification",
@@ -40,6 +45,33 @@ RETENTION: Final = {
     "detailed": [600],
 }
 """Seconds that samples cover: of the node and virtual hosts, of queues, and of connections, channels and exchanges."""
+UNCOUNTED_MEMORY: Final = (
+    "connection_readers",
+    "connection_writers",
+    "connection_channels",
+    "connection_other",
+    "stream_queue_procs",
+    "stream_queue_replica_reader_procs",
+    "stream_queue_coordinator_procs",
+    "quorum_queue_procs",
+    "quorum_queue_dlx_procs",
+    "plugins",
+    "metadata_store",
+    "other_proc",
+    "metrics",
+    "mgmt_db",
+    "quorum_ets",
+    "mnesia",
+    "metadata_store_ets",
+    "other_ets",
+    "binary",
+    "msg_index",
+    "code",
+    "atom",
+    "allocated_unused",
+    "reserved_unallocated",
+)
+"""Uses of memory that RabbitMQ counts and this broker does not. Clients such as `rabbitmqadmin` need each of them."""
 
 
 def rabbitmq_version(call: Call) -> str:
@@ -67,10 +99,26 @@ def listeners(call: Call) -> list[Json]:
                 "ip_address": host.strip("[]"),
                 "port": int(port),
                 "socket_opts": [],
-                "tls": scheme in ("amqps", "https"),
+                "tls": scheme in ("amqps", "https", "https/prometheus"),
             }
         )
     return found
+
+
+def _contexts(call: Call) -> list[dict[str, Json]]:
+    """Return where HTTP requests are accepted, without the node's name."""
+    return [
+        {
+            "ssl_opts": [],
+            "description": "Prometheus" if "prometheus" in each["protocol"] else "Management",
+            "path": "/",
+            "protocol": each["protocol"],
+            "ip": each["ip_address"],
+            "port": str(each["port"]),
+        }
+        for each in listeners(call)
+        if each["protocol"].startswith("http")
+    ]
 
 
 async def overview(call: Call) -> Response:
@@ -89,8 +137,8 @@ async def overview(call: Call) -> Response:
         "product_version": own_version(),
         "product_name": "Warren",
         "rabbitmq_version": rabbitmq_version(call),
-        "cluster_name": _cluster_name(call),
-        "cluster_tags": {},
+        "cluster_name": cluster_name_of(call),
+        "cluster_tags": _cluster_tags(call),
         "node_tags": {},
         "erlang_version": "",
         "erlang_full_version": f"Python {sys.version.split()[0]}",
@@ -113,17 +161,25 @@ async def overview(call: Call) -> Response:
     }
     if call.caller.has_role(MONITORING):
         found["node"] = NODE
-        found["object_totals"]["consumers"] = sum(
-            len(queue.consumers) for vhost in hosts for queue in vhost.queues.values()
-        )
+        found["object_totals"]["consumers"] = await run_in_slices(_count_consumers(hosts))
         found["listeners"] = listeners(call)
-        found["contexts"] = []
+        found["contexts"] = [{**each, "node": NODE} for each in _contexts(call)]
     return Response(body=call.select(found))
+
+
+def _count_consumers(hosts: list[VirtualHost]) -> Generator[None, None, int]:
+    count = 0
+    for vhost in hosts:
+        for queue in list(vhost.queues.values()):
+            count += len(queue.consumers)
+            yield
+    return count
 
 
 async def whoami(call: Call) -> Response:
     user = call.caller.user
-    return Response(body={"name": user.name, "tags": list(user.tags), "is_internal_user": True})
+    found: Json = {"name": user.name, "tags": list(user.tags), "is_internal_user": True}
+    return Response(body=call.select(found))
 
 
 async def log_in(call: Call) -> Response:
@@ -157,12 +213,18 @@ async def extensions(_: Call) -> Response:
     return Response(body=[{"javascript": "dispatcher.js"}])
 
 
-def _cluster_name(call: Call) -> str:
+def cluster_name_of(call: Call) -> str:
+    """Return the name of the cluster: the global parameter of that name, or the node's name."""
     return str(call.management.parameters.globals.get("cluster_name", NODE))
 
 
+def _cluster_tags(call: Call) -> Json:
+    """Return the global parameter `cluster_tags`; an empty list of tags is shown as an object without any."""
+    return call.management.parameters.globals.get("cluster_tags") or {}
+
+
 async def cluster_name(call: Call) -> Response:
-    return Response(body={"name": _cluster_name(call)})
+    return Response(body={"name": cluster_name_of(call)})
 
 
 async def set_cluster_name(call: Call) -> Response:
@@ -203,7 +265,7 @@ def _node(call: Call) -> dict[str, Json]:
             for name in config.mechanisms
         ],
         "applications": [{"name": "warren", "description": "Warren", "version": own_version()}],
-        "contexts": [],
+        "contexts": [dict(each) for each in _contexts(call)],
         "log_files": ["<stderr>"],
         "db_dir": str(config.data_dir) if config.data_dir is not None else "",
         "config_files": [],
@@ -224,19 +286,23 @@ async def nodes(call: Call) -> Response:
     return Response(body=[call.select(_node(call))])
 
 
-def _require_node(call: Call) -> None:
+def require_node(call: Call) -> None:
+    """Check that the path names this node.
+
+    :raises ApiError: 404 if it names another one.
+    """
     if call.name("node") != NODE:
         raise object_not_found()
 
 
 async def node(call: Call) -> Response:
-    _require_node(call)
+    require_node(call)
     return Response(body=call.select(_node(call)))
 
 
 async def login_attempts(call: Call) -> Response:
     """Return how many logins succeeded and were refused, by protocol."""
-    _require_node(call)
+    require_node(call)
     churn_counters = call.node.churn
     return Response(
         body=[
@@ -251,18 +317,69 @@ async def login_attempts(call: Call) -> Response:
     )
 
 
-async def memory(call: Call) -> Response:
-    """Return how the memory of the process is used, as far as the broker counts it."""
-    _require_node(call)
-    used = call.management.resources.memory_used
-    queues = sum(
-        int(queue.ready.memory_bytes())
-        for topology in call.node.vhosts.values()
-        for queue in topology.vhost.queues.values()
-    )
+async def login_attempts_by_source(call: Call) -> Response:
+    """Answer that no source of a login is recorded, as RabbitMQ does unless it is told to record them."""
+    require_node(call)
+    return Response(body=[])
+
+
+async def reset_login_attempts(call: Call) -> Response:
+    """Count logins anew, from 0."""
+    require_node(call)
+    call.node.churn.forget_logins()
+    return Response(NO_CONTENT)
+
+
+async def reset_statistics(call: Call) -> Response:
+    """Forget all samples of the statistics; counts and lengths stay."""
+    call.statistics.collector.forget_samples()
+    return Response(NO_CONTENT)
+
+
+async def reset_statistics_of_node(call: Call) -> Response:
+    require_node(call)
+    return await reset_statistics(call)
+
+
+async def _memory_of_queues(call: Call) -> int:
+    """Return the bytes of messages that queues hold in memory."""
+    queues = [queue for each in call.node.vhosts.values() for queue in each.vhost.queues.values()]
+    return await run_in_slices(_sum_memory_in_steps(queues))
+
+
+def _sum_memory_in_steps(queues: list[Queue]) -> Generator[None, None, int]:
+    total = 0
+    for queue in queues:
+        total += int(queue.ready.memory_bytes())
+        yield
+    return total
+
+
+async def relative_memory(call: Call) -> Response:
+    """Return the uses of memory in percent of the process's memory."""
+    require_node(call)
+    queues = round(100 * await _memory_of_queues(call) / call.management.resources.memory_used)
     return Response(
         body={
             "memory": {
+                **dict.fromkeys(UNCOUNTED_MEMORY, 0),
+                "queue_procs": min(queues, 100),
+                "other_system": max(100 - queues, 0),
+                "total": 100,
+            }
+        }
+    )
+
+
+async def memory(call: Call) -> Response:
+    """Return how the memory of the process is used, as far as the broker counts it. What it does not count is 0."""
+    require_node(call)
+    used = call.management.resources.memory_used
+    queues = await _memory_of_queues(call)
+    return Response(
+        body={
+            "memory": {
+                **dict.fromkeys(UNCOUNTED_MEMORY, 0),
                 "queue_procs": queues,
                 "other_system": max(used - queues, 0),
                 "total": {"erlang": used, "rss": used, "allocated": used},
@@ -273,16 +390,25 @@ async def memory(call: Call) -> Response:
 
 
 async def feature_flags(_: Call) -> Response:
-    """Return an empty list: all features of a version are on."""
-    return Response(body=[])
+    return Response(body=rabbitmq_features.feature_flags())
 
 
-async def deprecated_features(_: Call) -> Response:
-    return Response(body=[])
+async def enable_feature_flag(call: Call) -> Response:
+    """Accept a feature flag that the broker has: it is on.
+
+    :raises ApiError: 400 for any other one.
+    """
+    if call.name("name") not in rabbitmq_features.FEATURE_FLAGS:
+        raise bad_request("unsupported")
+    return Response(NO_CONTENT)
 
 
-async def used_deprecated_features(_: Call) -> Response:
-    return Response(body=[])
+async def deprecated_features(call: Call) -> Response:
+    return Response(body=rabbitmq_features.deprecated_features(call.node.virtual_hosts.portability))
+
+
+async def used_deprecated_features(call: Call) -> Response:
+    return Response(body=rabbitmq_features.used_deprecated_features(call.node.virtual_hosts.portability))
 
 
 async def rebalance(_: Call) -> Response:

@@ -27,7 +27,7 @@ from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.reply_codes import AmqpError
 
 DEFAULT = "amq.default"
-"""Name of the default exchange in paths, because a part of a path cannot be empty."""
+"""Name of the default exchange in paths; an empty one is understood, too."""
 
 
 def exchange_name(call: Call) -> bytes:
@@ -177,10 +177,12 @@ async def publish(call: Call) -> Response:
     queues = topology.vhost.find_queues(exchange, keys, headers, message)
     exchange.published_in += 1
     exchange.published_out += len(queues)
-    topology.vhost.ended_counts.published += 1
+    counts = topology.vhost.totals.ended_channels
+    counts.published += 1
+    counts.routed += len(queues)
     if not queues:
         exchange.unroutable_dropped += 1
-        topology.vhost.ended_counts.dropped_unroutable += 1
+        counts.dropped_unroutable += 1
         return Response(body={"routed": False})
     outcome = topology.vhost.deliver(queues, message)
     if outcome == STORED:

@@ -8,7 +8,7 @@ from typing import Final
 
 from warren.broker.http_api.api_error import bad_request
 from warren.broker.http_api.call import Call, Response
-from warren.broker.http_api.resources.cluster import listeners
+from warren.broker.http_api.resources.cluster import listeners, require_node
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
 
@@ -26,6 +26,12 @@ def _failed(reason: str, **facts: Json) -> Response:
 
 async def ok(_: Call) -> Response:
     """Answer that the check passes: a broker that answers always passes it."""
+    return _ok()
+
+
+async def ok_of_node(call: Call) -> Response:
+    """Answer that the check passes, if the path names this node."""
+    require_node(call)
     return _ok()
 
 
@@ -76,6 +82,8 @@ async def protocol_listener(call: Call) -> Response:
 
 async def in_service(call: Call) -> Response:
     """Check that the broker accepts connections."""
+    if call.management.listener.suspended:
+        return _failed("the broker accepts no connections: its listeners are suspended")
     if call.management.admission.accepting:
         return _ok()
     return _failed("the broker accepts no connections at the moment: all its sockets are in use")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.broker.http_api.api_error import ApiError, bad_request, object_not_found
+from warren.broker.http_api.api_error import ApiError, bad_request
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.resources.users import find
 from warren.broker.management.request import Json
@@ -53,7 +53,10 @@ async def of_user(call: Call) -> Response:
 
 
 async def put_user(call: Call) -> Response:
-    user = find(call, call.name("user"))
+    name = call.name("user")
+    if name not in call.node.access.users:
+        raise bad_request(["no_such_user", name])
+    user = find(call, name)
     try:
         await call.perform(
             "set_user_limits", username=user.name, definition={call.name("name"): call.body("value")["value"]}
@@ -66,7 +69,7 @@ async def put_user(call: Call) -> Response:
 
 async def delete_user(call: Call) -> Response:
     user, name = find(call, call.name("user")), call.name("name")
-    if name not in ("max-connections", "max-channels"):
-        raise object_not_found()
-    await call.perform("clear_user_limits", username=user.name, limit=name)
+    # RabbitMQ answers so for every name, because the limit is not in effect afterwards.
+    if name in ("max-connections", "max-channels"):
+        await call.perform("clear_user_limits", username=user.name, limit=name)
     return Response(NO_CONTENT)

@@ -7,11 +7,11 @@ import json
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import ADMINISTRATOR
-from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.http_api.listing_response import list_rows
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
-from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, SHOVEL
 
 LIMITS = "vhost-limits"
 
@@ -37,22 +37,17 @@ def _all(call: Call) -> list[Json]:
     return found
 
 
-def _response(call: Call, found: list[Json]) -> Response:
-    query = ListingQuery.parse({name: value for name, value in call.query.items() if name != "page"})
-    return Response(body=[query.select(row) for row in query.order(found)])
-
-
 async def list_all(call: Call) -> Response:
-    return _response(call, _all(call))
+    return await list_rows(call, _all(call))
 
 
 async def list_component(call: Call) -> Response:
-    return _response(call, [row for row in _all(call) if row["component"] == call.name("component")])
+    return await list_rows(call, [row for row in _all(call) if row["component"] == call.name("component")])
 
 
 async def list_in_vhost(call: Call) -> Response:
     call.visible()
-    return _response(
+    return await list_rows(
         call,
         [
             row
@@ -70,12 +65,30 @@ def _find(call: Call) -> Json:
 
 
 async def show(call: Call) -> Response:
-    return Response(body=_find(call))
+    return Response(body=call.select(_find(call)))
+
+
+def _check_shovel(call: Call, value: Json) -> None:
+    """Check the definition of a shovel, whose URIs of this broker need no password, as one of the caller.
+
+    :raises ApiError: 400 if it is wrong, or names a virtual host that the caller may not open.
+    """
+    # Imported only where a shovel is defined.
+    from warren.broker.shovel.definition import definition_errors
+
+    def may_open(vhost: str) -> bool:
+        return vhost in call.node.virtual_hosts and call.caller.may_open(vhost)
+
+    errors = definition_errors(call.name("name"), value, call.caller.user.name, may_open)
+    if errors:
+        raise bad_request("Validation failed\n\n" + "".join(f"{error}\n" for error in errors))
 
 
 async def put(call: Call) -> Response:
     call.declarations()
     value = call.body("value")["value"]
+    if call.name("component") == SHOVEL:
+        _check_shovel(call, value)
     existing = any(
         all(row[part] == call.name(part) for part in ("component", "vhost", "name")) for row in _all(call)
     )
@@ -109,14 +122,14 @@ async def delete(call: Call) -> Response:
 
 async def list_global(call: Call) -> Response:
     found = sorted(call.management.parameters.globals.items())
-    return _response(call, [{"name": name, "value": value} for name, value in found])
+    return await list_rows(call, [{"name": name, "value": value} for name, value in found])
 
 
 async def show_global(call: Call) -> Response:
     name = call.name("name")
     if name not in call.management.parameters.globals:
         raise object_not_found()
-    return Response(body={"value": call.management.parameters.globals[name], "name": name})
+    return Response(body=call.select({"value": call.management.parameters.globals[name], "name": name}))
 
 
 async def put_global(call: Call) -> Response:

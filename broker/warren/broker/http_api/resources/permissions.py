@@ -6,14 +6,10 @@ from dataclasses import asdict
 
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
-from warren.broker.http_api.listing_query import ListingQuery
+from warren.broker.http_api.listing_response import list_rows
+from warren.broker.http_api.resources.exchanges import DEFAULT as DEFAULT_EXCHANGE
 from warren.broker.http_api.resources.users import find
 from warren.broker.management.request import Json
-
-
-def _response(call: Call, found: list[Json]) -> Response:
-    query = ListingQuery.parse({name: value for name, value in call.query.items() if name != "page"})
-    return Response(body=[query.select(row) for row in query.order(found)])
 
 
 def _all(call: Call, user: str | None, vhost: str | None, topics: bool) -> list[Json]:
@@ -30,34 +26,34 @@ def _vhost(call: Call) -> str:
 
 
 async def list_all(call: Call) -> Response:
-    return _response(call, _all(call, None, None, False))
+    return await list_rows(call, _all(call, None, None, False))
 
 
 async def list_topics(call: Call) -> Response:
-    return _response(call, _all(call, None, None, True))
+    return await list_rows(call, _all(call, None, None, True))
 
 
 async def of_vhost(call: Call) -> Response:
-    return _response(call, _all(call, None, _vhost(call), False))
+    return await list_rows(call, _all(call, None, _vhost(call), False))
 
 
 async def topics_of_vhost(call: Call) -> Response:
-    return _response(call, _all(call, None, _vhost(call), True))
+    return await list_rows(call, _all(call, None, _vhost(call), True))
 
 
 async def of_user(call: Call) -> Response:
-    return _response(call, _all(call, find(call, call.name("user")).name, None, False))
+    return await list_rows(call, _all(call, find(call, call.name("user")).name, None, False))
 
 
 async def topics_of_user(call: Call) -> Response:
-    return _response(call, _all(call, find(call, call.name("user")).name, None, True))
+    return await list_rows(call, _all(call, find(call, call.name("user")).name, None, True))
 
 
 async def show(call: Call) -> Response:
     found = _all(call, call.name("user"), _vhost(call), False)
     if not found:
         raise object_not_found()
-    return Response(body=found[0])
+    return Response(body=call.select(found[0]))
 
 
 async def show_topics(call: Call) -> Response:
@@ -93,6 +89,22 @@ async def _put(call: Call, verb: str, values: dict[str, Json], topics: bool) -> 
 async def delete(call: Call) -> Response:
     await show(call)
     await call.perform("clear_permissions", username=call.name("user"), vhost=call.name("vhost"))
+    return Response(NO_CONTENT)
+
+
+async def delete_topic(call: Call) -> Response:
+    """Remove a user's topic permission on one exchange.
+
+    As in RabbitMQ, 404 means that the user has no topic permission at all in the virtual host.
+    """
+    await show_topics(call)
+    exchange = call.name("exchange")
+    await call.perform(
+        "clear_topic_permissions",
+        username=call.name("user"),
+        vhost=call.name("vhost"),
+        exchange="" if exchange == DEFAULT_EXCHANGE else exchange,
+    )
     return Response(NO_CONTENT)
 
 

@@ -57,7 +57,7 @@ def _show(call: Call, operator: bool) -> Response:
     policy = _policies(topology, operator).get(call.name("name"))
     if policy is None:
         raise object_not_found()
-    return Response(body=_row(topology, policy))
+    return Response(body=call.select(_row(topology, policy)))
 
 
 async def show(call: Call) -> Response:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
 from warren.broker.access.authorization import CONFIGURE, READ
+from warren.broker.channel.methods.consumer_methods import refuse_single_active
+from warren.broker.channel.methods.topology_methods import check_queue_limit
 from warren.broker.connection.connection import Connection
 from warren.broker.http_api.api_error import bad_request, from_amqp, not_found, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_json import message_json
-from warren.broker.http_api.message_stats import lengths_of, queue_statistics
+from warren.broker.http_api.message_stats import lengths_of, queue_rate, queue_statistics
 from warren.broker.http_api.resources import clients
+from warren.broker.http_api.resources.settlement import ACK_MODES, Settlement
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
 from warren.broker.management.json_values import name_text
 from warren.broker.management.queue_counts import UnackedCounts, count_unacked_in_steps
 from warren.broker.management.request import Json
-from warren.broker.management.time_slices import run_in_slices
+from warren.broker.management.statistics.collector import LENGTHS, QUEUE_COUNTERS
+from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.message import Message
+from warren.broker.model.policy.policies import merge_definitions
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.vhost.declarations import Declarations
@@ -43,9 +49,11 @@ LISTED: Final = (
 )
 """Items of `warren ctl list_queues` that the API shows, too, under the same names."""
 STREAM_LISTED: Final = ("consumers", "memory")
+QUORUM_LISTED: Final = ("messages_dlx", "message_bytes_dlx", "messages_delayed")
+LONGEST_NAME: Final = 255
+"""Bytes that the name of a queue may have."""
 MOST_MESSAGES: Final = 50_000
 """Most messages that one request gets."""
-ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 
 
 def basic_json(queue: Queue) -> dict[str, Json]:
@@ -58,7 +66,7 @@ def basic_json(queue: Queue) -> dict[str, Json]:
         "arguments": arguments,
         "auto_delete": queue.auto_delete,
         "durable": queue.durable,
-        "effective_policy_definition": QUEUE_ITEMS["effective_policy_definition"](queue, NO_LISTING) or {},
+        "effective_policy_definition": merge_definitions(policy, operator),
         "exclusive": queue.owner is not None,
         "internal": False,
         "internal_owner": False,
@@ -77,10 +85,6 @@ def basic_json(queue: Queue) -> dict[str, Json]:
     return found
 
 
-NO_LISTING: Final = QueueListing({}, None)  # type: ignore[arg-type]
-"""Listing for items that need no counts."""
-
-
 def row(call: Call, queue: Queue, listing: QueueListing) -> dict[str, Json]:
     """Return a queue as lists show it."""
     found = basic_json(queue)
@@ -90,9 +94,8 @@ def row(call: Call, queue: Queue, listing: QueueListing) -> dict[str, Json]:
         found["readers"] = {NODE: len(queue.readers)}
         found["segments"] = len(queue.messages.segments)
     elif queue.declared_arguments.quorum:
-        found["messages_dlx"] = len(queue.pending_dead_letters)
-        found["message_bytes_dlx"] = int(queue.pending_dead_letter_bytes)
-        found["messages_delayed"] = len(queue.delayed_retries) if queue.delayed_retries is not None else 0
+        for name in QUORUM_LISTED:
+            found[name] = QUEUE_ITEMS[name](queue, listing)
     for name in STREAM_LISTED if queue.is_stream else LISTED:
         found[name] = QUEUE_ITEMS[name](queue, listing)
     if not queue.is_stream:
@@ -108,12 +111,15 @@ async def _listing(call: Call) -> QueueListing:
     return QueueListing(unacked, call.management.utilisation)
 
 
+def _by_name(hosts: list[Declarations]) -> Generator[None, None, list[Queue]]:
+    found: list[Queue] = []
+    for topology in hosts:
+        found += yield from sort_in_steps(topology.vhost.queues.values(), lambda queue: queue.name)
+    return found
+
+
 async def _list(call: Call, hosts: list[Declarations]) -> Response:
-    queues = [
-        queue
-        for topology in hosts
-        for _, queue in sorted(topology.vhost.queues.items(), key=lambda each: each[0])
-    ]
+    queues = await run_in_slices(_by_name(hosts))
     if call.flag("disable_stats"):
         with_totals = call.flag("enable_queue_totals")
 
@@ -132,7 +138,22 @@ async def _list(call: Call, hosts: list[Declarations]) -> Response:
         queues,
         queue_name,
         lambda queue: None if queue.deleted else _without_nulls(row(call, queue, listing)),
+        values=_ordering_values(call),
     )
+
+
+def _ordering_values(call: Call) -> dict[str, Callable[[Queue], Json]]:
+    """Return functions for the values by which people order queues: a whole row costs far more."""
+    found: dict[str, Callable[[Queue], Json]] = {"type": lambda queue: queue.declared_arguments.type_name}
+    for index, name in enumerate(LENGTHS):
+        found[name] = partial(_length, index)
+    for name in QUEUE_COUNTERS:
+        found[f"message_stats.{name}_details.rate"] = partial(queue_rate, call, name)
+    return found
+
+
+def _length(index: int, queue: Queue) -> int:
+    return lengths_of(queue)[index]
 
 
 def _without_nulls(found: dict[str, Json]) -> dict[str, Json]:
@@ -197,6 +218,11 @@ async def declare(call: Call) -> Response:
     """Declare a queue; 204 if it exists with the same properties."""
     topology, name = call.declarations(), call.data("queue")
     body = call.body()
+    if len(name) > LONGEST_NAME:
+        raise bad_request(f"queue should be less than {LONGEST_NAME} bytes, actually was {len(name)}\n")
+    node = body.get("node")
+    if isinstance(node, str) and node not in ("", NODE):
+        raise bad_request(f"Node {node} is not a cluster member")
     durable, auto_delete = call.boolean(body, "durable"), call.boolean(body, "auto_delete")
     raw = encode_arguments(body.get("arguments", {}))
     raw = topology.settings.with_default_queue_type(raw, durable, False, auto_delete)
@@ -207,12 +233,7 @@ async def declare(call: Call) -> Response:
         topology.refuse_reserved(name)
         authorization.check(CONFIGURE, "queue", name)
         if not existing:
-            limit = topology.settings.max_queues
-            if limit is not None and len(topology.vhost.queues) >= limit:
-                raise bad_request(
-                    f"cannot declare queue '{call.name('queue')}': queue limit in vhost "
-                    f"'{topology.settings.name}' ({limit}) is reached"
-                )
+            check_queue_limit(topology, name)
             authorization.check_forwarding("queue", name, raw, "x-dead-letter-exchange")
         topology.declare_queue(name, durable, False, auto_delete, raw, None)
 
@@ -236,7 +257,7 @@ async def delete(call: Call) -> Response:
     _check(call, CONFIGURE, queue)
     await _settled(call, queue)
     described = topology.describe("queue", queue.name)
-    if call.flag("if-empty") and queue.ready.count:
+    if call.flag("if-empty") and not queue.is_empty:
         raise bad_request(f"{described} not empty")
     if call.flag("if-unused") and queue.consumers:
         raise bad_request(f"{described} in use")
@@ -290,6 +311,10 @@ async def get_messages(call: Call) -> Response:
     if isinstance(queue, Stream):
         described = topology.describe("queue", queue.name)
         raise bad_request(f"540 basic.get not supported by stream queues {described}")
+    try:
+        refuse_single_active(topology, queue)
+    except AmqpError as error:
+        raise from_amqp(error) from None
     await _settled(call, queue)
     taken: list[Message] = []
     shown: list[Json] = []
@@ -310,24 +335,13 @@ async def get_messages(call: Call) -> Response:
         await run_in_slices(take())
     except BaseException:
         # Nobody will see them, for example because the client is gone.
-        _settle(queue, taken, "ack_requeue_true")
+        Settlement(queue, taken, "ack_requeue_true").start()
         raise
-    _settle(queue, taken, mode)
+    settlement = Settlement(queue, taken, mode)
+    settlement.start()
+    await queue.vhost.bulk_work.finished(settlement)
     await call.synced()
     return Response(body=shown)
-
-
-def _settle(queue: Queue, messages: list[Message], mode: str) -> None:
-    """Put messages back, acknowledge them, or reject them."""
-    if not messages:
-        return
-    if mode in ("ack_requeue_true", "reject_requeue_true"):
-        queue.requeue(messages, False)
-    elif mode == "ack_requeue_false":
-        for message in messages:
-            queue.acknowledge(message)
-    else:
-        queue.reject(messages)
 
 
 def _count(value: Json, name: str) -> int:

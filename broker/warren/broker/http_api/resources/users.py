@@ -51,7 +51,7 @@ def find(call: Call, name: str) -> User:
 
 
 async def show(call: Call) -> Response:
-    return Response(body=to_json(find(call, call.name("user"))))
+    return Response(body=call.select(to_json(find(call, call.name("user")))))
 
 
 async def put(call: Call) -> Response:
@@ -65,7 +65,10 @@ async def put(call: Call) -> Response:
         hashed is not None and not isinstance(hashed, str)
     ):
         raise bad_request("password and password_hash must be texts")
-    algorithm = body.get("hashing_algorithm", SHA256)
+    if password is not None and hashed is not None:
+        raise bad_request("both_password_and_password_hash_are_provided")
+    # The algorithm describes a hash; passwords are always hashed with the default one.
+    algorithm = body.get("hashing_algorithm", SHA256) if hashed else SHA256
     existing = name in users
 
     def change() -> None:

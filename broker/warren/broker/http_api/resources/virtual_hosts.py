@@ -22,7 +22,7 @@ def to_json(call: Call, settings: VirtualHostSettings) -> Json:
         "default_queue_type": settings.default_queue_type or "classic",
         "protected_from_deletion": settings.protected,
         "metadata": metadata,
-        "tracing": False,
+        "tracing": call.node.virtual_hosts.declarations_of(settings.name).vhost.firehose is not None,
         "cluster_state": {NODE: "running"},
         **vhost_statistics(call, settings.name),
     }
@@ -35,7 +35,7 @@ async def list_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     call.visible()
-    return Response(body=to_json(call, call.node.virtual_hosts.settings(call.name("vhost"))))
+    return Response(body=call.select(to_json(call, call.node.virtual_hosts.settings(call.name("vhost")))))
 
 
 async def put(call: Call) -> Response:
@@ -65,6 +65,8 @@ async def put(call: Call) -> Response:
         )
     if isinstance(body.get("protected_from_deletion"), bool):
         await _set_protection(call, name, body["protected_from_deletion"])
+    if isinstance(body.get("tracing"), bool):
+        await call.perform("trace_on" if body["tracing"] else "trace_off", vhost=name)
     return Response(NO_CONTENT if existing else CREATED)
 
 

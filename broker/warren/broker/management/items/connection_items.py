@@ -119,7 +119,7 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
     "send_oct": _counted(BYTES, SENT_AT),
     "send_cnt": _counted(SEGMENTS, SEGMENTS_AT, 1),
-    "send_pend": lambda connection: connection.transport.get_write_buffer_size() + int(connection.out_bytes),
+    "send_pend": lambda connection: int(connection.unread_bytes() + connection.out_bytes),
     "connected_at": lambda connection: round(connection.connected_at * 1000),
 }
 

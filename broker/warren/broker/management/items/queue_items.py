@@ -12,6 +12,7 @@ from warren.broker.management.json_values import channel_id, connection_id, name
 from warren.broker.management.queue_counts import MessageCount, UnackedCounts
 from warren.broker.management.request import Json
 from warren.broker.model.policy.policies import merge_definitions
+from warren.broker.model.stream.stream import Stream
 from warren.wire import field_tables, properties
 from warren.wire.content import header_payload
 
@@ -87,7 +88,8 @@ def _definition(queue: Queue, _: QueueListing) -> Json:
 
 
 def _all(queue: Queue, listing: QueueListing) -> MessageCount:
-    return queue_counts.count_ready(queue) + listing.unacked(queue).all
+    counts = queue_counts.count_ready(queue) + queue_counts.count_held_back(queue)
+    return counts + listing.unacked(queue).all
 
 
 def _ram(queue: Queue, listing: QueueListing) -> MessageCount:
@@ -143,7 +145,12 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     ),
     "messages_ready": lambda queue, _: queue_counts.count_ready(queue).count,
     "messages_unacknowledged": lambda queue, _: int(queue.unacked),
-    "messages": lambda queue, _: queue_counts.count_ready(queue).count + int(queue.unacked),
+    "messages": lambda queue, _: (
+        queue_counts.count_ready(queue).count + queue.held_back_count() + int(queue.unacked)
+    ),
+    "messages_dlx": lambda queue, _: len(queue.pending_dead_letters),
+    "message_bytes_dlx": lambda queue, _: int(queue.pending_dead_letter_bytes),
+    "messages_delayed": lambda queue, _: queue.held_back_count() - len(queue.pending_dead_letters),
     "messages_ready_ram": lambda queue, _: queue_counts.count_ready_in_memory(queue).count,
     "messages_unacknowledged_ram": lambda queue, listing: listing.unacked(queue).in_memory.count,
     "messages_ram": lambda queue, listing: _ram(queue, listing).count,
@@ -156,6 +163,7 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "head_message_timestamp": _head_timestamp,
     "disk_reads": lambda queue, _: queue_counts.disk_reads(queue),
     "disk_writes": lambda queue, _: queue_counts.disk_writes(queue),
+    "backing_queue_status": lambda queue, _: queue_counts.backing_queue_status(queue) or "",
     "consumers": lambda queue, _: len(queue.consumers),
     "consumer_utilisation": _utilisation,
     "consumer_capacity": _utilisation,
@@ -166,6 +174,7 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "type": lambda queue, _: queue.declared_arguments.type_name,
     "leader": lambda queue, _: NODE if queue.declared_arguments.type_name != "classic" else "",
     "members": _nodes,
+    "segments": lambda queue, _: len(queue.messages.segments) if isinstance(queue, Stream) else "",
     "online": _nodes,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from warren.broker.connection.tcp_statistics import bytes_exchanged
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
+Kept = TypeVar("Kept")
 
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 """Gauges of queues, virtual hosts and the node, in the order of their columns."""
@@ -55,6 +56,8 @@ NODE_GAUGES: Final = ("mem_used", "disk_free", "fd_used", "sockets_used")
 """Gauges of the node; the first two in KiB, because a sample holds 32 bits."""
 TRAFFIC: Final = ("recv_oct", "send_oct")
 EXCHANGE_COUNTERS: Final = ("publish_in", "publish_out")
+LOOKED_AT_ONCE: Final = 64
+"""Objects of which one step finds out whether they are gone."""
 
 
 def delivery_values(counts: MessageCounts) -> list[int]:
@@ -128,6 +131,16 @@ class Collector:
             self._task.cancel()
             self._task = None
 
+    def forget_samples(self) -> None:
+        """Forget all samples, and begin anew with the next one."""
+        self.queues.clear()
+        self.channels.clear()
+        self.connections.clear()
+        self.exchanges.clear()
+        self.vhosts.clear()
+        for series in (self.totals, self.node, self.churn):
+            series.clear()
+
     def timestamp(self, tick: int) -> int:
         """Return the time of a tick, in milliseconds since 1970."""
         return round(tick * TICK * 1000)
@@ -154,15 +167,16 @@ class Collector:
     def churn_values(self) -> list[int]:
         """Return the values of CHURN."""
         churn = self._node.churn
-        hosts = [topology.vhost for topology in self._node.vhosts.values()]
+        hosts = [self._node.virtual_hosts.deleted]
+        hosts += [topology.vhost.totals for topology in self._node.vhosts.values()]
         return [
             churn.connections_opened,
             churn.connections_closed,
             churn.channels_opened,
             churn.channels_closed,
-            sum(vhost.queues_declared for vhost in hosts),
-            sum(vhost.queues_created for vhost in hosts),
-            sum(vhost.queues_deleted for vhost in hosts),
+            sum(totals.queues_declared for totals in hosts),
+            sum(totals.queues_created for totals in hosts),
+            sum(totals.queues_deleted for totals in hosts),
         ]
 
     def sample_in_steps(self) -> Generator[None, None, None]:
@@ -180,6 +194,7 @@ class Collector:
                 0,
                 NEWEST,
             )
+            yield
             for channel in list(connection.channels.values()):
                 counts = channel.message_counts()
                 channels.setdefault(channel.vhost.name, MessageCounts()).add(counts)
@@ -191,7 +206,8 @@ class Collector:
             for queue in list(vhost.queues.values()):
                 ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
                 counts = self.queue_counts(queue)
-                values = [ready + unacked, ready, unacked, int(counts.published), *delivery_values(counts)]
+                every = ready + queue.held_back_count() + unacked
+                values = [every, ready, unacked, int(counts.published), *delivery_values(counts)]
                 _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT)
                 lengths[0] += values[0]
                 lengths[1] += ready
@@ -205,35 +221,51 @@ class Collector:
                 )
                 yield
             sums = channels.get(name, MessageCounts())
-            sums.add(vhost.ended_counts)
+            sums.add(vhost.totals.ended_channels)
             values = [*lengths, *channel_values(sums)]
             _record(self.vhosts, name, tick, values, len(LENGTHS))
             for index, value in enumerate(values):
                 totals[index] += value
+        # Counters of the whole broker go on when a virtual host is deleted.
+        for index, value in enumerate(
+            channel_values(node.virtual_hosts.deleted.ended_channels), len(LENGTHS)
+        ):
+            totals[index] += value
         self.totals.record(tick, totals)
         self.churn.record(tick, self.churn_values())
         self.node.record(tick, self._node_values())
-        self._forget()
+        yield from self._forget_in_steps()
 
-    def _forget(self) -> None:
-        """Forget objects that are gone."""
+    def _forget_in_steps(self) -> Generator[None, None, None]:
+        """Forget objects that are gone; yields after each small step."""
         node = self._node
-        for connection in [each for each in self.connections if each not in node.connections]:
-            del self.connections[connection]
-        for channel in [
-            each for each in self.channels if each.connection.channels.get(int(each.number)) is not each
-        ]:
-            del self.channels[channel]
-        for queue in [each for each in self.queues if each.deleted]:
-            del self.queues[queue]
-            self._restored.pop(queue, None)
-        for name in [each for each in self.vhosts if each not in node.vhosts]:
-            del self.vhosts[name]
-        present = {
-            exchange for topology in node.vhosts.values() for exchange in topology.vhost.exchanges.values()
-        }
-        for exchange in [each for each in self.exchanges if each not in present]:
-            del self.exchanges[exchange]
+        yield from _keep(self.connections, node.connections.__contains__)
+        yield from _keep(self.channels, lambda each: each.connection.channels.get(int(each.number)) is each)
+        yield from _keep(self.queues, lambda each: not each.deleted)
+        yield from _keep(self._restored, lambda each: not each.deleted)
+        yield from _keep(self.vhosts, node.vhosts.__contains__)
+        present: set[Exchange] = set()
+        for topology in list(node.vhosts.values()):
+            for some in _portions(topology.vhost.exchanges.values()):
+                present.update(some)
+                yield
+        yield from _keep(self.exchanges, present.__contains__)
+
+
+def _portions(objects: Iterable[Key]) -> Generator[list[Key], None, None]:
+    """Yield objects in lists of LOOKED_AT_ONCE. They may come and go meanwhile."""
+    known = list(objects)
+    for start in range(0, len(known), LOOKED_AT_ONCE):
+        yield known[start : start + LOOKED_AT_ONCE]
+
+
+def _keep(samples: dict[Key, Kept], is_present: Callable[[Key], bool]) -> Generator[None, None, None]:
+    """Remove the entries of objects that are gone; yields after each small step."""
+    for some in _portions(samples):
+        for each in some:
+            if not is_present(each):
+                samples.pop(each, None)
+        yield
 
 
 def _record(
@@ -253,6 +285,6 @@ def _record(
         if not any(values):
             return
         series = kept[key] = Series(gauges, len(values) - gauges, levels)
-    elif series.values == values and series.is_settled:
+    elif series.adds_nothing(values):
         return
     series.record(tick, values)

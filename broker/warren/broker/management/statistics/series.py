@@ -15,6 +15,10 @@ MOST: Final = 2**32 - 1
 """Largest number that a sample holds; a larger one is cut. Counters are held as differences to the sample before."""
 
 
+NARROW: Final = 2**16 - 1
+"""Largest number of rows that hold 16 bits; a larger one widens them to 32 bits."""
+
+
 class Level(NamedTuple):
     """Samples at one distance.
 
@@ -39,102 +43,104 @@ NEWEST: Final = LEVELS[:1]
 """Samples of ten minutes only."""
 
 
-class _Ring:
-    """Samples at one level: an array of rows, that of tick number T at index T / ticks, modulo the capacity."""
-
-    __slots__ = ("base", "filled", "last", "rows")
-
-    def __init__(self) -> None:
-        self.rows: array[int] = array("I")
-        self.last = -1
-        """Number of the last row: its tick divided by the ticks of the level; -1 before the first."""
-        self.filled = 0
-        """Number of rows that hold samples."""
-        self.base: Sequence[int] = ()
-        """Values of the last row, not as differences."""
-
-
 class Series:
     """Samples of some gauges (values of a moment, such as ready messages) and counters (which only grow).
 
-    A sample that repeats the one before costs no memory before the next change, which fills the gap.
+    Each level has an array of rows: the row of number N (its tick divided by the ticks of the level) is at index N modulo
+    the capacity. A sample that repeats the one before costs no memory before the next change, which fills the gap. Rows
+    begin with 16 bits a value: most queues never need more, and a broker may have ten thousand of them.
 
     :param gauges: number of gauges; they come first in each sample.
     :param counters: number of counters.
     """
 
-    __slots__ = ("_gauges", "_levels", "_repeated", "_rings", "_width", "values")
+    __slots__ = ("_first", "_gauges", "_last", "_levels", "_repeated", "_rows", "_values", "_width")
 
     def __init__(self, gauges: int, counters: int, levels: tuple[Level, ...] = LEVELS) -> None:
         self._gauges = gauges
         self._width = gauges + counters
         self._levels = levels
-        self._rings: tuple[_Ring, ...] = ()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        self._rows: list[array[int]] = []
+        """Rows of each level: gauges, and counters as differences to the row before. Empty before the first sample."""
+        self._first = self._last = -1
+        """Ticks of the first and the last sample; -1 before the first."""
         self._repeated = False
-        self.values: Sequence[int] = (0,) * self._width
-        """Values of the last sample."""
+        self._values = array("q", [0]) * self._width
+        """Values of the last sample, not as differences. The list that was recorded would take four times as much."""
 
     @property
-    def is_settled(self) -> bool:
-        """True if the last sample repeats the one before: a further equal one adds nothing."""
-        return self._repeated
+    def values(self) -> tuple[int, ...]:
+        """Values of the last sample."""
+        return tuple(self._values)
+
+    def adds_nothing(self, values: Sequence[int]) -> bool:
+        """Return True if a sample can be left out: it repeats the last one, which repeats the one before."""
+        return self._repeated and self._values == array("q", values)
 
     def record(self, tick: int, values: Sequence[int]) -> None:
         """Add the sample of a tick. It may be left out if nothing has changed since the last one."""
-        if not self._rings:
-            self._rings = tuple(_Ring() for _ in self._levels)
-        self._repeated = values == self.values
-        for level, ring in zip(self._levels, self._rings, strict=True):
-            self._record(level, ring, tick // level.ticks, values)
-        self.values = values
-
-    def _record(self, level: Level, ring: _Ring, number: int, values: Sequence[int]) -> None:
-        width, gauges = self._width, self._gauges
-        if not ring.rows:
-            ring.rows = array("I", bytes(4 * width * level.capacity))
-        if ring.last < 0:
-            ring.base, ring.last, ring.filled = values, number - 1, 0
-        if number <= ring.last:
-            # Still the same row: it shows the newest values.
-            self._write(level, ring, ring.last, self._difference(ring, values), add=True)
-            ring.base = values
-            return
-        idle = (*ring.base[:gauges], *([0] * (width - gauges)))
-        for missed in range(max(ring.last + 1, number - level.capacity), number):
-            self._write(level, ring, missed, idle)
-        ring.filled = min(ring.filled + number - ring.last, level.capacity)
-        self._write(level, ring, number, self._difference(ring, values))
-        ring.last, ring.base = number, values
-
-    def _difference(self, ring: _Ring, values: Sequence[int]) -> list[int]:
+        now, before = array("q", values), self._values
+        if not self._rows:
+            # Repeated, not from bytes: that would reserve memory for more.
+            self._rows = [array("H", [0]) * (self._width * level.capacity) for level in self._levels]
+            # The first sample is preceded by nothing: its counters have not grown.
+            self._first, self._last, before = tick, -1, now
+        self._repeated = now == self._values
         gauges = self._gauges
-        row = [min(max(value, 0), MOST) for value in values[:gauges]]
+        row = [min(max(value, 0), MOST) for value in now[:gauges]]
         row += [
-            min(max(now - before, 0), MOST)
-            for now, before in zip(values[gauges:], ring.base[gauges:], strict=True)
+            min(max(value - known, 0), MOST)
+            for value, known in zip(now[gauges:], before[gauges:], strict=True)
         ]
-        return row
+        for at, level in enumerate(self._levels):
+            self._record(at, tick // level.ticks, row)
+        self._values = now
+        self._last = max(self._last, tick)
 
-    def _write(
-        self, level: Level, ring: _Ring, number: int, row: Sequence[int], *, add: bool = False
-    ) -> None:
-        start = number % level.capacity * self._width
-        if add:
-            for at in range(self._gauges, self._width):
-                row = [*row[:at], min(row[at] + ring.rows[start + at], MOST), *row[at + 1 :]]
-        ring.rows[start : start + self._width] = array("I", [min(value, MOST) for value in row])
+    def _record(self, at: int, number: int, row: list[int]) -> None:
+        """Add a row to a level, or add to the row that the last sample is in."""
+        width, gauges, capacity = self._width, self._gauges, self._levels[at].capacity
+        last = self._last // self._levels[at].ticks if self._last >= 0 else number - 1
+        if number <= last:
+            # Still the same row: it shows the newest values.
+            start = last % capacity * width
+            held = self._rows[at][start + gauges : start + width]
+            grown = [min(value + known, MOST) for value, known in zip(row[gauges:], held, strict=True)]
+            self._write(at, last, row[:gauges] + grown)
+            return
+        if number > last + 1:
+            idle = [min(max(value, 0), MOST) for value in self._values[:gauges]] + [0] * (width - gauges)
+            for missed in range(max(last + 1, number - capacity), number):
+                self._write(at, missed, idle)
+        self._write(at, number, row)
+
+    def _write(self, at: int, number: int, row: list[int]) -> None:
+        rows = self._rows[at]
+        if rows.typecode == "H" and max(row) > NARROW:
+            rows = self._rows[at] = array("I", rows.tolist())
+        start = number % self._levels[at].capacity * self._width
+        rows[start : start + self._width] = array(rows.typecode, row)
+
+    def _oldest(self, level: Level) -> int:
+        """Return the number of the oldest row of a level that holds a sample."""
+        return max(self._first // level.ticks, self._last // level.ticks - level.capacity + 1)
 
     def rate(self, column: int, tick: int) -> float:
         """Return the change of a value a second, between the two last samples before or at a tick."""
-        if not self._rings:
+        if not self._rows:
             return 0.0
-        ring, level = self._rings[0], self._levels[0]
-        if ring.last < tick - 1 or ring.filled < 2:
+        rows, level = self._rows[0], self._levels[0]
+        last = self._last // level.ticks
+        if last < tick - 1 or last == self._oldest(level):
             return 0.0
-        now = ring.rows[ring.last % level.capacity * self._width + column]
+        now = rows[last % level.capacity * self._width + column]
         if column >= self._gauges:
             return now / TICK
-        before = ring.rows[(ring.last - 1) % level.capacity * self._width + column]
+        before = rows[(last - 1) % level.capacity * self._width + column]
         return (now - before) / TICK
 
     def samples(self, column: int, tick: int, age: float, step: float) -> list[tuple[int, int]]:
@@ -149,25 +155,24 @@ class Series:
             default=len(self._levels) - 1,
         )
         level = self._levels[at]
-        value = self.values[column]
+        value = self._values[column]
         wanted = [
             tick - round(ago * step / TICK)
             for ago in range(max(int(min(age, level.seconds) // max(step, TICK)), 1))
         ]
-        if not self._rings:
+        if not self._rows:
             return [(one, value) for one in wanted]
-        ring = self._rings[at]
+        rows, oldest = self._rows[at], self._oldest(level)
         found: list[tuple[int, int]] = []
-        number, known = ring.last, value
+        number, known = self._last // level.ticks, value
         for one in wanted:
             target = one // level.ticks
-            while number > target and number > ring.last - ring.filled:
-                row = number % level.capacity * self._width
+            while number > target and number >= oldest:
                 if column >= self._gauges:
-                    known -= ring.rows[row + column]
+                    known -= rows[number % level.capacity * self._width + column]
                 number -= 1
                 if column < self._gauges:
-                    held = number > ring.last - ring.filled
-                    known = ring.rows[number % level.capacity * self._width + column] if held else 0
+                    held = number >= oldest
+                    known = rows[number % level.capacity * self._width + column] if held else 0
             found.append((one, known))
         return found

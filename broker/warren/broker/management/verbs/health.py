@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import socket
 import time
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,14 @@ from warren.broker.management import queue_counts
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.management.verbs.listing import table
 from warren.core.errors import ExitStatus
 from warren.core.operating_system.descriptors import count_open_descriptors
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
+    from warren.broker.model.queue.queue import Queue
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "none")
 DESCRIPTOR_ALARM = "file_descriptor_limit"
@@ -33,16 +37,36 @@ def ping(_: Management, __: Request) -> Json:
     return "Ping succeeded"
 
 
-def check_running(_: Management, __: Request) -> Json:
-    """Return a text that the broker is running; a broker that replies always is."""
+def require_started(management: Management) -> None:
+    """Check that the broker serves clients; a broker that replies does, unless an operator has stopped that.
+
+    :raises RequestRefused: if it does not
+    """
+    if management.is_stopped:
+        raise RequestRefused(
+            f"{NODE} is stopped and accepts no clients; `start_app` starts it", ExitStatus.FAILED
+        )
+
+
+def check_running(management: Management, _: Request) -> Json:
+    """Return a text that the broker is running.
+
+    :raises RequestRefused: if it is stopped
+    """
+    require_started(management)
     return f"{NODE} is up and running"
 
 
-def await_startup(_: Management, __: Request) -> None:
-    """Return at once: the control socket opens only when the broker has started.
+def await_startup(management: Management, _: Request) -> None:
+    """Return if the broker has started; the command asks again until it has.
 
-    The command waits until it can connect to the socket.
+    :raises RequestRefused: if it is stopped
     """
+    require_started(management)
+
+
+def wait(management: Management, request: Request) -> None:
+    await_startup(management, request)
 
 
 def alarms(management: Management, _: Request) -> Json:
@@ -119,8 +143,9 @@ def environment(management: Management, _: Request) -> Json:
     }
 
 
+@functools.cache
 def own_version() -> str:
-    """Return Warren's version."""
+    """Return Warren's version. It is read once: to read the metadata of the package takes milliseconds."""
     try:
         return version("warrenmq")
     except PackageNotFoundError:
@@ -144,11 +169,25 @@ def _numbered(management: Management) -> dict[str, Json]:
     return {f"Listener {index}": where for index, where in enumerate(management.listeners(), 1)}
 
 
-def status(management: Management, _: Request) -> Json:
+def waiting_totals_in_steps(queues: list[Queue]) -> Generator[None, None, tuple[int, int]]:
+    """Return the number of messages in queues, and the bytes of memory that the waiting ones take.
+
+    They are the value of a generator that yields after each queue.
+    """
+    messages = memory = 0
+    for queue in queues:
+        messages += queue_counts.count_ready(queue).count + queue.held_back_count() + int(queue.unacked)
+        memory += int(queue.ready.memory_bytes())
+        yield
+    return messages, memory
+
+
+async def status(management: Management, _: Request) -> Json:
     """Return version, memory, disk, totals and listeners, in rabbitmqctl's sections."""
     node, config, resources = management.node, management.config, management.resources
     queues = [queue for each in node.vhosts.values() for queue in each.vhost.queues.values()]
     log = node.log
+    messages, waiting_bytes = await run_in_slices(waiting_totals_in_steps(queues))
     return {
         "Runtime": {
             "OS PID": os.getpid(),
@@ -167,7 +206,7 @@ def status(management: Management, _: Request) -> Json:
             "Memory high watermark (bytes)": "none"
             if resources.memory_limit is None
             else resources.memory_limit,
-            "Waiting messages (bytes)": sum(int(queue.ready.memory_bytes()) for queue in queues),
+            "Waiting messages (bytes)": waiting_bytes,
         },
         "Free Disk Space": {
             "Low free disk space watermark (bytes)": resources.disk_free_limit,
@@ -183,9 +222,7 @@ def status(management: Management, _: Request) -> Json:
             "Connection count": len(node.connections),
             "Channel count": sum(len(connection.channels) for connection in node.connections),
             "Queue count": len(queues),
-            "Message count": sum(
-                queue_counts.count_ready(queue).count + int(queue.unacked) for queue in queues
-            ),
+            "Message count": messages,
             "Virtual host count": len(node.vhosts),
         },
         "Event loop": _event_loop(management),

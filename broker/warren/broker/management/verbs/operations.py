@@ -42,9 +42,10 @@ async def delete_queue(management: Management, request: Request) -> Json:
     await settled
     if queue.deleted:
         raise RequestRefused(_missing(request, queue.vhost.name))
-    if request.flag("if_empty") and queue.ready.count:
+    if request.flag("if_empty") and not queue.is_empty:
+        held_back = f", and {held} that wait" if (held := queue.held_back_count()) else ""
         raise RequestRefused(
-            f"Queue is not empty: '{name_text(queue.name)}' has {int(queue.ready.count)} ready messages"
+            f"Queue is not empty: '{name_text(queue.name)}' has {int(queue.ready.count)} ready messages{held_back}"
         )
     if request.flag("if_unused") and queue.consumers:
         raise RequestRefused(

@@ -24,12 +24,16 @@ def _shown(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def set_parameter(_: Management, request: Request) -> None:
-    """Refuse the request: no component of this broker has parameters that can be set.
+def set_parameter(management: Management, request: Request) -> None:
+    """Set a parameter of a component that this broker has.
 
-    Imported definitions may contain parameters of components; those are stored.
+    Imported definitions may contain parameters of other components; those are stored.
     """
-    raise RequestRefused(f"Validation failed: component {request.text('component')} not found")
+    component = request.text("component")
+    if component not in management.parameters.checks:
+        raise RequestRefused(f"Validation failed: component {component} not found")
+    vhost = management.vhost(request)
+    management.parameters.set(vhost.name, component, request.text("name"), _value(request))
 
 
 def clear_parameter(management: Management, request: Request) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.broker.management.limits_json import format_limits, parse_limits, present_limits
 from warren.broker.management.request import Json, Request
+from warren.broker.management.tracing import start_tracing, stop_tracing
 from warren.broker.management.verbs.listing import select_columns, table
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
@@ -17,7 +18,6 @@ LIMITS: Final = ("max-connections", "max-queues")
 
 ITEMS: Final[Mapping[str, Callable[[VirtualHostSettings], Json]]] = {
     "name": lambda settings: settings.name,
-    "tracing": lambda _: False,
     "cluster_state": lambda _: "running",
     "description": lambda settings: settings.description,
     "tags": lambda settings: list(settings.tags),
@@ -65,6 +65,14 @@ def disable_vhost_protection_from_deletion(management: Management, request: Requ
     management.node.virtual_hosts.update(request.text("name"), protected=False)
 
 
+def enable_vhost_deletion_protection(management: Management, request: Request) -> None:
+    enable_vhost_protection_from_deletion(management, request)
+
+
+def disable_vhost_deletion_protection(management: Management, request: Request) -> None:
+    disable_vhost_protection_from_deletion(management, request)
+
+
 async def delete_vhost(management: Management, request: Request) -> None:
     """Delete a virtual host; return when all its queues are deleted."""
     hosts = management.node.virtual_hosts
@@ -72,12 +80,27 @@ async def delete_vhost(management: Management, request: Request) -> None:
     await hosts.bulk_work.finished(hosts.deletion_lane(request.text("name")))
 
 
+def trace_on(management: Management, request: Request) -> Json:
+    """Start tracing in a virtual host. As in RabbitMQ, it ends with the broker."""
+    vhost = management.vhost(request)
+    start_tracing(vhost, management.node.loop)
+    return f"Trace enabled for vhost {request.text('vhost', '/')}"
+
+
+def trace_off(management: Management, request: Request) -> Json:
+    stop_tracing(management.vhost(request))
+    return f"Trace disabled for vhost {request.text('vhost', '/')}"
+
+
 def list_vhosts(management: Management, request: Request) -> Json:
-    columns, names = select_columns(request, ITEMS, ("name",))
-    return table(
-        columns,
-        [[ITEMS[name](settings) for name in names] for settings in management.node.virtual_hosts.all()],
-    )
+    hosts = management.node.virtual_hosts
+
+    def is_traced(settings: VirtualHostSettings) -> Json:
+        return hosts.declarations_of(settings.name).vhost.firehose is not None
+
+    items = {**ITEMS, "tracing": is_traced}
+    columns, names = select_columns(request, items, ("name",))
+    return table(columns, [[items[name](settings) for name in names] for settings in hosts.all()])
 
 
 def vhost_limits(settings: VirtualHostSettings) -> dict[str, int]:

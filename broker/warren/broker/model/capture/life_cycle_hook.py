@@ -290,14 +290,16 @@ class LifeCycleHook(EventBatcher):
     def dead_lettered(self, queue: Queue, message: Message, reason: str) -> None:
         """Record that a message is moved to the queues to which its dead letter exchange routes it.
 
-        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`; `moved` if
+            an operator moved or replayed it.
         """
         self._message_ended(e.DEAD_LETTERED, queue, message, reason)
 
     def dropped(self, queue: Queue, message: Message, reason: str) -> None:
         """Record the loss of a message: there is no dead letter exchange, or it routed the message nowhere.
 
-        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
+        :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`; `deleted` if
+            an operator deleted it.
         """
         self._message_ended(e.DROPPED, queue, message, reason)
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.dead_letter.dead_letter_fan_out import DeadLetterFanOut
 from warren.broker.model.dead_letter.dead_letter_source import DeadLetterSource
 from warren.broker.model.dead_letter.death_history import REASONS, exclude_cycles
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.delayed import release_delayed_message
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_mark
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES
+from warren.broker.model.vhost.vhost_totals import CONFIRMED, DeathCause
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
@@ -58,11 +61,18 @@ class DeadLetters:
         """Index of the next message."""
         self.loaded = 0
         """Index of the first message whose content may have to be read from disk."""
+        self.fan_out: Optional[DeadLetterFanOut] = None  # noqa: UP045
+        """The last dead letter for very many queues, which those behind it wait for; None if there was none."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while a dead letter is being put into very many queues."""
+        return self.fan_out is not None and not self.fan_out.is_done
 
     @property
     def is_done(self) -> bool:
         """True if all messages of the batch are dead-lettered."""
-        return self.position >= len(self.messages)
+        return self.position >= len(self.messages) and not self.is_waiting
 
     def next(self) -> Message | None:
         """Return the next message with its content; None if its content cannot be read, which is logged."""
@@ -117,6 +127,8 @@ class DeadLettering:
         """The second, counted from 1970, in which the messages that are handled now have died."""
         self.sources: dict[tuple[Queue, str], DeadLetterSource] = {}
         """Makers of dead letters by queue and reason. Those of an earlier second are replaced when they are needed."""
+        self.fan_out: Optional[DeadLetterFanOut] = None  # noqa: UP045
+        """Dead letter that the last `send` has begun to put into very many queues; None if it is finished."""
         self.busy = False
         """True while dead letters are published, or between `defer` and `resume`: new ones join the backlog."""
         self.has_slices = False
@@ -144,6 +156,7 @@ class DeadLettering:
 
         :param reason: why they have left: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
+        self.count(queue, reason, len(messages))
         batches = self.backlog.get(queue)
         is_first = batches is None
         if batches is None:
@@ -155,6 +168,16 @@ class DeadLettering:
             self.turns.rotate(1)
             self.process_turns(self.vhost.bulk_work.slice_end(), 1)
         self.process()
+
+    def count(self, queue: Queue, reason: str, messages: int) -> None:
+        """Add messages that have died to the totals of the virtual host. Those of internal queues do not count."""
+        if queue.delayed_exchange is None and queue.stored_window is None:
+            arguments = queue.arguments
+            strategy = "at_least_once" if arguments.at_least_once else "at_most_once"
+            if arguments.dead_letter_exchange is None:
+                strategy = "disabled"
+            cause = DeathCause(queue.declared_arguments.type_name, strategy, reason)
+            self.vhost.totals.add_dead_letters(cause, messages)
 
     def has_backlog(self, queue: Queue) -> bool:
         """Return True if messages that have left a queue still wait to be dead-lettered."""
@@ -207,12 +230,18 @@ class DeadLettering:
         self.busy = True
         served: dict[Queue, bool] = {}
         count: i64 = 0
+        waiting: i64 = 0
         try:
-            while self.turns and count < most:
+            while waiting < len(self.turns) and count < most:
                 count += 1
                 queue = self.turns.popleft()
-                served[queue] = True
                 batches = self.backlog[queue]
+                if batches[0].is_waiting:
+                    waiting += 1
+                    self.turns.append(queue)
+                    continue
+                waiting = 0
+                served[queue] = True
                 if self.process_batch(batches[0], end):
                     batches.popleft()
                 if batches:
@@ -241,6 +270,10 @@ class DeadLettering:
                 message = None
             if message is not None:
                 self.send(batch.queue, message, batch.reason)
+                if self.fan_out is not None:
+                    batch.fan_out = self.fan_out
+                    self.fan_out = None
+                    break
             if time.monotonic() >= end:
                 break
         return batch.is_done
@@ -325,9 +358,18 @@ class DeadLettering:
                 f"exchange '{name}' did not route key {source.key or message.routing_key!r}",
             )
             return
+        if len(targets) > BULK_COPIES and not arguments.at_least_once and queue.capture is None:
+            fan_out = DeadLetterFanOut(self, queue, message, reason, targets, letter)
+            vhost.bulk_work.run(vhost.publish_lane, fan_out.step, fan_out.end)
+            if not fan_out.is_done:
+                self.fan_out = fan_out
+            return
         if vhost.transfer(queue, message, targets, letter):
             self.record_drop(queue, message, reason, "a full queue rejected its copy")
-        elif queue.capture is not None:
+            return
+        if arguments.at_least_once:
+            self.count(queue, CONFIRMED, 1)
+        if queue.capture is not None:
             queue.capture.dead_lettered(queue, message, reason)
 
     def source(self, queue: Queue, reason: str) -> DeadLetterSource:

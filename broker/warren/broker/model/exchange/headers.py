@@ -6,7 +6,7 @@ https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/s
 from __future__ import annotations
 
 from warren.broker.model.argument_checks import format_value
-from warren.wire.field_tables import Field, decode_fields
+from warren.wire.field_tables import Field, TableError, decode_fields, decode_outer_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
 MODES = ("all", "any", "all-with-x", "any-with-x")
@@ -80,6 +80,21 @@ def comparison_key(field: Field) -> tuple[str, object]:
     if kind in "fd":
         return "float", field.value
     return ("bytes", field.raw[5:]) if kind in "Sx" else (kind, field.raw)
+
+
+def routing_headers(table: bytes) -> dict[str, Field]:
+    """Decode the headers of a message as far as its routing depends on them.
+
+    Tables and arrays are compared by their encoding. Only CC and BCC are decoded: with 12,000 tables in its headers, a
+    message took 60 ms, in which no other client was served.
+
+    :param table: the encoded headers.
+    :raises AmqpError: 502 for a malformed table.
+    """
+    try:
+        return decode_outer_fields(table, ("CC", "BCC"))
+    except TableError as error:
+        raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
 
 
 def may_have_cc(table: bytes) -> bool:

@@ -54,14 +54,17 @@ class Policy:
         check_policy(self.pattern, self.apply_to, self.priority, self.definition, self.operator)
         object.__setattr__(self, "found_in", re.compile(self.pattern).search)
 
-    def applies_to_type(self, queue_type: str) -> bool:
+    def applies_to_type(self, queue_type: str, strict: bool) -> bool:
         """Return True if the policy may apply to objects of a type.
 
         :param queue_type: `classic`, `quorum` or `stream`; empty for exchanges.
+        :param strict: True if a delivery limit is for quorum queues only, as in RabbitMQ.
         """
         if not queue_type:
             return self.apply_to in EXCHANGES
         if self.apply_to not in ALL_QUEUES and self.apply_to != QUEUES_OF[queue_type]:
+            return False
+        if strict and queue_type == "classic" and "delivery-limit" in self.definition:
             return False
         return not UNSUPPORTED_KEYS[queue_type] & self.definition.keys()
 
@@ -140,10 +143,11 @@ class Policies:
         if not policies:
             return None
         text = name.decode("utf-8", "surrogateescape")
+        strict = self.vhost.portability.strict
         found = [
             policy
             for policy in policies.values()
-            if policy.applies_to_type(queue_type) and policy.found_in(text)
+            if policy.applies_to_type(queue_type, strict) and policy.found_in(text)
         ]
         return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
 

@@ -67,7 +67,7 @@ UNSUPPORTED_KEYS: Final = {
 """For each queue type the policy keys that it does not support.
 
 A policy with one of these keys applies to no queue of the type, as in RabbitMQ. Unlike in RabbitMQ, a policy may set
-the delivery limit of classic queues, so that no message is requeued for ever.
+the delivery limit of classic queues, so that no message is requeued for ever, unless portability checks are strict.
 """
 
 

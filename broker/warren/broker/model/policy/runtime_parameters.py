@@ -1,10 +1,10 @@
-"""Runtime parameters of a broker: policies, and others without effect (https://www.rabbitmq.com/docs/parameters)."""
+"""Runtime parameters of a broker: policies, and those of components (https://www.rabbitmq.com/docs/parameters)."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from warren.broker.model.compat_checks import PortabilityChecks
@@ -21,13 +21,14 @@ logger = logging.getLogger(__name__)
 
 POLICY: Final = "policy"
 OPERATOR_POLICY: Final = "operator_policy"
+SHOVEL: Final = "shovel"
 
 
 class RuntimeParameters:
     """Runtime parameters of one broker. Changes are written to the definitions database.
 
-    A parameter belongs to a component. Those of the components `policy` and `operator_policy` are policies. All others
-    have no effect: they are stored, listed and exported.
+    A parameter belongs to a component. Those of the components `policy` and `operator_policy` are policies. Those of the
+    components in `checks` have an effect. All others only come with definitions: they are stored, listed and exported.
     """
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None) -> None:
@@ -35,6 +36,10 @@ class RuntimeParameters:
         """Global parameters by name."""
         self.stored: dict[tuple[bytes, str, str], Json] = {}
         """Values of the parameters that are no policies, by virtual host, component and name."""
+        self.checks: dict[str, Callable[[str, Json], None]] = {}
+        """Functions that check the name and the value of a parameter, by component. They raise `OperationRefused`."""
+        self.on_changed: list[Callable[[bytes, str, str], None]] = []
+        """Functions that are called with virtual host, component and name of a parameter that was set or removed."""
         self._virtual_hosts = virtual_hosts
         self._definitions = definitions
         virtual_hosts.on_deleted.append(self._forget)
@@ -60,16 +65,24 @@ class RuntimeParameters:
             raise ObjectNotFound("Parameter does not exist")
         self._remove(vhost.name, policy_component(operator), name)
 
-    # -- parameters without an effect
+    # -- parameters of components
 
     def set(self, vhost: bytes, component: str, name: str, value: Json) -> None:
         """Set a parameter of a virtual host that is no policy.
 
         :param vhost: the virtual host's name in UTF-8.
         :param component: the component that the parameter belongs to, such as `shovel`.
+        :raises OperationRefused: if the component does not accept the value.
         """
-        self.stored[vhost, component, name] = value
+        check = self.checks.get(component)
+        if check is not None:
+            check(name, value)
+        key = (vhost, component, name)
+        if key in self.stored and json.dumps(self.stored[key]) == json.dumps(value):
+            return
+        self.stored[key] = value
         self._put(vhost, component, name, value)
+        self._report_change(*key)
 
     def clear(self, vhost: bytes, component: str, name: str) -> None:
         """Remove a parameter of a virtual host that is no policy.
@@ -81,6 +94,7 @@ class RuntimeParameters:
         if self.stored.pop((vhost, component, name), self) is self:
             raise ObjectNotFound("Parameter does not exist")
         self._remove(vhost, component, name)
+        self._report_change(vhost, component, name)
 
     def set_global(self, name: str, value: Json) -> None:
         """Add or replace a global parameter, one that belongs to no virtual host."""
@@ -134,6 +148,11 @@ class RuntimeParameters:
         """Forget the parameters of a deleted virtual host. Their rows in the database are deleted with it."""
         for key in [key for key in self.stored if key[0] == vhost.encode()]:
             del self.stored[key]
+            self._report_change(*key)
+
+    def _report_change(self, vhost: bytes, component: str, name: str) -> None:
+        for call in self.on_changed:
+            call(vhost, component, name)
 
 
 def check_portability(portability: PortabilityChecks, policy: Policy) -> None:

@@ -159,6 +159,61 @@ class BackingQueue:
                 self.persistent_bytes -= size
             return message
 
+    def remove(self, priority: i64, sequence: i64, place: i64 = -1) -> Optional[Message]:  # noqa: UP045
+        """Remove and return one message from any place of the queue, as it is: its content may be on disk only.
+
+        Return None if it is not in the queue, or the disk cannot be read. The log is left as it is: when the removal of a
+        stored message is written there, call `delta.removal_written` of its level.
+
+        :param priority: priority of the message; it names the part of a priority queue in which the message is.
+        :param place: index in `returned` at which it may be, which saves the search there; -1 if it is not known.
+        """
+        message: Optional[Message] = None  # noqa: UP045
+        for part in (self.q4, self.q3, self.q2, self.q1):
+            at = index_in(part, sequence)
+            if at >= 0:
+                message = part[at]
+                del part[at]
+                break
+        if message is None and self.precedes_unreturned(sequence):
+            message = remove_from_heap(self.returned, sequence, place)
+        if message is not None:
+            message.paging_out = False
+            if message.stored:
+                self.delta.removed[int(sequence)] = True
+            if message.content:
+                self.resident -= 1
+                self.resident_bytes -= message.body_size
+            if not self.q3 and not self.appends_to_q4:
+                self._promote()
+        else:
+            message = self._remove_from_delta(sequence)
+            if message is None:
+                return None
+        self.count -= 1
+        self.bytes -= message.body_size
+        if message.persistent:
+            self.persistent -= 1
+            self.persistent_bytes -= message.body_size
+        return message
+
+    def precedes_unreturned(self, sequence: i64) -> bool:
+        """Return True if a message that was never delivered would be behind this one: only requeued ones are so early."""
+        if self.q4:
+            return sequence < self.q4[0].sequence
+        return not self.q3 or sequence < self.q3[0].sequence
+
+    def _remove_from_delta(self, sequence: i64) -> Optional[Message]:  # noqa: UP045
+        pager = self.pager
+        if pager is None or not self.delta.count:
+            return None
+        message = self.delta.remove(pager, sequence)
+        if message is not None and not self.delta.count:
+            self.delta.clear()
+            self.q3.extend(self.q2)
+            self.q2.clear()
+        return message
+
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
         """Remove and return the expired messages at the head.
 
@@ -499,3 +554,65 @@ class BackingQueue:
         self.resident_bytes = 0
         self.persistent = 0
         self.persistent_bytes = 0
+
+
+def index_in(part: deque[Message], sequence: i64) -> i64:
+    """Return the index of a message in a part of a queue, which is in the order of sequence numbers; -1 if there is none."""
+    low = first_from(part, sequence)
+    if low < len(part) and part[low].sequence == sequence:
+        return low
+    return -1
+
+
+def first_from(part: deque[Message], sequence: i64) -> i64:
+    """Return the index of the first message with this sequence number or a higher one; the length if there is none."""
+    low: i64 = 0
+    high: i64 = len(part)
+    while low < high:
+        middle = (low + high) // 2
+        if part[middle].sequence < sequence:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def remove_from_heap(heap: list[tuple[int, Message]], sequence: i64, place: i64) -> Optional[Message]:  # noqa: UP045
+    """Remove a message from a heap of (sequence number, message), and return it; None if it is not there.
+
+    :param place: index at which it may be; -1 if it is not known.
+    """
+    wanted = int(sequence)
+    # Below an entry with a higher number there is none with a lower one.
+    waiting = [0]
+    if 0 <= place < len(heap) and heap[int(place)][0] == wanted:
+        waiting = [int(place)]
+    while waiting:
+        at = waiting.pop()
+        if at >= len(heap) or heap[at][0] > wanted:
+            continue
+        if heap[at][0] == wanted:
+            message = heap[at][1]
+            last = heap.pop()
+            if at < len(heap):
+                place_in_heap(heap, at, last)
+            return message
+        waiting.append(2 * at + 1)
+        waiting.append(2 * at + 2)
+    return None
+
+
+def place_in_heap(heap: list[tuple[int, Message]], at: int, entry: tuple[int, Message]) -> None:
+    """Put an entry into a heap in the stead of the one at an index, and restore the order of the heap."""
+    while at > 0 and entry[0] < heap[(at - 1) // 2][0]:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    while True:
+        child = 2 * at + 1
+        if child + 1 < len(heap) and heap[child + 1][0] < heap[child][0]:
+            child += 1
+        if child >= len(heap) or entry[0] <= heap[child][0]:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = entry

@@ -26,6 +26,16 @@ class Consumer:
     """Limit of its unacknowledged messages (basic.qos); 0 is no limit."""
     stalled: bool = False
     """True if it cannot take more messages now. It gets none until its channel calls `Queue.resume_consumer`."""
+    timed_out: i64 = 0
+    """Number of its deliveries that were requeued by an acknowledgement timeout and that the client has not settled yet.
+
+    While there are any, it gets no messages.
+    """
+    quiesces: bool = False
+    """True while it is the single active consumer, and gets nothing because one with a higher priority waits for the role.
+
+    The other takes over when all deliveries to this one are settled.
+    """
     timeout: int = 0
     """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit."""
     priority: int = 0

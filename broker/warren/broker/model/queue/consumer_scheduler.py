@@ -24,8 +24,14 @@ class ConsumerScheduler:
     has_priorities: bool = False
     """True if at least one consumer has had a priority other than 0."""
 
-    def __init__(self, single: bool) -> None:
+    def __init__(self, single: bool, higher_takes_over: bool) -> None:
+        """Create the scheduler of a queue without consumers.
+
+        :param single: True if the queue has a single active consumer.
+        :param higher_takes_over: True if a new consumer with a higher priority takes the role of that one.
+        """
         self.single_active = single
+        self.higher_takes_over = higher_takes_over
         self.consumers: list[Consumer] = []
         self.ready_consumers: deque[Consumer] = deque()
         """Consumers that have room, in the order in which they get messages."""
@@ -42,6 +48,31 @@ class ConsumerScheduler:
         elif self.single_active_consumer is None:
             self.single_active_consumer = consumer
             self.admit(consumer)
+        elif self.higher_takes_over and consumer.priority > self.single_active_consumer.priority:
+            self.quiesce(self.single_active_consumer)
+
+    def quiesce(self, active: Consumer) -> None:
+        """Let one with a higher priority take over from the single active consumer, as soon as its deliveries are settled.
+
+        It gets no further ones until then (https://www.rabbitmq.com/docs/consumers#sac-consumer-priority).
+        """
+        active.quiesces = True
+        self.suspend(active)
+        self.on_settled(active)
+
+    def on_settled(self, active: Consumer) -> None:
+        """End the quiescing of the single active consumer if all deliveries to it are settled.
+
+        The one with the highest priority takes over. If none has a higher one any more, this one goes on.
+        """
+        if active.unacked:
+            return
+        active.quiesces = False
+        active.stalled = False
+        if any(other.priority > active.priority and not other.timed_out for other in self.consumers):
+            self.pass_role()
+        else:
+            self.admit(active)
 
     def remove(self, consumer: Consumer) -> bool:
         """Remove a consumer that was cancelled. Return False if it was not there.
@@ -55,12 +86,38 @@ class ConsumerScheduler:
             self.ready_consumers.remove(consumer)
         # Its unacknowledged messages may be settled later, and that must not resume it.
         consumer.stalled = False
+        consumer.quiesces = False
         if consumer is self.single_active_consumer:
-            self.single_active_consumer = None
-            if self.consumers:
-                self.single_active_consumer = max(self.consumers, key=priority)
-                self.admit(self.single_active_consumer)
+            self.pass_role()
         return True
+
+    def pass_role(self) -> None:
+        """Make the consumer with the highest priority the single active one, of those that are not timed out."""
+        self.single_active_consumer = None
+        waiting = [consumer for consumer in self.consumers if not consumer.timed_out]
+        if waiting:
+            self.single_active_consumer = max(waiting, key=priority)
+            self.admit(self.single_active_consumer)
+
+    def suspend_timed_out(self, consumer: Consumer) -> None:
+        """Suspend a consumer whose deliveries have timed out; if it was the single active one, another takes over."""
+        self.suspend(consumer)
+        if consumer is self.single_active_consumer:
+            # It waits for the role now: no acknowledgement of its may resume it.
+            consumer.stalled = False
+            consumer.quiesces = False
+            self.pass_role()
+
+    def resume_timed_out(self, consumer: Consumer) -> None:
+        """Admit a consumer again whose timed out deliveries are settled.
+
+        With a single active consumer, it takes the role if nobody has it, and otherwise waits for it.
+        """
+        if self.single_active:
+            if self.single_active_consumer is not None:
+                return
+            self.single_active_consumer = consumer
+        self.admit(consumer)
 
     def admit(self, consumer: Consumer) -> None:
         """Add a consumer to the ready consumers if it can take a message; otherwise mark it as stalled."""

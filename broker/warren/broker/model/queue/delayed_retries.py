@@ -1,8 +1,9 @@
 """Delayed retries: requeued messages wait before they are ready again, longer with each requeue.
 
-The delay is min(x-delayed-retry-min * requeues, x-delayed-retry-max) milliseconds, as for quorum queues in RabbitMQ
-4.3. Here classic queues can have it, too. A message is `failed` if its channel or connection ended, `returned` if a
-client requeued it. After a restart of the broker the delay begins anew.
+The delay is min(x-delayed-retry-min * delivery count, x-delayed-retry-max) milliseconds, as for quorum queues in
+RabbitMQ 4.3. Here classic queues can have it, too. A message is `failed` if its channel or connection ended or
+basic.reject requeued it, `returned` if basic.nack or basic.recover did. After a restart of the broker the delay begins
+anew.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ class DelayedRetries:
         self._queue = queue
         self._waiting: list[tuple[float, int, Message]] = []
         self._timer: Timer | None = None
+        self.body_bytes = 0
+        """Bytes of the bodies of the waiting messages."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def waiting(self) -> list[tuple[float, int, Message]]:
+        """Heap of the waiting messages: (end of the delay by the broker's clock, sequence number, message)."""
+        return self._waiting
+
     def applies(self, failed: bool) -> bool:
         """Return True if the queue's x-delayed-retry-type covers this kind of requeue.
 
-        :param failed: True if the channel has ended; False if a client requeued the message.
+        :param failed: True if the channel has ended, or basic.reject requeued the message.
         """
         which = self._queue.arguments.delayed_retry
         return which == "all" or which == ("failed" if failed else "returned")
@@ -49,14 +57,20 @@ class DelayedRetries:
         if message.expires:
             due = min(due, message.expires / 1000)
         heapq.heappush(self._waiting, (due, int(message.sequence), message))
+        self.body_bytes += int(message.body_size)
         self._schedule()
 
     def stop(self) -> None:
-        """Stop the timer and forget all waiting messages, because the broker stops or the queue is deleted."""
+        """Stop the timer and forget all waiting messages, because the broker stops."""
+        self.take_all()
+
+    def take_all(self) -> list[tuple[float, int, Message]]:
+        """Stop the timer, and remove and return all waiting messages, as entries of `waiting`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._waiting.clear()
+        taken, self._waiting, self.body_bytes = self._waiting, [], 0
+        return taken
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -78,7 +92,9 @@ class DelayedRetries:
         queue = self._queue
         now = queue.vhost.clock.now() + 1e-6
         while self._waiting and self._waiting[0][0] <= now:
-            queue.reinsert(heapq.heappop(self._waiting)[2])
+            message = heapq.heappop(self._waiting)[2]
+            self.body_bytes -= int(message.body_size)
+            queue.reinsert(message)
             if time.monotonic() >= end:
                 return False
         return True

@@ -32,6 +32,9 @@ class Delta:
         """Highest sequence number that a message of the delta may have."""
         self.excluded: dict[int, bool] = {}
         """Sequence numbers from `first` to `last` of messages that are elsewhere, such as dead letters to retry."""
+        self.removed: dict[int, bool] = {}
+        """Sequence numbers of messages that were removed one by one, from here or from memory. The log lists them until
+        their removal is written, and the messages around one that was in memory may move here before."""
 
     def prepend(self, message: Message) -> None:
         """Add a message whose sequence number is lower than those of all messages in the delta."""
@@ -60,13 +63,48 @@ class Delta:
         messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
         if pager.failed:
             return None
-        if self.excluded:
-            messages = [message for message in messages if int(message.sequence) not in self.excluded]
+        if self.excluded or self.removed:
+            messages = [message for message in messages if self._has(int(message.sequence))]
         for message in messages:
             self.count -= 1
             self.bytes -= message.body_size
         self.first = following
         return messages
+
+    def peek(self, pager: QueuePager, first: i64, limit: i64) -> list[Message]:
+        """Return messages from a sequence number on, without contents, and leave them in the delta.
+
+        :param limit: sequence numbers that are searched first; if none has a message, the search goes on to the next.
+        """
+        start: i64 = first if first > self.first else self.first
+        last: i64 = self.last
+        if not self.count or start > last:
+            return []
+        near: i64 = start + limit - 1
+        found, _ = pager.read_range(self.lowest, self.highest, start, near if near < last else last)
+        if not found and near < last:
+            found, _ = pager.read_range(self.lowest, self.highest, near + 1, last)
+        return [message for message in found if self._has(int(message.sequence))]
+
+    def remove(self, pager: QueuePager, sequence: i64) -> Optional[Message]:  # noqa: UP045
+        """Remove one message and return it without its content; None if it is not here. The log is left as it is."""
+        if sequence < self.first or sequence > self.last or not self._has(int(sequence)):
+            return None
+        found, _ = pager.read_range(self.lowest, self.highest, sequence, sequence)
+        if not found:
+            return None
+        self.removed[int(sequence)] = True
+        self.count -= 1
+        self.bytes -= found[0].body_size
+        return found[0]
+
+    def removal_written(self, sequence: i64) -> None:
+        """Handle the write of a removal: the log does not list the message any more."""
+        self.removed.pop(int(sequence), None)
+
+    def _has(self, sequence: int) -> bool:
+        """Return whether a message that the log lists in the range is in the delta."""
+        return sequence not in self.excluded and sequence not in self.removed
 
     @property
     def exhausted(self) -> bool:
@@ -75,11 +113,15 @@ class Delta:
 
     def acknowledge_next(self, pager: QueuePager) -> bool:
         """Record in the log that the next messages of the delta have left the queue; return False if none is left."""
-        self.first = pager.acknowledge_next(self.lowest, self.highest, self.first, self.last, self.excluded)
+        elsewhere = {**self.excluded, **self.removed} if self.removed else self.excluded
+        self.first = pager.acknowledge_next(self.lowest, self.highest, self.first, self.last, elsewhere)
         return not self.exhausted
 
     def clear(self) -> None:
-        """Empty the delta (the messages that are on disk only), and leave the log as it is."""
+        """Empty the delta (the messages that are on disk only), and leave the log as it is.
+
+        `removed` stays: another range may hold these messages before their removal is written.
+        """
         self.count = 0
         self.bytes = 0
         self.excluded = {}

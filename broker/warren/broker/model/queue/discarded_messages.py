@@ -32,6 +32,10 @@ class DiscardedMessages:
         """Heaps of requeued messages."""
         self.delayed: list[list[tuple[int, int, Message]]] = []
         """Heaps of delayed messages."""
+        self.dead_letters: list[deque[tuple[Message, str]]] = []
+        """Dead letters that no target has accepted, with their reasons."""
+        self.retries: list[list[tuple[float, int, Message]]] = []
+        """Heaps of requeued messages that wait for their retry."""
         self.deltas: list[Delta] = []
         """Messages that are on disk only."""
 
@@ -71,6 +75,18 @@ class DiscardedMessages:
                     self.discard(times.pop()[2])
                 else:
                     self.delayed.pop()
+            elif self.dead_letters:
+                letters = self.dead_letters[-1]
+                if letters:
+                    self.discard(letters.popleft()[0])
+                else:
+                    self.dead_letters.pop()
+            elif self.retries:
+                waiting = self.retries[-1]
+                if waiting:
+                    self.discard(waiting.pop()[2])
+                else:
+                    self.retries.pop()
             elif self.deltas:
                 self.discard_from_delta(self.deltas[-1])
                 return True

@@ -33,8 +33,6 @@ class QueuePager:
 
         They are marked redelivered when they are read.
         """
-        self.writes: i64 = 0
-        """Number of messages that were written to the log only to be paged out."""
         self.last_exchange = b""
         self.last_key = b""
 
@@ -48,7 +46,6 @@ class QueuePager:
         head = message_head(message)
         message.log_position = self.log.spill(self.queue_log, message.sequence, head, message.content)
         message.stored = True
-        self.writes += 1
 
     def is_on_disk(self, message: Message) -> bool:
         """Return True if a message is on disk, so that its content can leave memory."""

@@ -66,6 +66,11 @@ class PriorityBackingQueue(BackingQueue):
         self._add_up()
         return None
 
+    def remove(self, priority: i64, sequence: i64, place: i64 = -1) -> Optional[Message]:  # noqa: UP045
+        message = self.level(priority).remove(priority, sequence, place)
+        self._add_up()
+        return message
+
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
         """Remove and return the expired messages, the highest priority first, until the next one is not expired.
 

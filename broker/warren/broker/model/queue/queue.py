@@ -7,6 +7,8 @@ https://www.rabbitmq.com/docs/consumers).
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from warren.broker.store.log.log import Log
     from warren.broker.store.log.queue_log import QueueLog
 
+logger = logging.getLogger(__name__)
+
 ACCEPTED: Final = 0
 """Outcome of a publish: the message is in the queue or was delivered, and may be confirmed at once."""
 STORED: Final = 1
@@ -53,6 +57,13 @@ SIZE_SHIFT: Final = 16
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
+
+
+HEADS_KEPT: Final = 128
+"""Most routing keys of which a queue keeps the head of log records."""
+
+SERIALS: Final = itertools.count(1)
+"""Numbers of the queues of this process."""
 
 
 class SettlementWait:
@@ -129,13 +140,17 @@ class Queue:
         """Arguments of the declaration. `arguments` holds those in force, which policies may have changed."""
         self.incarnation = incarnation
         """Number of this queue in the log. A queue that is deleted and declared again gets another one."""
+        self.serial = next(SERIALS)
+        """Number of this object, which no other queue has while the process runs."""
         self.ready: BackingQueue = BackingQueue()
         """Messages that wait for a consumer: those that RabbitMQ calls ready."""
         if arguments.max_priority >= 0:
             self.ready = PriorityBackingQueue(arguments.max_priority)
         self.basic_get_consumer: Consumer = Consumer(self, b"", False, False)
         """Consumer that stands for basic.get: it holds the messages that were fetched, and is never delivered to."""
-        self.scheduler = ConsumerScheduler(arguments.single_active_consumer)
+        self.scheduler = ConsumerScheduler(
+            arguments.single_active_consumer, arguments.quorum and vhost.compat.higher_priority_takes_over
+        )
         self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
         """Consumers that can take a message now, the next one first. The deque is that of `scheduler`."""
         self.counts = MessageCounts()
@@ -178,7 +193,9 @@ class Queue:
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = BARE_HEAD
-        """Encoded exchange and routing key of the last log record. Most publishes repeat both and can reuse it."""
+        """Encoded exchange and routing key of the last log record. Many publishes repeat both and can reuse it."""
+        self.heads: dict[bytes, bytes] = {}
+        """Heads of log records for messages with the exchange `last_exchange`, by routing key."""
         self.delayed_retries: Optional[DelayedRetries] = None  # noqa: UP045
         """Requeued messages that wait for their retry delay; None if retries are not delayed."""
         self.configure(arguments)
@@ -192,6 +209,7 @@ class Queue:
         self.rejects_publishes: bool = arguments.overflow is not Overflow.DROP_HEAD
         self.has_length_limit: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
         self.limit.configure(arguments)
+        self.counts_returns_apart: bool = self.vhost.compat.counts_returns_apart
         self.message_ttl: i64 = arguments.message_ttl
         self.delivery_limit: i64 = arguments.delivery_limit
         lazy = arguments.lazy and self.vhost.log is not None
@@ -356,12 +374,24 @@ class Queue:
         elif message.exchange is self.last_exchange and message.routing_key is self.last_key:
             head = self.last_head
         else:
-            head = message_head(message)
-            self.last_exchange = message.exchange
-            self.last_key = message.routing_key
-            self.last_head = head
+            head = self.shared_head(message)
         message.log_position = log.append_message(records, message.sequence, head, message.content)
         message.stored = True
+
+    def shared_head(self, message: Message) -> bytes:
+        """Return the head of a message's log record, which messages with the same exchange and routing key share."""
+        if message.exchange != self.last_exchange:
+            self.heads.clear()
+        self.last_exchange = message.exchange
+        self.last_key = message.routing_key
+        head = self.heads.get(message.routing_key)
+        if head is None:
+            head = message_head(message)
+            if len(self.heads) >= HEADS_KEPT:
+                self.heads.clear()
+            self.heads[message.routing_key] = head
+        self.last_head = head
+        return head
 
     # -- delivering
 
@@ -478,6 +508,24 @@ class Queue:
             wait = SettlementWait(self)
             self.vhost.bulk_work.run(wait, wait.step, call)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no message is ready, waits for its retry, or is a dead letter that no target has accepted yet."""
+        return not self.ready.count and not self.held_back_count()
+
+    def held_back_count(self) -> int:
+        """Return the number of messages that are neither ready nor unacknowledged.
+
+        They are dead letters that no target has accepted yet, and requeued messages that wait for their retry.
+        """
+        retries = self.delayed_retries
+        return len(self.pending_dead_letters) + (len(retries) if retries is not None else 0)
+
+    def held_back_bytes(self) -> int:
+        """Return the bytes of the bodies of the messages that `held_back_count` counts."""
+        retries = self.delayed_retries
+        return int(self.pending_dead_letter_bytes) + (retries.body_bytes if retries is not None else 0)
+
     def is_held(self) -> bool:
         """Remove expired messages at the head. Return True if that, or other work on the head, is left as bulk work.
 
@@ -528,7 +576,8 @@ class Queue:
 
         Dead-letter those over the delivery limit.
 
-        :param failed: True if their channel has ended; False if a client requeued them.
+        :param failed: True if this counts against the delivery limit: their channel has ended, or basic.reject requeues
+            them. False for basic.nack and basic.recover, by which a client returns messages.
         """
         self.reinsert_all(messages, failed)
         if not self.deleted:
@@ -537,7 +586,7 @@ class Queue:
     def reinsert_all(self, messages: list[Message], failed: bool) -> None:
         """Do what `requeue` does, except `after_requeue`: for a part of many messages, while `hold` is in effect.
 
-        :param failed: True if their channel has ended; False if a client requeued them.
+        :param failed: True if this counts against the delivery limit, as for `requeue`.
         """
         self.unacked -= len(messages)
         self.counts.given_back += len(messages)
@@ -549,8 +598,10 @@ class Queue:
             retries = None
         for message in messages:
             message.redelivered = True
-            message.delivery_count += 1
-            if 0 <= self.delivery_limit < message.delivery_count:
+            message.acquired_count += 1
+            if failed or not self.counts_returns_apart:
+                message.delivery_count += 1
+            if 0 <= self.delivery_limit < i64(message.delivery_count):
                 over_limit.append(message)
             elif retries is not None:
                 self.log_delivery_count(message)
@@ -688,7 +739,7 @@ class Queue:
     def message_counts(self) -> MessageCounts:
         """Return the numbers of messages that went through the queue since the broker started.
 
-        As arrived counts each message that was given a place in the queue since the queue was declared or restored.
+        Only `published` goes further back: like `arrived`, it includes the messages that arrived before a restart.
         """
         found = MessageCounts()
         found.add(self.counts)
@@ -707,19 +758,30 @@ class Queue:
         return self.scheduler.consumers
 
     def purge(self, lane: object) -> i64:
-        """Remove all ready messages, but not the unacknowledged ones. Return the number of removed messages.
+        """Remove all messages but the unacknowledged ones. Return the number of removed messages.
 
-        Their removal from the log is bulk work.
+        They are the ready ones and, as in RabbitMQ 4.3, those that are held back (`held_back_count`). Their removal from
+        the log is bulk work.
 
         :param lane: lane of this bulk work. When it is finished, the log has records of all removals.
         """
         if self.capture is not None:
             self.capture.purged(self)
-        count = self.ready.count
+        count = self.ready.count + self.held_back_count()
         discarded = DiscardedMessages(self.pager)
         self.ready.take_all(discarded)
+        self.take_held_back(discarded)
         self.vhost.bulk_work.run(lane, discarded.step)
         return count
+
+    def take_held_back(self, discarded: DiscardedMessages) -> None:
+        """Move the messages that are held back into `discarded`."""
+        if self.pending_dead_letters:
+            discarded.dead_letters.append(self.pending_dead_letters)
+            self.pending_dead_letters = deque()
+            self.pending_dead_letter_bytes = 0
+        if self.delayed_retries is not None:
+            discarded.retries.append(self.delayed_retries.take_all())
 
     def mark_deleted(self) -> None:
         """Mark the queue as deleted, drop its messages and cancel its consumers."""
@@ -727,13 +789,17 @@ class Queue:
         if self.capture is not None:
             self.capture.queue_deleted(self)
         self.expiry.stop()
-        if self.delayed_retries is not None:
-            self.delayed_retries.stop()
+        if self.pending_dead_letters:
+            logger.warning(
+                "event=dead_letter.deleted_with_queue queue=%r messages=%d",
+                self.name.decode(errors="replace"),
+                len(self.pending_dead_letters),
+            )
         # To free a million messages takes a while.
         discarded = DiscardedMessages(None)
         self.ready.take_all(discarded)
+        self.take_held_back(discarded)
         self.vhost.bulk_work.run(discarded, discarded.step)
-        self.pending_dead_letters.clear()
         pager = self.pager
         if pager is not None and not pager.durable:
             pager.drop()

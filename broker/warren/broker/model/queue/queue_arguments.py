@@ -6,6 +6,7 @@ Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's c
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,7 @@ class QueueArguments:
     delayed_retry: str = "disabled"
     """Kind of requeued messages that are delayed: `disabled` (none), `all`, `failed` or `returned`.
 
-    A message is `failed` if its channel ended, `returned` if a client requeued it.
+    A message is `failed` if its channel ended or basic.reject requeued it, else `returned`.
     """
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
@@ -59,6 +60,8 @@ class QueueArguments:
     max_age_ms: int = -1
     """Milliseconds after which a stream may remove messages (x-max-age); -1 is no limit."""
     stream_max_segment_size_bytes: int = -1
+    stream_filter_size_bytes: int = -1
+    """Size of the Bloom filters of a stream in RabbitMQ; without an effect."""
 
     @property
     def type_name(self) -> str:
@@ -74,6 +77,13 @@ QUORUM_ONLY = (
     "x-delayed-retry-max",
 )
 """Arguments that in RabbitMQ only quorum queues may have. In Warren classic queues may have them as well."""
+
+RETRY_CHECKS: Mapping[str, Callable[[Field | None], object]] = {
+    "x-delayed-retry-type": argument_checks.retry_type,
+    "x-delayed-retry-min": argument_checks.positive,
+    "x-delayed-retry-max": argument_checks.positive,
+}
+"""Checks of the arguments of delayed retries, by name."""
 
 COMMON = (
     "x-expires",
@@ -178,19 +188,24 @@ class ArgumentReader:
         )
 
 
-def queue_arguments(raw: bytes, described: str) -> QueueArguments:
+def queue_arguments(
+    raw: bytes, described: str, *, takes_any_retries: bool = False, is_restored: bool = False
+) -> QueueArguments:
     """Parse and check the encoded argument table of a queue.declare.
 
     The arguments are read in RabbitMQ's order, which decides which of several invalid ones an error names.
 
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+    :param takes_any_retries: True to take any values of x-delayed-retry-*, as RabbitMQ 4.3 does; invalid ones then have
+        no effect.
+    :param is_restored: True for a queue of the data folder, which an earlier version may have accepted.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
     """
     fields = argument_fields(raw)
     if is_stream(fields):
         from warren.broker.model.stream.stream_arguments import stream_arguments
 
-        return stream_arguments(fields, described)
+        return stream_arguments(fields, described, is_restored=is_restored)
     reader = ArgumentReader(fields, described)
     try:
         quorum = _is_quorum(reader.get("x-queue-type"))
@@ -200,7 +215,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         values.update(_length_limits(reader, quorum))
         values.update(_overflow_and_mode(reader, quorum))
         values.update(_consumers(reader, quorum))
-        values.update(_redelivery(reader, quorum))
+        values.update(_redelivery(reader, quorum, takes_any_retries))
         values["deduplication"] = deduplication_rule(fields)
     except InvalidArgument as invalid:
         raise reader.error(invalid, invalid.name) from None
@@ -306,26 +321,40 @@ def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
     return values
 
 
-def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+def _without_invalid_retries(fields: dict[str, Field]) -> dict[str, Field]:
+    """Return the arguments without those x-delayed-retry-* whose values are invalid."""
+    valid = dict(fields)
+    for name, check in RETRY_CHECKS.items():
+        try:
+            check(fields.get(name))
+        except InvalidValue:
+            del valid[name]
+    return valid
+
+
+def _redelivery(reader: ArgumentReader, quorum: bool, takes_any_retries: bool) -> dict[str, Any]:
     """Read the delivery limit and the arguments of delayed retries.
 
     Return them as fields of `QueueArguments`, by name.
 
     :param quorum: True for a quorum queue, False for a classic one.
+    :param takes_any_retries: True to treat an invalid x-delayed-retry-* as if it were missing.
     :raises InvalidValue: for an invalid value.
     """
     default = QUORUM_DELIVERY_LIMIT if quorum else -1
     limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
+    if takes_any_retries:
+        reader = ArgumentReader(_without_invalid_retries(reader.fields), reader.described)
     delayed_retry = argument_checks.retry_type(reader.get("x-delayed-retry-type"))
     retry_min = argument_checks.positive(reader.get("x-delayed-retry-min"))
     retry_max = argument_checks.positive(reader.get("x-delayed-retry-max"))
-    if 0 <= retry_max < retry_min:
+    if 0 <= retry_max < retry_min and not takes_any_retries:
         raise InvalidValue("delayed_retry_max_below_min")
     return {
         "delivery_limit": limit,
         "delayed_retry": delayed_retry if retry_min >= 0 else "disabled",
         "delayed_retry_min": retry_min,
-        "delayed_retry_max": max(retry_min, retry_max),
+        "delayed_retry_max": retry_max if retry_max >= 0 else retry_min,
     }
 
 
@@ -351,6 +380,15 @@ def refuse_transient(
     ):
         if is_set:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid property '{flag}' for {described}")
+
+
+def queue_type(raw: bytes) -> str:
+    """Return the queue type that a declaration asks for: x-queue-type, or the default.
+
+    :param raw: the encoded arguments of the declaration.
+    """
+    field = argument_fields(raw).get("x-queue-type")
+    return DEFAULT_TYPE if field is None else str(field.value)
 
 
 def is_stream(fields: dict[str, Field]) -> bool:
@@ -427,7 +465,7 @@ def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
             Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {described}: {reason}"
         ) from None
     for name in fields:
-        if name == "x-stream-offset":
+        if name in ("x-stream-offset", "x-warren-filter"):
             raise _of_another_type(name, described, quorum)
     return priority
 

@@ -19,10 +19,12 @@ from warren.wire.content import (
     header_payload,
     join_content,
 )
-from warren.wire.field_tables import long_field
+from warren.wire.field_tables import field_of, long_field
 from warren.wire.properties import decode, encode
 
 NAME: Final = "x-stream-offset"
+IDENTITY_HEADER: Final = "x-warren-stream-id"
+"""Header with the identity of the stream, for consumers that ask for it."""
 _FIELD: Final = b"\x0fx-stream-offset"
 _FIELD_SIZE: Final = 25
 _U32: Final = struct.Struct(">I")
@@ -101,4 +103,21 @@ def _rewritten(message: Message, offset: int) -> bytes:
     return join_content(message.channel, encode(properties, len(body)), body)
 
 
-__all__ = ["entry_head", "with_offset"]
+def with_identity(content: bytes, identity: str) -> bytes:
+    """Return a message's content with the header x-warren-stream-id, which is before x-stream-offset, the last header.
+
+    This is slow: all headers are decoded and encoded.
+
+    :param content: the content as `with_offset` returns it.
+    :param identity: the identity of the stream.
+    """
+    properties = decode(header_payload(content))
+    headers = {IDENTITY_HEADER: field_of(identity), **properties.headers}
+    # A message that was copied from another stream may have that one's.
+    headers[IDENTITY_HEADER] = field_of(identity)
+    properties["headers"] = headers
+    body = body_payload(content)
+    return join_content(_U16.unpack_from(content, 1)[0], encode(properties, len(body)), body)
+
+
+__all__ = ["IDENTITY_HEADER", "entry_head", "with_identity", "with_offset"]

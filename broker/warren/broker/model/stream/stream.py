@@ -7,6 +7,7 @@ Consumers get a message when it is on disk: after a crash, every delivered messa
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -16,11 +17,14 @@ from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue, count_deliveries
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.entry_codec import entry_head, with_offset
+from warren.broker.model.stream.publishing_ids import find_publishing_id, with_publishing_id
 from warren.broker.model.stream.stream_reader import StreamMessage, StreamReader
 from warren.broker.model.stream.tail_cache import StreamTail
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
+from warren.broker.store.stream.producer_ids import MAX_PRODUCERS
 from warren.broker.store.stream.stream_log import SEGMENT_SIZE, StreamLog
+from warren.wire.content import header_table
 
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
@@ -56,12 +60,18 @@ class Stream(Queue):
     ) -> None:
         super().__init__(vhost, name, True, False, None, raw_arguments, arguments, incarnation)
         self.is_stream = True
+        self.identity = streams.new_identity(int(incarnation))
+        """Text that no other stream has or had, also not one that was declared with the same name before."""
         log = streams.log(int(incarnation), self.now_ms)
         self.streams = streams
         self.stored = log
         self.messages: StreamLog = log
         self.readers: dict[Consumer, StreamReader] = {}
         self.tail = StreamTail()
+        self.producer = b""
+        self.publishing_id = 0
+        self.has_forgotten_producers = False
+        """True if the last publishing id of a producer was forgotten since the start, because there are too many."""
         self.reported_damage: set[tuple[int, int]] = set()
         log.on_committed = self.chunks_committed
         self.configure(arguments)
@@ -100,15 +110,39 @@ class Stream(Queue):
     # -- publishing
 
     def publish(self, message: Message) -> i64:
-        if self.capture is not None:
-            self.capture.enqueued(self, message)
-        self.accept(message)
+        if not message.has_publishing_id or not self.drop_duplicate(message):
+            if self.capture is not None:
+                self.capture.enqueued(self, message)
+            self.append(message)
         return STORED if self.messages.log is not None else ACCEPTED
 
     def assign_sequence(self, message: Message) -> None:
         return
 
     def accept(self, message: Message) -> None:
+        if not message.has_publishing_id or not self.drop_duplicate(message):
+            self.append(message)
+
+    def drop_duplicate(self, message: Message) -> bool:
+        """Return True if a message's publishing id, or a higher one, was there before: the message is dropped.
+
+        It counts as stored: its confirm waits for the next batch, and with it for the message that it repeats.
+        """
+        identity = find_publishing_id(header_table(message.content))
+        if identity is None:
+            message.has_publishing_id = False
+            return False
+        if self.messages.producers.is_duplicate(identity[0], identity[1]):
+            self.messages.write_soon()
+            return True
+        self.producer, self.publishing_id = identity
+        return False
+
+    def append(self, message: Message) -> None:
+        """Append a message that is no duplicate.
+
+        If it has a publishing id, `drop_duplicate` has set the attributes `producer` and `publishing_id`.
+        """
         if message.exchange is self.last_exchange and message.routing_key is self.last_key:
             head = self.last_head
         else:
@@ -117,7 +151,21 @@ class Stream(Queue):
             self.last_key = message.routing_key
             self.last_head = head
         log = self.messages
-        log.append(head, with_offset(message, log.next_offset))
+        if not message.has_publishing_id:
+            log.append(head, with_offset(message, log.next_offset))
+            return
+        producer, number = self.producer, self.publishing_id
+        content = with_publishing_id(message.content, int(log.next_offset), producer, number)
+        log.append(head, content)
+        forgotten = log.producers.add(producer, number)
+        if forgotten and not self.has_forgotten_producers:
+            self.has_forgotten_producers = True
+            logger.warning(
+                "event=stream.producer_forgotten stream=%r producer=%r limit=%d",
+                self.name_text(),
+                forgotten.decode(errors="replace"),
+                MAX_PRODUCERS,
+            )
 
     def chunks_committed(self, chunks: list[Chunk]) -> None:
         """Deliver the messages in chunks (batches) that have been written to disk.
@@ -133,35 +181,66 @@ class Stream(Queue):
     # -- delivering
 
     def drain(self) -> None:
+        # All consumers with a filter share one slice.
+        end = self.vhost.bulk_work.slice_end()
         for consumer in list(self.ready_consumers):
-            self.deliver_to(consumer)
+            self.deliver_to(consumer, end)
 
     def resume_consumer(self, consumer: Consumer) -> None:
         self.scheduler.insert(consumer)
         self.deliver_to(consumer)
 
-    def deliver_to(self, consumer: Consumer) -> None:
-        """Deliver messages to a consumer until it cannot take more, or no more messages for it are in memory."""
+    def deliver_to(self, consumer: Consumer, end: float = 0.0) -> None:
+        """Deliver messages to a consumer until it cannot take more, or no more messages for it are in memory.
+
+        For a consumer with a filter, many messages may have to be looked at: this is bulk work, done in slices.
+
+        :param end: end of the slice by `time.monotonic()`; 0 for one that begins now.
+        """
         reader = self.readers.get(consumer)
-        if reader is None:
+        if reader is None or reader.filtering:
             return
+        if reader.filter is None:
+            self.deliver_until(reader, 0.0)
+        elif not self.deliver_until(reader, end or self.vhost.bulk_work.slice_end()):
+            reader.filtering = True
+            self.vhost.bulk_work.later(reader, reader.continue_filtering)
+
+    def deliver_until(self, reader: StreamReader, end: float) -> bool:
+        """Deliver messages to a consumer. Return False if there may be more, and a time has come.
+
+        :param end: the time by `time.monotonic()`, for a consumer with a filter; it is looked at only when messages are
+            passed over.
+        """
+        consumer = reader.consumer
         while not consumer.stalled and not reader.closed:
             message = reader.take()
+            has_searched = False
             if message is None:
                 if not self.prepare_chunk(reader):
-                    return
-                continue
-            if reader.filter is not None and not reader.filter.accepts(message.content):
+                    break
+                # If the chunk is at its end, the filter has passed over the whole of it, which may be large.
+                has_searched = reader.filter is not None and reader.at_end()
+            elif reader.filter is not None and not reader.filter.accepts(message.content):
                 reader.pass_over()
-                continue
-            self.unacked += 1
-            room = consumer.deliver(message)
-            # An acknowledgement needs the offset only. Without the content, unacknowledged messages take little memory.
-            message.content = b""
-            if not room:
-                if consumer in self.ready_consumers:
-                    self.ready_consumers.remove(consumer)
-                consumer.stalled = True
+                has_searched = True
+            else:
+                self.unacked += 1
+                room = consumer.deliver(message)
+                # An acknowledgement needs the offset only. Without the content, unacknowledged messages take little
+                # memory.
+                message.content = b""
+                if not room:
+                    if consumer in self.ready_consumers:
+                        self.ready_consumers.remove(consumer)
+                    consumer.stalled = True
+            # After each message: a pattern may be searched for in a header of 100 kB.
+            if has_searched and time.monotonic() >= end:
+                reader.store_progress(self.messages)
+                return False
+        if reader.passed_over and not reader.closed:
+            reader.store_progress(self.messages)
+        return True
 
     def prepare_chunk(self, reader: StreamReader) -> bool:
         """Select the chunk (batch of messages) with a consumer's next message, if the chunk is in memory.
@@ -184,16 +263,9 @@ class Stream(Queue):
             if reader.next_offset >= self.messages.committed:
                 return False
             chunk = self.tail.find(reader.next_offset)
-            while chunk is not None:
-                before = reader.next_offset
-                if reader.open(chunk):
-                    reader.segment = None
-                    return True
-                # The filter may have passed over the chunk.
-                chunk = self.tail.find(reader.next_offset) if reader.next_offset > before else None
-            if reader.next_offset >= self.messages.committed:
+            if chunk is not None and reader.open(chunk):
                 reader.segment = None
-                return False
+                return True
         self.read_next(reader)
         return False
 
@@ -342,6 +414,7 @@ class Stream(Queue):
         offset: i64,
         since: i64,
         chosen: Optional[StreamFilter] = None,  # noqa: UP045
+        shows_identity: bool = False,
     ) -> None:
         """Set the position at which a consumer begins, before it subscribes.
 
@@ -349,6 +422,7 @@ class Stream(Queue):
         :param offset: the first offset to deliver.
         :param since: time of the first message to deliver, in milliseconds since 1970; -1 to begin at `offset`.
         :param chosen: the consumer's filter, or None.
+        :param shows_identity: True to add a header with the stream's identity to each message.
         """
         log = self.messages
         if since >= 0 and log.timestamp < since:
@@ -357,6 +431,7 @@ class Stream(Queue):
             offset = log.next_offset
         reader = StreamReader(self, consumer, name, max(offset, log.first), since)
         reader.filter = chosen
+        reader.shows_identity = shows_identity
         self.readers[consumer] = reader
         log.keep_chunks = True
 

@@ -21,6 +21,7 @@ STREAM_EQUIVALENCE_ARGUMENTS: Final = (
     "x-queue-type",
     "x-max-age",
     "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
     "x-queue-leader-locator",
 )
@@ -48,18 +49,26 @@ REFUSED: Final = frozenset(
 )
 """Queue arguments that a stream must not have."""
 
-REFUSED_OF_CONSUMERS: Final = frozenset(("x-priority", "x-cancel-on-ha-failover"))
 LARGEST_SEGMENT: Final = 3_000_000_000
 SEGMENT_SIZE: Final = "x-stream-max-segment-size-bytes"
+FILTER_SIZE: Final = "x-stream-filter-size-bytes"
+SMALLEST_FILTER: Final = 16
+LARGEST_FILTER: Final = 255
 OFFSET: Final = "x-stream-offset"
 TRACKING: Final = "x-stream-automatic-offset-tracking"
+IDENTITY: Final = "x-warren-show-stream-id"
+"""Argument of basic.consume: true to add the header x-warren-stream-id to each delivery."""
 
 
-def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
+def stream_arguments(
+    fields: dict[str, Field], described: str, *, is_restored: bool = False
+) -> QueueArguments:
     """Parse and check the decoded arguments of a queue.declare for a stream.
 
     :param fields: the arguments, by name.
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
+    :param is_restored: True for a stream of the data folder: earlier versions did not look at
+        x-stream-filter-size-bytes.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument.
     """
     name = ""
@@ -70,6 +79,8 @@ def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments
         max_age = _max_age(fields.get(name))
         name = SEGMENT_SIZE
         segment = argument_checks.non_negative(fields.get(name))
+        name = FILTER_SIZE
+        filter_size = -1 if is_restored else argument_checks.non_negative(fields.get(name))
         name = "x-initial-cluster-size"
         argument_checks.positive(fields.get(name))
         name = "x-queue-leader-locator"
@@ -86,16 +97,23 @@ def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments
         max_length_bytes=max_bytes,
         max_age_ms=max_age,
         stream_max_segment_size_bytes=segment,
+        stream_filter_size_bytes=filter_size,
     )
 
 
-def refuse_large_segments(arguments: QueueArguments) -> None:
-    """Check x-stream-max-segment-size-bytes. RabbitMQ checks it after all other arguments; its text names no queue.
+def refuse_sizes(arguments: QueueArguments) -> None:
+    """Check the bounds of x-stream-max-segment-size-bytes and x-stream-filter-size-bytes.
 
-    :raises AmqpError: 406 if segments would be larger than 3,000,000,000 bytes.
+    RabbitMQ does so after all other checks; its texts name no queue.
+
+    :raises AmqpError: 406 if segments would be larger than 3,000,000,000 bytes, or the size of a Bloom filter, of which
+        Warren has none, is not from 16 to 255.
     """
     if arguments.stream_max_segment_size_bytes > LARGEST_SEGMENT:
         raise AmqpError(Reply.PRECONDITION_FAILED, f"Exceeded max value for {SEGMENT_SIZE}")
+    size = arguments.stream_filter_size_bytes
+    if size >= 0 and not SMALLEST_FILTER <= size <= LARGEST_FILTER:
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"Invalid value for {FILTER_SIZE}")
 
 
 def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
@@ -122,17 +140,29 @@ class OffsetSpecification:
     """True if the server stores the consumer's position under its consumer tag, and continues there."""
 
 
+def refuse_arguments_of_other_consumers(
+    fields: dict[str, Field], described: str, knows_mirrored_queues: bool
+) -> None:
+    """Check that basic.consume of a stream has no argument that belongs to consumers of other queues.
+
+    :param fields: the decoded arguments, by name.
+    :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
+    :param knows_mirrored_queues: True to refuse x-cancel-on-ha-failover, which later versions ignore.
+    :raises AmqpError: 406 for such an argument.
+    """
+    for name in fields:
+        if name == "x-priority" or (knows_mirrored_queues and name == "x-cancel-on-ha-failover"):
+            raise wrong_queue_type(name, described, "stream")
+
+
 def parse_offset_specification(fields: dict[str, Field], described: str, now_ms: int) -> OffsetSpecification:
     """Return the position at which a stream consumer begins, from the arguments of its basic.consume.
 
     :param fields: the decoded arguments, by name.
     :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
     :param now_ms: the time in milliseconds since 1970, from which an interval such as `1h` is subtracted.
-    :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.
+    :raises AmqpError: 406 for an invalid argument.
     """
-    for name in fields:
-        if name in REFUSED_OF_CONSUMERS:
-            raise wrong_queue_type(name, described, "stream")
     tracked = _tracking(fields.get(TRACKING), described)
     field = fields.get(OFFSET)
     if field is None:
@@ -181,12 +211,14 @@ def _max_age(field: Field | None) -> int:
 
 
 __all__ = [
+    "IDENTITY",
     "OFFSET",
     "STREAM_EQUIVALENCE_ARGUMENTS",
     "TRACKING",
     "OffsetSpecification",
     "parse_offset_specification",
-    "refuse_large_segments",
+    "refuse_arguments_of_other_consumers",
+    "refuse_sizes",
     "stream_arguments",
     "wrong_queue_type",
 ]

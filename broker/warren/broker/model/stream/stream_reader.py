@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
+from warren.broker.model.stream.entry_codec import with_identity
 from warren.broker.store.stream.chunk_format import Chunk
 from warren.broker.store.stream.stream_segment import StreamSegment
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from warren.broker.store.stream.chunk_reader import StreamRead
     from warren.broker.store.stream.stream_log import StreamLog
 
+STORED_AFTER: Final = 1000
+"""Messages that a filter passes over before the position of its consumer is stored again."""
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct("<I")
 
@@ -62,6 +65,12 @@ class StreamReader:
         """True while chunks are being read from the segment files."""
         self.filter: Optional[StreamFilter] = None  # noqa: UP045
         """Filter of the consumer; None if it gets all messages."""
+        self.shows_identity = False
+        """True if each message gets a header with the stream's identity."""
+        self.passed_over: i64 = 0
+        """Messages that the filter has not accepted since `store_progress` has looked."""
+        self.filtering = False
+        """True while bulk work looks for messages that the filter accepts: it delivers them."""
         self.closed = False
         """True after the consumer was cancelled or the stream deleted: the result of a read is ignored."""
         self.segment: Optional[StreamSegment] = None  # noqa: UP045
@@ -89,13 +98,17 @@ class StreamReader:
     def open(self, chunk: Chunk) -> bool:
         """Set the chunk (batch of messages) from which `take` returns messages.
 
-        Return False if there is none to take: all its messages have been delivered before, or the filter accepts none.
+        Return False if there is none to take, because all its messages have been delivered before. If the filter accepts
+        none of them, `take` returns none.
         """
         if chunk.first + chunk.count <= self.next_offset:
             return False
         if self.filter is not None and not self.filter.may_match(chunk.payload):
+            self.passed_over += chunk.first + chunk.count - self.next_offset
             self.next_offset = chunk.first + chunk.count
-            return False
+            self._payload = b""
+            self._at = 0
+            return True
         self._payload = chunk.payload
         self._at = 0
         self._offset = chunk.first
@@ -122,6 +135,8 @@ class StreamReader:
             self._exchange = payload[names:key]
             self._key = payload[key:stop]
         content = payload[start + len(head) : end]
+        if self.shows_identity:
+            content = with_identity(content, self.stream.identity)
         offset = self._offset
         self._at = end
         self._offset = offset + 1
@@ -132,10 +147,37 @@ class StreamReader:
             self, offset, self._exchange, self._key, content, _U16.unpack_from(content, 1)[0]
         )
 
+    def at_end(self) -> bool:
+        """Return True if the chunk (batch of messages) that `open` has set has no more messages."""
+        return self._at >= len(self._payload)
+
+    def continue_filtering(self, end: float) -> bool:
+        """Look at further messages until a time, and deliver those that the filter accepts; a step of bulk work.
+
+        :param end: the time by `time.monotonic()`.
+        """
+        finished = self.closed or self.stream.deliver_until(self, end)
+        self.filtering = not finished
+        return finished
+
     def pass_over(self) -> None:
         """Leave out the message that `take` returned last, because the filter does not accept it."""
+        self.passed_over += 1
         if self.name:
             self.outstanding.pop()
+
+    def store_progress(self, log: StreamLog) -> None:
+        """Store the position of a consumer, if the filter has passed over many messages since.
+
+        Without this, a consumer that continues at its stored position would have to pass over all of them again.
+
+        :param log: the log of the stream, which stores the position.
+        """
+        if self.passed_over >= STORED_AFTER:
+            self.passed_over = 0
+            if self.name:
+                outstanding = self.outstanding
+                log.store_offset(self.name, outstanding[0] if outstanding else self.next_offset)
 
     def read_done(self, read: StreamRead) -> None:
         """Hand the result of a read from disk to the stream, which delivers the messages."""

@@ -86,13 +86,17 @@ class BulkPublish:
             if self.position < len(targets) and not self.window_queues and time.monotonic() >= end:
                 return False
         self.position = 0
-        if self.by_expiry:
-            self.vhost.store_by_expiry(self.by_expiry)
-            self.is_stored = True
+        self.log_copies()
         self.by_expiry.clear()
         self.expiries.clear()
         self.stage_keys(message)
         return True
+
+    def log_copies(self) -> None:
+        """Write the copies of the current message to the log, because it is staged in all its queues."""
+        if self.by_expiry:
+            self.vhost.store_by_expiry(self.by_expiry)
+            self.is_stored = True
 
     def find_windows(self, message: Message) -> None:
         """Remove queues that drop the message as a duplicate from `targets`, and find those that store its key."""

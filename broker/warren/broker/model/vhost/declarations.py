@@ -11,6 +11,7 @@ import logging
 import time
 
 from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.broker_events import text
 from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
 from warren.broker.model.exchange.exchange_types import (
     EXCHANGE_EQUIVALENCE_ARGUMENTS,
@@ -26,11 +27,18 @@ from warren.broker.model.queue.queue_arguments import (
     QueueArguments,
     check_equivalence,
     queue_arguments,
+    queue_type,
     refuse_transient,
 )
-from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
+from warren.broker.model.server_names import (
+    EVENT_EXCHANGE,
+    TRACE_EXCHANGE,
+    generate_name,
+    generated_name_prefix,
+    refuse_default_exchange,
+)
 from warren.broker.model.stream.stream import Stream
-from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS, refuse_large_segments
+from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS, refuse_sizes
 from warren.broker.model.vhost.binding_removal import BindingRemoval
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
@@ -41,6 +49,7 @@ from warren.broker.store.definitions.definitions_database import (
     QueueRow,
 )
 from warren.broker.store.stream.stream_store import StreamStore
+from warren.wire.field_tables import Value
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
@@ -63,7 +72,13 @@ class Declarations:
         for kind in TYPES:
             name = b"amq." + kind
             vhost.exchanges[name] = Exchange(name, kind, True, False, False, b"")
+        vhost.exchanges[TRACE_EXCHANGE] = Exchange(TRACE_EXCHANGE, b"topic", True, False, True, b"")
         vhost.exchanges[b"amq.match"] = Exchange(b"amq.match", b"headers", True, False, False, b"")
+
+    def _emit(self, key: str, fields: dict[str, Value]) -> None:
+        """Publish an event about an object of the virtual host, if the event exchange is enabled."""
+        if self.vhost.events is not None:
+            self.vhost.events.emit(key, {**fields, "vhost": text(self.vhost.name)})
 
     # -- names
 
@@ -130,16 +145,18 @@ class Declarations:
         # An exclusive queue is deleted with its connection, so that it is never durable.
         durable = durable and not exclusive
         self.refuse_reserved(name)
-        self.vhost.queues_declared += 1
         existing = self.vhost.queues.get(name) if name else None
         if existing is not None:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
             existing.expiry.touch()
+            self.vhost.totals.queues_declared += 1
             return existing
-        arguments = queue_arguments(raw, self.describe("queue", name))
+        arguments = queue_arguments(
+            raw, self.describe("queue", name), takes_any_retries=self.vhost.portability.strict
+        )
         if arguments.quorum or arguments.stream:
             refuse_transient(arguments, name, self.describe("queue", name), durable, exclusive, auto_delete)
-            refuse_large_segments(arguments)
+            refuse_sizes(arguments)
         portability = self.vhost.portability
         portability.check_queue(self.describe("queue", name), durable, exclusive, raw, arguments)
         if not name:
@@ -161,7 +178,18 @@ class Declarations:
         if exclusive:
             self._exclusive_queues.setdefault(owner, {})[queue] = True
         queue.expiry.touch()
-        self.vhost.queues_created += 1
+        self.vhost.totals.queues_declared += 1
+        self.vhost.totals.queues_created += 1
+        self._emit(
+            "queue.created",
+            {
+                "name": text(name),
+                "durable": durable,
+                "auto_delete": auto_delete,
+                "exclusive": exclusive,
+                "type": f"rabbit_{arguments.type_name}_queue",
+            },
+        )
         return queue
 
     def _make_queue(
@@ -224,6 +252,12 @@ class Declarations:
         _assert_flag("durable", durable, queue.durable, described)
         _assert_flag("auto_delete", auto_delete, queue.auto_delete, described)
         known = STREAM_EQUIVALENCE_ARGUMENTS if isinstance(queue, Stream) else QUEUE_EQUIVALENCE_ARGUMENTS
+        received, current = queue_type(raw), queue.declared_arguments.type_name
+        if received != current and self.vhost.compat.names_both_queue_types:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"inequivalent arg 'x-queue-type' for {described}: received '{received}' but current is '{current}'",
+            )
         check_equivalence(raw, queue.raw_arguments, known, described)
 
     def delete_queue(self, queue: Queue) -> int:
@@ -235,8 +269,11 @@ class Declarations:
         if queue.deleted:
             return 0
         count = int(queue.ready.count)
-        self.vhost.queues_deleted += 1
+        self.vhost.totals.queues_deleted += 1
+        self.vhost.totals.add_deleted_queue(queue.declared_arguments.type_name, queue.message_counts())
         del self.vhost.queues[queue.name]
+        kind = f"rabbit_{queue.declared_arguments.type_name}_queue"
+        self._emit("queue.deleted", {"name": text(queue.name), "type": kind})
         if queue.owner is not None:
             owned = self._exclusive_queues[queue.owner]
             del owned[queue]
@@ -262,11 +299,9 @@ class Declarations:
     def refuse_reserved(self, name: bytes) -> None:
         """Refuse to declare a queue with a reserved name.
 
-        :raises AmqpError: 403 if the name begins with `amq.`. An existing queue with a generated name may be
-            redeclared, from RabbitMQ 4.0 on.
+        :raises AmqpError: 403 if the name begins with `amq.`, also if the server has generated it.
         """
-        own = name in self.vhost.queues and self.vhost.compat.allows_redeclaring_generated_names
-        if name.startswith(b"amq.") and not own:
+        if name.startswith(b"amq."):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
@@ -321,6 +356,17 @@ class Declarations:
         exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
         if durable and self.definitions is not None:
             self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))
+        self._emit(
+            "exchange.created",
+            {
+                "name": text(name),
+                "type": text(kind),
+                "durable": durable,
+                "auto_delete": auto_delete,
+                "internal": internal,
+                "policy": "",
+            },
+        )
         return exchange
 
     def _make_exchange(
@@ -371,6 +417,7 @@ class Declarations:
             each = deleted.pop()
             if isinstance(each, Exchange):
                 self.internal_queues.remove_for(each)
+                self._emit("exchange.deleted", {"name": text(each.name)})
                 removal.add_outgoing(each)
                 if each.durable:
                     stored.append(each.name)
@@ -404,6 +451,7 @@ class Declarations:
             return
         self.vhost.routing_epoch += 1
         self.vhost.replay_history(exchange, destination)
+        self._emit("binding.created", _described_binding(exchange, destination, routing_key))
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
@@ -431,6 +479,7 @@ class Declarations:
         if exchange.unbind(is_queue, destination.name, routing_key, raw) is None:
             return
         self.vhost.routing_epoch += 1
+        self._emit("binding.deleted", _described_binding(exchange, destination, routing_key))
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
@@ -494,11 +543,17 @@ class Declarations:
                 exchange.arguments,
             )
         for row in queues:
-            arguments = queue_arguments(row.arguments, self.describe("queue", row.name))
+            # It may have been declared while the checks were strict.
+            arguments = queue_arguments(
+                row.arguments, self.describe("queue", row.name), takes_any_retries=True, is_restored=True
+            )
             restored[row.incarnation] = self._make_queue(
                 row.name, True, row.auto_delete, None, row.arguments, arguments, row.incarnation, True
             )
         for binding in bindings:
+            if binding.source == EVENT_EXCHANGE and binding.source not in self.vhost.exchanges:
+                # The event exchange was enabled when the binding was made; it is kept until that is so again.
+                continue
             table = self.vhost.exchanges if binding.to_exchange else self.vhost.queues
             destination = table[binding.destination]
             self.vhost.exchanges[binding.source].bind(
@@ -509,6 +564,19 @@ class Declarations:
             restored[int(hidden.incarnation)] = hidden
         self.vhost.routing_epoch += 1
         return restored
+
+
+def _described_binding(
+    source: Exchange, destination: Queue | Exchange, routing_key: bytes
+) -> dict[str, Value]:
+    """Return the headers of an event that describe a binding."""
+    return {
+        "source_name": text(source.name),
+        "source_kind": "exchange",
+        "destination_name": text(destination.name),
+        "destination_kind": "queue" if isinstance(destination, Queue) else "exchange",
+        "routing_key": text(routing_key),
+    }
 
 
 def _assert_flag(name: str, received: bool, current: bool, described: str) -> None:

@@ -14,17 +14,19 @@ from warren.broker.model.exchange.delayed import DELAY_HEADER, delay_ms
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_head
-from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.policy.policies import Policies
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import ACCEPTED, REJECTED, STORED, Queue
 from warren.broker.model.rabbitmq_versions import VersionBehaviour
+from warren.broker.model.vhost.vhost_totals import VirtualHostTotals
 from warren.wire.content import header_payload
 from warren.wire.properties import decode
 
 if TYPE_CHECKING:
+    from warren.broker.model.broker_events import BrokerEvents
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
     from warren.broker.model.compat_checks import PortabilityChecks
+    from warren.broker.model.firehose import Firehose
     from warren.broker.model.memory_budget import MemoryBudget
     from warren.broker.model.vhost.declarations import Declarations
     from warren.broker.store.log.log import Log
@@ -88,12 +90,12 @@ class VirtualHost:
         self.declarations: Declarations | None = None
         self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Hook that records life-cycle events; None if event capture is off."""
-        self.queues_declared = 0
-        """Declarations of queues that succeeded, of new and of existing ones."""
-        self.queues_created = 0
-        self.queues_deleted = 0
-        self.ended_counts = MessageCounts()
-        """Messages of the channels that have ended."""
+        self.events: Optional[BrokerEvents] = None  # noqa: UP045
+        """Publisher of the broker's events; None unless the event exchange is enabled."""
+        self.firehose: Optional[Firehose] = None  # noqa: UP045
+        """Publisher of trace messages; None while tracing is off."""
+        self.totals = VirtualHostTotals()
+        """Counters of its channels and queues; those of all deleted virtual hosts once it is deleted itself."""
         self.streams: StreamStore | None = None
         """Store of the files of its streams; None before the first stream is declared."""
 

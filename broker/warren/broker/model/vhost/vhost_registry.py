@@ -6,11 +6,11 @@ The name of a virtual host is text in the methods here, and bytes (UTF-8) on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
+from warren.broker.model.broker_events import BrokerEvents
 from warren.broker.model.bulk_work import BulkWork
 from warren.broker.model.capture.event_stream import EventStream
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
@@ -18,13 +18,15 @@ from warren.broker.model.clock import Clock
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
 from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
-from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION, VersionBehaviour
+from warren.broker.model.rabbitmq_versions import RABBITMQ_4_3, VersionBehaviour
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings, normalize_limit
+from warren.broker.model.vhost.vhost_totals import VirtualHostTotals
 from warren.broker.store.definitions.definition_rows import VirtualHostRow
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.log.log import Log
+from warren.wire.field_tables import Value
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +46,19 @@ class VirtualHosts:
         log: Log | None,
         definitions: Definitions | None,
         memory: MemoryBudget | None = None,
-        compat: VersionBehaviour = BEHAVIOUR_BY_VERSION["4"],
+        compat: VersionBehaviour = RABBITMQ_4_3,
         portability: PortabilityChecks | None = None,
-        captures: Mapping[bytes, LifeCycleHook] = MappingProxyType({}),
+        make_hook: Callable[[bytes], LifeCycleHook | None] | None = None,
     ) -> None:
         """:param log: the log of messages; None for a broker without a data folder.
         :param definitions: the definitions database; None for a broker without a data folder.
         :param memory: the memory budget, which pages out messages; None to page out none.
         :param compat: behaviour of the RabbitMQ version that the broker imitates.
         :param portability: checks for features that RabbitMQ lacks; by default they only log.
-        :param captures: hooks that record life-cycle events, by the name (bytes) of the virtual host.
+        :param make_hook: function that returns the hook that records the life-cycle events of a virtual host, from its
+            name, or None if none are recorded; without the function, none are recorded in any virtual host.
         """
-        self._captures = captures
+        self._make_hook = make_hook
         self.event_streams: dict[bytes, EventStream] = {}
         """Writers of life-cycle events, by the name (bytes) of each virtual host whose capture is on."""
         self.capture_blocked: Callable[[], bool] = lambda: False
@@ -67,6 +70,10 @@ class VirtualHosts:
 
         The virtual host is then unregistered, and its queues still exist.
         """
+        self.deleted = VirtualHostTotals()
+        """Counters of all virtual hosts that were deleted."""
+        self.events: BrokerEvents | None = None
+        """Publisher of the broker's events; None unless the event exchange is enabled. It is set before any host is made."""
         self.bulk_work = BulkWork(clock, self._log_is_behind)
         """Unfinished work on many messages, queues or bindings, of all virtual hosts."""
         self._clock = clock
@@ -132,6 +139,8 @@ class VirtualHosts:
         self._store(settings)
         logger.debug("event=virtual_host.added name=%r", name)
         topology = self._make(settings)
+        if self.events is not None:
+            self.events.emit("vhost.created", {**_described(settings), "tracing": False})
         if (event_stream := self.event_streams.get(topology.vhost.name)) is not None:
             event_stream.stream()
         return topology
@@ -194,8 +203,13 @@ class VirtualHosts:
             raise OperationRefused(f"virtual host '{name}' is protected from deletion: disable that first")
         del self._settings[name]
         topology = self.declarations.pop(name.encode())
+        # Its channels have yet to end, and its queues to be deleted: they are counted there, too.
+        self.deleted.add(topology.vhost.totals)
+        topology.vhost.totals = self.deleted
         for call in self.on_deleted:
             call(name)
+        if self.events is not None:
+            self.events.emit("vhost.deleted", {"name": name})
         topology.vhost.dead_lettering.stop()
         topology.vhost.dead_lettering.discard_backlog()
         if self._definitions is not None:
@@ -250,10 +264,13 @@ class VirtualHosts:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
         vhost.memory_budget = self._memory
         vhost.bulk_work = self.bulk_work
+        vhost.events = self.events
+        if self.events is not None and self.events.vhost_name == vhost.name:
+            self.events.attach(vhost)
         topology = Declarations(vhost, self._definitions)
         topology.settings = settings
-        vhost.capture = self._captures.get(vhost.name)
-        if vhost.capture is not None:
+        vhost.capture = self._make_hook(vhost.name) if self._make_hook is not None else None
+        if vhost.capture is not None and vhost.capture.stream:
             self.event_streams[vhost.name] = EventStream(topology, vhost.capture, self._blocked)
         self._settings[settings.name] = settings
         self.declarations[vhost.name] = topology
@@ -267,3 +284,14 @@ class VirtualHosts:
     def _store(self, settings: VirtualHostSettings) -> None:
         if self._definitions is not None:
             self._definitions.put(settings.to_row())
+
+
+def _described(settings: VirtualHostSettings) -> dict[str, Value]:
+    """Return the headers of an event that describe a virtual host."""
+    return {
+        "name": settings.name,
+        "description": settings.description,
+        "tags": list(settings.tags),
+        "default_queue_type": settings.default_queue_type or "classic",
+        "protected_from_deletion": settings.protected,
+    }

@@ -62,15 +62,16 @@ class IndexBuilder:
         """
 
     def add(self, record: Record) -> None:
-        """Add the messages, acknowledgements or delivery counts of the segment's next intact record."""
+        """Add the messages, acknowledgements or delivery counts of the segment's next intact record.
+
+        Of the record of one message, the beginning is enough (`SegmentReader.next_beginning`).
+        """
         kind = record.kind
         if kind == MESSAGE:
-            self._add_message(
-                record, record.incarnation, record.sequence, record.payload, len(record.payload), 0
-            )
+            self._add_message(record, record.incarnation, record.sequence, record.payload, record.size, 0)
         elif kind == SPILL:
             self._add_message(
-                record, record.incarnation, record.sequence, record.payload, len(record.payload), TRANSIENT
+                record, record.incarnation, record.sequence, record.payload, record.size, TRANSIENT
             )
         elif kind == BUNDLE:
             # Each message counts as a record of its own, which is what a copy of it costs.
@@ -84,7 +85,7 @@ class IndexBuilder:
                 else:
                     self._add_other(record, item, size)
         else:
-            self._add_other(record, record, len(record.payload))
+            self._add_other(record, record, record.size)
 
     def finish(self, size: int) -> SegmentIndex:
         """Return the index of the segment.

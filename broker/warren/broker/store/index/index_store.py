@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.index.index_builder import IndexBuilder
 from warren.broker.store.index.index_format import Describe, SegmentIndex, index_path, load_index
 from warren.broker.store.log.record_format import segment_seed
-from warren.broker.store.log.segment_reader import Damage, SegmentReader, segment_path
+from warren.broker.store.log.segment_reader import UNFINISHED, Damage, SegmentReader, segment_path
+
+PART_SIZE: Final = 1024 * 1024
+"""Default of the bytes of an index file that are written at once. The index of a segment of small messages has 9 MiB."""
 
 
 class IndexStore:
@@ -16,14 +21,24 @@ class IndexStore:
     :param identity: the data folder's random number, which seeds the checksums.
     :param block: size of a block of the segments in bytes.
     :param describe: returns priority, expiry and body size of an encoded message, for its index entry.
+    :param part_size: bytes of an index file that are written at once.
     """
 
-    def __init__(self, folder: str, files: Files, identity: int, block: int, describe: Describe) -> None:
+    def __init__(
+        self,
+        folder: str,
+        files: Files,
+        identity: int,
+        block: int,
+        describe: Describe,
+        part_size: int = PART_SIZE,
+    ) -> None:
         self.folder = folder
         self.files = files
         self.identity = identity
         self.block = block
         self.describe = describe
+        self.part_size = part_size
 
     def reader(self, number: int) -> SegmentReader:
         """Return a reader of segment `number`."""
@@ -47,8 +62,9 @@ class IndexStore:
         :param damage: list to which descriptions of the places that cannot be read are appended.
         """
         reader, builder = self.reader(number), self.builder(number)
-        while (record := reader.next()) is not None:
-            builder.add(record)
+        while (record := reader.next_beginning()) is not None:
+            if record is not UNFINISHED:
+                builder.add(record)
         index = builder.finish(self.files.size(segment_path(self.folder, number)))
         damage += reader.damage
         if builder.repeated:
@@ -59,25 +75,46 @@ class IndexStore:
         """Build the index of segment `number` again, in memory. Damage of the segment is not reported a second time."""
         return self.build(number, [])[0]
 
+    def encode(self, index: SegmentIndex) -> bytes:
+        """Return the content of the file of an index."""
+        return index.encode(segment_seed(self.identity, int(index.segment)))
+
     def store(self, index: SegmentIndex) -> None:
         """Write an index to its file. It is not synced: it can be built again.
 
         :raises OSError: there is no room, or the disk failed; the index stays in memory.
         """
-        number = int(index.segment)
-        data = index.encode(segment_seed(self.identity, number))
-        path = index_path(self.folder, number)
+        content = self.encode(index)
+        written = 0
+        while written < len(content):
+            written = self.store_part(index, content, written)
+
+    def store_part(self, index: SegmentIndex, content: bytes, start: int) -> int:
+        """Write the next part of an index to its file, and return the offset at which it ends.
+
+        A file that lacks parts is not used: `load` compares its size. With the last part, the index leaves memory.
+
+        :param content: the content of the whole file.
+        :param start: offset of the part; 0 begins the file.
+        :raises OSError: there is no room, or the disk failed; the index stays in memory.
+        """
+        path = index_path(self.folder, int(index.segment))
+        part = content[start : start + self.part_size]
         try:
             handle = self.files.open(path)
             try:
-                self.files.truncate(handle, 0)
-                self.files.write(handle, data, 0)
+                if not start:
+                    self.files.truncate(handle, 0)
+                self.files.write(handle, part, start)
             finally:
                 self.files.close(handle)
         except OSError:
             self.files.unlink(path)
             raise
-        index.move_to_file(len(data))
+        end = start + len(part)
+        if end == len(content):
+            index.move_to_file(end)
+        return end
 
 
 def repeated_messages(number: int, count: int) -> Damage:

@@ -66,6 +66,8 @@ class Compactor:
         self._is_reading = False
         self._copied_batch = 0
         """Number of the last batch of records that contains copies of messages."""
+        self.copied_bytes = 0
+        """Bytes of records that were appended as copies, since the start."""
         self._resumes_at = 0
         """Number of the segment before whose beginning there is no compaction, after a segment could not be read."""
 
@@ -111,9 +113,11 @@ class Compactor:
             self._segment = self._reader = None
             return
         copied = False
+        before = log.unwritten_bytes
         for record in part.records:
             for item in expand_record(record):
                 copied = _copy_record(item, segment, log, queues) or copied
+        self.copied_bytes += int(log.unwritten_bytes - before)
         for damage in reader.damage[self._reported :]:
             logger.error("event=log.damage_found detail=%r", damage.text)
         self._reported = len(reader.damage)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from warren.broker.store.log.writer_jobs import Batch, JobQueue
+from warren.broker.store.log.writer_watch import WriterWatch
 
 
 class Sync(enum.Enum):
@@ -76,6 +78,8 @@ class GroupCommit:
     ) -> None:
         self.idle = True
         """True if no batch is being written and no write is scheduled."""
+        self.is_scheduled = False
+        """True while the next batch is to be written in this iteration of the event loop, or the next one."""
         self._halted = False
         self._loop = loop
         self._jobs = jobs
@@ -85,6 +89,11 @@ class GroupCommit:
         self._in_flight: Batch | None = None
         self._ready: deque[Batch] = deque()
         self._written: deque[Batch] = deque()
+        self._watch = WriterWatch(loop, self.batch_in_flight)
+
+    def batch_in_flight(self) -> Batch | None:
+        """Return the batch that the writer thread writes, or None."""
+        return self._in_flight
 
     @property
     def is_writing(self) -> bool:
@@ -111,21 +120,31 @@ class GroupCommit:
     def schedule(self) -> None:
         """Schedule the write of the current batch for the next iteration of the event loop.
 
-        All records that are appended until then belong to this batch.
+        All records that are appended until then belong to this batch. The loop may call `write_scheduled` earlier.
         """
         self.idle = False
-        self._loop.call_soon(self.write_next)
+        self.is_scheduled = True
+        self._loop.call_soon(self.write_scheduled)
+
+    def write_scheduled(self) -> None:
+        """Hand the current batch to the writer thread, if that is scheduled."""
+        if self.is_scheduled:
+            self.write_next()
 
     def write_next(self) -> None:
         """Hand the next batch to the writer thread, unless the thread is still writing one."""
         self.idle = False
+        self.is_scheduled = False
         if self._in_flight is not None or self._halted:
             return
         if not self._ready:
             self._close_batch()
         if self._ready:
             self._in_flight = self._ready.popleft()
+            self._in_flight.submitted_at = time.monotonic()
             self._jobs.put(self._in_flight)
+            if not self._watch.is_watching:
+                self._watch.start()
         else:
             self.idle = True
 
@@ -136,6 +155,7 @@ class GroupCommit:
     def written(self, batch: Batch) -> None:
         """Handle a batch that the writer thread has written: pass all batches that are durable now to `on_released`."""
         self._in_flight = None
+        self._watch.on_written(batch)
         self._written.append(batch)
         if self._gate is not None:
             self._gate.on_log_written(int(batch.number))
@@ -156,6 +176,11 @@ class GroupCommit:
     def halt(self) -> None:
         """Stop passing batches to the writer thread, because the disk failed."""
         self._halted = True
+        self._watch.stop()
+
+    def stop_watch(self) -> None:
+        """Stop the watch of the writer thread, which has ended."""
+        self._watch.stop()
 
 
 __all__ = ["Gate", "GroupCommit", "Sync"]

@@ -27,6 +27,7 @@ from warren.broker.store.log.record_format import (
     FIRST_TRANSIENT_INCARNATION,
     GROUP,
     HEADER,
+    LARGE_RECORD,
     SPILL,
     encode_fan_out_targets,
     pack_pairs,
@@ -189,6 +190,8 @@ class Log:
             preallocate=preallocate,
             identity=recovery.identity,
         )
+        self.statistics = self._writer.statistics
+        """Sizes of group commits and durations of syncs. Only the writer thread adds to it."""
         self._commit = GroupCommit(loop, self._writer.jobs, gate, self.close_batch, self._release)
         self._deletion = SegmentDeletion(self._segments, self._writer.jobs)
         self._indexes = IndexScheduler(self._segments, recovery.indexes)
@@ -216,6 +219,15 @@ class Log:
         self._transients += 1
         return self.queue(FIRST_TRANSIENT_INCARNATION + self._transients)
 
+    def segment_bytes(self) -> tuple[int, int]:
+        """Return the bytes of all segment files of the log, and of the messages in them that are still in queues."""
+        return int(self._segments.size()), int(self._segments.live_bytes())
+
+    @property
+    def compacted_bytes(self) -> int:
+        """Bytes of live messages that compaction has copied since the start."""
+        return self._compactor.copied_bytes
+
     @property
     def is_synced(self) -> bool:
         """True if all appended records are on disk, and so are the queues added to the definitions before them."""
@@ -240,6 +252,10 @@ class Log:
         if batch == self.batch and not self._buffer.size:
             batch -= 1
         return batch if batch > self._written_batch else 0
+
+    def write_scheduled(self) -> None:
+        """Hand the current batch to the writer thread, if that is scheduled for this iteration of the event loop."""
+        self._commit.write_scheduled()
 
     @property
     def in_group(self) -> bool:
@@ -290,11 +306,10 @@ class Log:
         :param head: the first part of the encoded message.
         :param content: the rest.
         """
-        payload = head + content
-        size: i64 = HEADER + len(payload)
+        size: i64 = HEADER + len(head) + len(content)
         self._make_room(size)
         position: i64 = self._buffer.base + self._buffer.offset
-        self._append_record(SPILL, queue.incarnation, sequence, payload)
+        self._append_pieces(SPILL, queue.incarnation, sequence, [head, content])
         self._buffer.spilled += size
         queue.added_bytes += size
         self._note_added(queue, sequence, sequence)
@@ -316,14 +331,15 @@ class Log:
         for queue, sequence in targets:
             table.append(queue.incarnation)
             table.append(sequence)
-        payload = b"".join((encode_fan_out_targets(table), head, content))
-        share: i64 = (HEADER + len(payload)) // len(targets)
+        pieces = [encode_fan_out_targets(table), head, content]
+        size: i64 = HEADER + len(pieces[0]) + len(head) + len(content)
+        share: i64 = size // len(targets)
         if self._group is not None:
-            self._group.add_fan_out(targets, payload, share)
+            self._group.add_fan_out(targets, b"".join(pieces), share)
             return 0
-        self._make_room(HEADER + len(payload))
+        self._make_room(size)
         position: i64 = self._buffer.base + self._buffer.offset
-        self._append_record(FAN_OUT, table[0], table[1], payload)
+        self._append_pieces(FAN_OUT, table[0], table[1], pieces)
         for queue, sequence in targets:
             queue.added_bytes += share
             self._note_added(queue, sequence, sequence)
@@ -546,7 +562,8 @@ class Log:
         :param size: size of the record in bytes.
         """
         self._buffer.finish_bundle()
-        if self._buffer.size > self._batch_size:
+        if self._buffer.size > self._batch_size or (size >= LARGE_RECORD and self._buffer.size):
+            # Records before a large one need not wait until it is written.
             self.close_batch()
         if self._buffer.overflows(size):
             self._begin_segment()
@@ -556,6 +573,13 @@ class Log:
         if self._buffer.overflows(HEADER + len(payload)):
             self._begin_segment()
         self.unwritten_bytes += self._buffer.append(kind, incarnation, sequence, payload)
+
+    def _append_pieces(self, kind: int, incarnation: i64, sequence: i64, pieces: list[bytes]) -> None:
+        """Append a record of one message, whose payload is given in pieces, after `_make_room`."""
+        if len(pieces[-1]) < LARGE_RECORD:
+            self._append_record(kind, incarnation, sequence, b"".join(pieces))
+        else:
+            self.unwritten_bytes += self._buffer.append_large(kind, incarnation, sequence, pieces)
 
     def _begin_segment(self) -> None:
         """Close the segment that is written to and begin the next one."""
@@ -739,6 +763,7 @@ class Log:
         if self._state is not LogState.STOPPING:
             self.on_write_failure(f"the thread that writes the log in {self._folder} has ended")
         self._changes.cancel_delay()
+        self._commit.stop_watch()
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
 

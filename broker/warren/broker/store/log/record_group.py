@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from mypy_extensions import i64
 
@@ -14,6 +13,7 @@ from warren.broker.store.log.record_format import (
     FAN_OUT,
     HEADER,
     MESSAGE,
+    checksum,
     encode_group_entry,
     pack_pairs,
 )
@@ -102,7 +102,7 @@ class RecordGroup:
             self.entries = []
             self.parts.append(part)
             self.length += len(part)
-            self.check = crc32(part, self.check)
+            self.check = checksum(part, self.check)
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
         """Add the acknowledgement of a message to the group."""

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import zlib
+from typing import Final
 
 from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.log.record_format import (
     BLOCK_HEADER,
     BUNDLE,
+    FAN_OUT,
     GROUP,
     HEADER,
     MESSAGE,
+    SPILL,
     Record,
     decode_block_header,
     decode_record_header,
+    fan_out_start,
     find_record_header,
 )
 
 _READ = 4 * 65536
 """Bytes that one read from a segment's file requests."""
+BEGINNING: Final = 2048
+"""Bytes at the beginning of a message that `next_beginning` returns at least: its head and content header fit in."""
+PART: Final = 128 * 1024
+"""Bytes of a longer record that one call of `next_beginning` reads."""
+UNFINISHED: Final = Record(0, 0, 0, b"", -1)
+"""Result of `next_beginning` while it has to be called again for the same record."""
 
 
 class Damage:
@@ -31,6 +41,38 @@ class Damage:
     def __init__(self, offset: int, text: str) -> None:
         self.offset = offset
         self.text = text
+
+
+class _LongRecord:
+    """Record that is read in parts: its header, the beginning of its payload, and the checksum so far."""
+
+    def __init__(
+        self, kind: int, incarnation: int, sequence: int, length: int, check: int, start: int
+    ) -> None:
+        self.kind = kind
+        self.incarnation = incarnation
+        self.sequence = sequence
+        self.length = length
+        self.check = check
+        """CRC of the payload by the record's header."""
+        self.start = start
+        """Position of the record among the bytes of the segment, counted without the headers of blocks."""
+        self.left = length
+        """Bytes of the payload that have yet to be read."""
+        self.found = 0
+        """CRC of the bytes that were read."""
+        self.beginning = b""
+
+    def add(self, part: bytes) -> None:
+        """Add the next bytes of the payload."""
+        self.left -= len(part)
+        self.found = zlib.crc32(part, self.found)
+        if not self.beginning or len(self.beginning) < self.wanted():
+            self.beginning += part
+
+    def wanted(self) -> int:
+        """Return the number of bytes that the beginning has at least, if the payload has so many."""
+        return BEGINNING + (fan_out_start(self.beginning) if self.kind == FAN_OUT else 0)
 
 
 class SegmentReader:
@@ -58,6 +100,8 @@ class SegmentReader:
         self._base = 0
         """Position of the buffer's first byte among the bytes of the segment, counted without the headers of blocks."""
         self._at = 0
+        self._long: _LongRecord | None = None
+        """The record that `next_beginning` has read in part."""
 
     def next(self) -> Record | None:
         """Return the next intact record; None at the end of the segment."""
@@ -92,6 +136,39 @@ class SegmentReader:
             # Behind the last byte, not at the next byte's offset: that one may lie beyond a block header.
             self.end = self._offset(position - 1) + 1
             return record
+
+    def next_beginning(self) -> Record | None:
+        """Return the next intact record as `next` does, but of a message of more than `PART` bytes only the beginning.
+
+        Such a record is read and checked in parts, one for each call: return `UNFINISHED` until all of it is read. Its
+        `size` is that of the whole payload.
+        """
+        if self._long is None:
+            left = self._fill(HEADER)
+            found = decode_record_header(self._buffer, self._at, self._seed) if left >= HEADER else None
+            if found is None or found[1] <= PART or found[0] not in (MESSAGE, SPILL, FAN_OUT):
+                return self.next()
+            kind, length, incarnation, sequence, check = found
+            self._long = _LongRecord(kind, incarnation, sequence, length, check, self._base + self._at)
+            self._at += HEADER
+        long = self._long
+        size = min(long.left, PART)
+        available = min(self._fill(size), size)
+        long.add(self._buffer[self._at : self._at + available])
+        self._at += available
+        if available == size and long.left:
+            return UNFINISHED
+        self._long = None
+        name = self._describe(long.kind, long.incarnation, long.sequence)
+        if available < size:
+            self._report_position(long.start, f"{name} is cut short")
+            return None
+        if long.found != long.check:
+            self._report_position(long.start, f"{name} is damaged")
+            return UNFINISHED
+        self.end = self._offset(self._base + self._at - 1) + 1
+        offset = self._offset(long.start)
+        return Record(long.kind, long.incarnation, long.sequence, long.beginning, offset, long.length)
 
     def _fill(self, wanted: int) -> int:
         """Read from the file until the buffer holds `wanted` bytes not used for a record yet, or the file ends.
@@ -193,4 +270,4 @@ def segment_path(folder: str, number: int) -> str:
     return f"{folder}/{number:016d}.log"
 
 
-__all__ = ["Damage", "SegmentReader", "segment_path"]
+__all__ = ["BEGINNING", "PART", "UNFINISHED", "Damage", "SegmentReader", "segment_path"]

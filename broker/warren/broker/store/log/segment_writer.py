@@ -7,6 +7,7 @@ from typing import Final
 
 from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, SHORTAGE_ERRORS, Files
 from warren.broker.store.log.segment_reader import segment_path
+from warren.broker.store.log.write_statistics import WriteStatistics
 
 PREALLOCATION: Final = 256 * 1024
 """Default of the bytes that are preallocated at a time."""
@@ -27,15 +28,19 @@ class SegmentWriter:
 
     :param preallocate: bytes of zeros that are appended at a time; 0 turns it off.
     :param sync: False never to sync a file; no zeros are appended then.
+    :param statistics: to which writes and syncs are added.
     """
 
-    def __init__(self, folder: str, files: Files, preallocate: int, sync: bool) -> None:
+    def __init__(
+        self, folder: str, files: Files, preallocate: int, sync: bool, statistics: WriteStatistics
+    ) -> None:
         self.number = 0
         """Number of the segment that is open, 0 if none is."""
         self._folder = folder
         self._files = files
         self._preallocate = preallocate
         self._sync = sync
+        self._statistics = statistics
         self._handle = -1
         self._end = 0
         """Offset in the file at which the written records end."""
@@ -121,6 +126,7 @@ class SegmentWriter:
                 raise
             self._cut(start)
             return False
+        self._statistics.written_bytes += len(data)
         self._length = max(self._length, start + len(data))
         return True
 
@@ -131,7 +137,7 @@ class SegmentWriter:
 
     def _flush(self) -> None:
         if self._sync:
-            self._files.sync(self._handle)
+            self._statistics.timed(self._files.sync, self._handle)
         self._has_unsynced = False
 
 

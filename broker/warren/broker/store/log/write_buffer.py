@@ -13,8 +13,11 @@ from warren.broker.store.log.record_format import (
     BUNDLE_ENTRY,
     BUNDLE_HEADER,
     HEADER,
+    LARGE_RECORD,
     MESSAGE,
     POSITION_SHIFT,
+    UnfinishedHeader,
+    checksum,
     encode_block_header,
     encode_bundle,
     encode_record,
@@ -29,6 +32,9 @@ SEGMENT_SIZE: Final = 16 * 1024 * 1024
 """Default size of a segment in bytes."""
 BUNDLE_SIZE: Final = 8 * 1024
 """Largest size in bytes of a bundle, a record of several messages. One damaged byte makes all of them unreadable."""
+
+JOINED_SIZE: Final = 4096
+"""Largest record in bytes whose parts are joined at once, so that the writer thread has fewer pieces to join."""
 
 crc32: Final = zlib.crc32
 
@@ -63,6 +69,8 @@ class WriteBuffer:
         self._segment_size: i64 = segment_size
         self._start: i64 = 0
         self._pieces: list[bytes | memoryview] = []
+        self._headers: list[UnfinishedHeader] = []
+        """Headers among the pieces that the writer thread finishes."""
         self._writes: list[SegmentWrite] = []
         # The bundle that collects, if it has contents.
         self._contents: list[bytes] = []
@@ -156,8 +164,11 @@ class WriteBuffer:
             return
         # In two pieces, not joined: the content may be large.
         content = contents[0]
+        if len(content) >= LARGE_RECORD:
+            self._lay_out_large(MESSAGE, self._incarnation, self._first, [head, content])
+            return
         length: i64 = len(head) + len(content)
-        check = crc32(content, self._head_crc)
+        check = checksum(content, self._head_crc)
         header = pack_header(MESSAGE, length, self._incarnation, self._first, check)
         parts = [header, pack_crc(crc32(header, self.seed)), head, content]
         if self.offset + HEADER + length > self.stop:
@@ -193,6 +204,8 @@ class WriteBuffer:
         header = pack_header(kind, length, incarnation, sequence, check)
         record = [header, pack_crc(crc32(header, self.seed)), *parts]
         size: i64 = HEADER + length
+        if size <= JOINED_SIZE:
+            record = [b"".join(record)]
         if self.offset + size > self.stop:
             self._lay_out_over_blocks(record)
         else:
@@ -200,6 +213,25 @@ class WriteBuffer:
             self.offset += size
         self.size += size
         return size
+
+    def append_large(self, kind: int, incarnation: i64, sequence: i64, parts: list[bytes]) -> i64:
+        """Append a record with at least `LARGE_RECORD` bytes of payload, which are not copied; return its size in bytes.
+
+        The caller has finished the open bundle.
+
+        :param parts: the parts of the payload.
+        """
+        size = self._lay_out_large(kind, incarnation, sequence, parts)
+        self.size += size
+        return size
+
+    def _lay_out_large(self, kind: int, incarnation: i64, sequence: i64, parts: list[bytes]) -> i64:
+        header = UnfinishedHeader(kind, int(incarnation), int(sequence), parts, self.seed)
+        self._headers.append(header)
+        record: list[bytes | bytearray] = [header.data]
+        record += parts
+        self._lay_out_over_blocks(record)
+        return HEADER + header.length
 
     def _lay_out(self, data: bytes) -> None:
         size: i64 = len(data)
@@ -209,7 +241,7 @@ class WriteBuffer:
             self._pieces.append(data)
             self.offset += size
 
-    def _lay_out_over_blocks(self, parts: list[bytes]) -> None:
+    def _lay_out_over_blocks(self, parts: list[bytes] | list[bytes | bytearray]) -> None:
         """Lay out an encoded record that crosses the end of a block, with block headers in between.
 
         Nothing is copied here: a record may have hundreds of megabytes, and other clients wait meanwhile.
@@ -248,8 +280,11 @@ class WriteBuffer:
         """
         self.finish_bundle()
         if self._pieces:
-            self._writes.append(SegmentWrite(self.segment.number, self._start, self.offset, self._pieces))
+            self._writes.append(
+                SegmentWrite(self.segment.number, self._start, self.offset, self._pieces, self._headers)
+            )
             self._pieces = []
+            self._headers = []
             self._start = self.offset
             self.segment.size = self.offset
             self.segment.batch = batch

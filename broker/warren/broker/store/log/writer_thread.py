@@ -17,6 +17,7 @@ from warren.broker.store.index.index_job import IndexJob
 from warren.broker.store.log.clean_stop import write_clean_stop
 from warren.broker.store.log.segment_reader import segment_path
 from warren.broker.store.log.segment_writer import SegmentWriter
+from warren.broker.store.log.write_statistics import WriteStatistics
 from warren.broker.store.log.writer_jobs import (
     Batch,
     CleanEnd,
@@ -108,8 +109,10 @@ class WriterThread:
         self._listener = listener
         self._retry = retry
         self._failed = False
-        self._segment = SegmentWriter(folder, files, preallocate, sync)
-        self._streams = StreamSegmentWriter(files, sync)
+        self.statistics = WriteStatistics()
+        """Sizes and durations of what this thread writes; only this thread adds to it."""
+        self._segment = SegmentWriter(folder, files, preallocate, sync, self.statistics)
+        self._streams = StreamSegmentWriter(files, sync, self.statistics)
         self._manifest = manifest
         self._manifest.sync = sync
         self._identity = identity
@@ -193,6 +196,7 @@ class WriterThread:
                     return None
             if waited:
                 self._call_soon(self._listener.on_disk_space, True)
+        self.statistics.batches.add(batch.size)
         self._call_soon(self._listener.on_batch_written, batch)
         return None
 

@@ -8,6 +8,7 @@ batch appends one chunk, or several large ones. A damaged or incomplete chunk is
 
     MESSAGES  count, offset of the first, time in milliseconds; payload: entries, each its length (4) and its bytes
     OFFSETS   count, next offset, time; payload: consumers' stored offsets: length of the name (1), name, offset (8)
+    PRODUCERS count, next offset, time; payload: last publishing ids of all producers, encoded as stored offsets
     INDEX     the last chunk of a closed segment; payload: places (offset, time, position: 8 each), then the trailer
 
 The trailer (`_TRAILER`) ends the file: position of the INDEX chunk, next offset, time and first offset of the last
@@ -26,6 +27,7 @@ VERSION: Final = 1
 MESSAGES: Final = 1
 OFFSETS: Final = 2
 INDEX: Final = 3
+PRODUCERS: Final = 4
 
 SEGMENT_HEADER: Final = 36
 CHUNK_HEADER: Final = 36
@@ -49,7 +51,7 @@ class Chunk:
 
     def __init__(self, kind: i64, first: i64, count: i64, timestamp: i64, payload: bytes) -> None:
         self.kind = kind
-        """MESSAGES or OFFSETS."""
+        """MESSAGES, OFFSETS or PRODUCERS."""
         self.first = first
         """Offset of the first message."""
         self.count = count
@@ -272,7 +274,7 @@ def decode_trailer(data: bytes, seed: int) -> Trailer | None:
 
 
 def encode_offsets(offsets: dict[bytes, int]) -> bytes:
-    """Return the payload of an OFFSETS chunk: consumers' stored offsets by name."""
+    """Return the payload of an OFFSETS chunk: consumers' stored offsets by name; or of a PRODUCERS chunk."""
     parts: list[bytes] = []
     for name, offset in offsets.items():
         parts.append(bytes((len(name),)))
@@ -282,7 +284,7 @@ def encode_offsets(offsets: dict[bytes, int]) -> bytes:
 
 
 def decode_offsets(payload: bytes) -> dict[bytes, int]:
-    """Return the consumers' stored offsets, by name, from the payload of an OFFSETS chunk."""
+    """Return the consumers' stored offsets, by name, from the payload of an OFFSETS chunk; or of a PRODUCERS chunk."""
     offsets: dict[bytes, int] = {}
     at: i64 = 0
     while at < len(payload):
@@ -297,6 +299,7 @@ __all__ = [
     "INDEX",
     "MESSAGES",
     "OFFSETS",
+    "PRODUCERS",
     "SEGMENT_HEADER",
     "TRAILER",
     "VERSION",

@@ -15,6 +15,7 @@ from warren.broker.store.stream.chunk_format import (
     CHUNK_HEADER,
     INDEX,
     MESSAGES,
+    PRODUCERS,
     SEGMENT_HEADER,
     Chunk,
     decode_chunk_header,
@@ -165,6 +166,8 @@ class ChunkScanner:
                 text = f"messages {head.first} to {head.first + head.count - 1} are damaged"
                 if head.kind != MESSAGES:
                     text = "the index is damaged" if head.kind == INDEX else "stored offsets are damaged"
+                    if head.kind == PRODUCERS:
+                        text = "the publishing ids of producers are damaged"
                 self._report(base + at, text)
                 # Behind a chunk that was cut short, the next one begins within the length that its header states.
                 inner = find_chunk(data[: stop + CHUNK_HEADER], at + CHUNK_HEADER, seed)

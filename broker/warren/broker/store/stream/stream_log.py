@@ -12,6 +12,7 @@ from warren.broker.store.stream.chunk_format import (
     CHUNK_HEADER,
     MESSAGES,
     OFFSETS,
+    PRODUCERS,
     SEGMENT_HEADER,
     Chunk,
     encode_chunk_header,
@@ -19,6 +20,7 @@ from warren.broker.store.stream.chunk_format import (
     encode_segment_header,
     pack_length,
 )
+from warren.broker.store.stream.producer_ids import ProducerIds
 from warren.broker.store.stream.stream_retention import count_expired_segments
 from warren.broker.store.stream.stream_segment import StreamSegment
 
@@ -105,6 +107,8 @@ class StreamLog:
         """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
         self.offsets: dict[bytes, int] = {}
         """Stored offsets of consumers: by name, the offset of the next message to deliver."""
+        self.producers = ProducerIds()
+        """Last publishing ids of the producers that have published with any."""
         self.deleted = False
         self.has_changes = False
         """True if the stream has messages or stored offsets to write with the next batch."""
@@ -128,6 +132,7 @@ class StreamLog:
         self._write_soon = write_soon
         self._now_ms = now_ms
         self._changed: dict[bytes, int] = {}
+        self._writes_soon = False
         self._entries: list[bytes] = []
         self._count: i64 = 0
         self._bytes: i64 = 0
@@ -207,6 +212,12 @@ class StreamLog:
         if self.log is not None:
             self.log.add_pending_stream(self, False)
 
+    def write_soon(self) -> None:
+        """Have the next batch written soon, even if there is nothing else to write: a confirm waits for it."""
+        if self.log is not None and not self.deleted:
+            self._writes_soon = True
+            self.log.add_pending_stream(self, True)
+
     def take_batch(self) -> Optional[StreamBatch]:  # noqa: UP045
         """Return the messages and stored offsets appended since the last call, for the batch of the log being closed.
 
@@ -218,9 +229,11 @@ class StreamLog:
             return None
         if self._count:
             self._close_chunk()
-        if self._changed:
+        if self._changed or self._writes_soon:
+            # Without changes it is empty: the batch has something to write, so that confirms can wait for it.
             self._write_offsets(self._changed)
             self._changed = {}
+            self._writes_soon = False
         part = self._part
         self._part = None
         return part
@@ -259,6 +272,7 @@ class StreamLog:
         self._entries = []
         self._count = 0
         self._bytes = 0
+        self.producers.chunk_closed()
 
     def _write_offsets(self, offsets: dict[bytes, int]) -> None:
         payload = encode_offsets(offsets)
@@ -322,6 +336,13 @@ class StreamLog:
             payload = encode_offsets(self.offsets)
             head = encode_chunk_header(
                 OFFSETS, len(self.offsets), first, max(self.timestamp, 0), payload, fresh.seed
+            )
+            self._write(self._current_part(), fresh, head, payload, first)
+        if self.producers.stored:
+            # Without the messages of this chunk: they are not written yet.
+            payload = encode_offsets(self.producers.stored)
+            head = encode_chunk_header(
+                PRODUCERS, len(self.producers.stored), first, max(self.timestamp, 0), payload, fresh.seed
             )
             self._write(self._current_part(), fresh, head, payload, first)
         return fresh

@@ -14,6 +14,7 @@ from warren.broker.store.manifest.synced_marks import StreamMark
 from warren.broker.store.stream.chunk_format import (
     MESSAGES,
     OFFSETS,
+    PRODUCERS,
     SEGMENT_HEADER,
     TRAILER,
     VERSION,
@@ -24,6 +25,7 @@ from warren.broker.store.stream.chunk_format import (
     segment_version,
 )
 from warren.broker.store.stream.chunk_reader import ChunkScanner
+from warren.broker.store.stream.producer_ids import update_ids
 from warren.broker.store.stream.stream_segment import StreamSegment
 
 
@@ -39,6 +41,8 @@ class RecoveredStream:
     """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
     offsets: dict[bytes, int] = field(default_factory=dict)
     """Consumers' stored offsets by name."""
+    producers: dict[bytes, int] = field(default_factory=dict)
+    """Last publishing ids of producers by name."""
 
 
 @dataclass
@@ -237,6 +241,8 @@ class _StreamScan:
         result = self._result
         found_size = int(segment.size)
         scanner = ChunkScanner(segment, SEGMENT_HEADER, segment.size)
+        if last:
+            result.producers = {}
         following = int(segment.first)
         while scanner.position < segment.size:
             chunks = scanner.next_chunks(self._files)
@@ -246,6 +252,10 @@ class _StreamScan:
                 if chunk.kind == MESSAGES:
                     segment.add_chunk(chunk.first, chunk.timestamp)
                     following = max(following, int(chunk.first + chunk.count))
+                    if last:
+                        update_ids(result.producers, chunk)
+                elif chunk.kind == PRODUCERS and last:
+                    result.producers = decode_offsets(chunk.payload)
                 elif chunk.kind == OFFSETS and last:
                     result.offsets.update(decode_offsets(chunk.payload))
         following = max(following, int(scanner.following))

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, SHORTAGE_ERRORS, Files
+from warren.broker.store.log.write_statistics import WriteStatistics
 from warren.broker.store.stream.stream_log import StreamWrite
 
 _OPEN: Final = 32
@@ -17,11 +18,13 @@ class StreamSegmentWriter:
     """Writer of the segments of all streams.
 
     :param sync: False never to sync a file.
+    :param statistics: to which writes and syncs are added; None for streams in memory, whose files are no store.
     """
 
-    def __init__(self, files: Files, sync: bool = True) -> None:
+    def __init__(self, files: Files, sync: bool = True, statistics: WriteStatistics | None = None) -> None:
         self._files = files
         self._sync = sync
+        self._statistics = statistics if statistics is not None else WriteStatistics()
         self._created_in = ""
         """Folder of segments whose names are not synced yet."""
         self._handles: dict[str, int] = {}
@@ -51,8 +54,9 @@ class StreamSegmentWriter:
                 raise
             files.truncate(handle, write.start)
             return False
+        self._statistics.written_bytes += len(data)
         if self._sync:
-            files.sync(handle)
+            self._statistics.timed(files.sync, handle)
         if write.start == 0:
             self._created_in = os.path.dirname(write.path)
         return True

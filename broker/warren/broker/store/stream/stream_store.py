@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -43,6 +44,7 @@ class StreamStore:
         """Number of reads whose callback has not been called yet."""
         self._loop = loop
         self._identity = folder.identity if folder is not None else 0
+        self._folder_identity = folder.identity if folder is not None else None
         self._folder = folder.streams if folder is not None else "memory"
         self._files: Files = folder.files if folder is not None else MemoryFiles()
         self._log = log
@@ -81,8 +83,18 @@ class StreamStore:
             log.next_offset = log.committed = recovered.next_offset
             log.timestamp = recovered.timestamp
             log.offsets = recovered.offsets
+            log.producers.restore(recovered.producers)
         log.on_removed = self._remove
         return log
+
+    def new_identity(self, incarnation: int) -> str:
+        """Return a text that identifies a stream: the same after each start of the broker, and never that of another.
+
+        :param incarnation: the unique number of the stream in the data folder.
+        """
+        if self._folder_identity is None:
+            return secrets.token_hex(16)
+        return f"{self._folder_identity:016x}{incarnation % 2**64:016x}"
 
     def read(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
         """Read chunks of a stream from its file in a thread, or from memory at once.

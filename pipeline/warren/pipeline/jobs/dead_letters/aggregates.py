@@ -231,13 +231,18 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
     """Return a histogram of deaths per message: how many messages were dead-lettered once, twice, three times, four to
     five times, and so on.
 
-    The number of deaths is the highest one that a dead letter of the message records.
+    A dead letter records how often its message has died since it was published. A message that is published again, by
+    hand or by another tool, begins a new history. Two letters with the same number of deaths are therefore of different
+    histories; the highest numbers of all histories are added. A message has died at least so often.
 
     :param deaths: one row for each death, a dead-lettering of a message
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    each = deaths.groupBy("who").agg(F.max("deaths").alias("times"))
+    history = F.row_number().over(Window.partitionBy("who", "deaths").orderBy("died_at"))
+    each = deaths.withColumn("history", history).groupBy("who", "history").agg(F.max("deaths").alias("times"))
+    each = each.groupBy("who").agg(F.sum("times").alias("times"))
     buckets = list(enumerate(bucket_edges(TIMES)))
     row = each.agg(*[F.count_if(in_bucket(F.col("times"), *edges)).alias(f"n{at}") for at, edges in buckets])
     counts = row.collect()[0]

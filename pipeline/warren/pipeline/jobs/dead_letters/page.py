@@ -289,7 +289,8 @@ def times(summary: Summary) -> str:
                 ("deaths", "messages"),
                 tuple((often(bucket), f"{bucket.count:,}") for bucket in rows),
             ),
-            note="All deaths that a message's latest letter records, in other queues and for other reasons too.",
+            note="All deaths that a message's letters record, in other queues and for other reasons too, also those from "
+            "before it was published again.",
         ),
         "times",
     )

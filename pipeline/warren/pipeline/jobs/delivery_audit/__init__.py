@@ -145,7 +145,7 @@ def show(summary: Summary, console: Console) -> None:
         f"{numbers.published:,} messages published, {numbers.delivered:,} delivered, {numbers.acknowledged:,} acknowledged"
     )
     for kind, count in summary.findings.items():
-        ids = summary.examples[kind]
+        ids = [example.message_id for example in summary.examples[kind]]
         named = f": {', '.join(ids[:5])}{', …' if len(ids) > 5 else ''}" if ids else ""
         console.print(f"{kind + ':':<12}{count:,}{named}", soft_wrap=True)
     for place, count in summary.places.items():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KINDS = {
-    "lost": "no outcome was captured, although later messages on the same way have arrived",
+    "lost": "no event shows that they were handled, dead-lettered, dropped or returned",
     "duplicated": "acknowledged more than once in one queue",
     "reordered": "delivered after a message that was published after it",
     "late": "acknowledged later than the threshold",

@@ -14,11 +14,13 @@ from warren.pipeline.report.formatting import brief, clock
 from warren.pipeline.report.html_page import BarPart, BarRow, Figure, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.delivery_audit.summary import Capture, Latency, Queue, Summary
+    from warren.pipeline.jobs.delivery_audit.summary import Capture, Example, Latency, Queue, Summary
     from warren.pipeline.jobs.job import Run
 
 SHOWN = 12
-"""Number of queues that a chart or list of the page shows; summary.json has more."""
+"""Number of queues or messages that a chart or list of the page shows; summary.json has more."""
+LONGEST_ID = 60
+"""Characters of a message id that the page shows; the table of findings has all."""
 TONES = {
     "acknowledged": "good",
     "handed_over": "good",
@@ -120,20 +122,40 @@ def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
 
 
 def finding_notices(summary: Summary) -> Iterable[str]:
-    """Yield a notice for each kind of finding (lost, duplicated, reordered, late, unknown) that occurs, with message
-    ids.
+    """Yield a notice for each kind of finding (lost, duplicated, reordered, late, unknown) that occurs, with its places
+    and examples.
     """
     for kind, count in summary.findings.items():
         if not count:
             continue
-        ids = summary.examples[kind]
-        lines = [f"{', '.join(ids)}{', …' if count > len(ids) else ''}"]
+        lines = []
         if kind == "lost":
             lines += [f"{lost:,} {PLACES[place]}" for place, lost in summary.places.items() if lost]
             if summary.lost_after_confirm:
                 lines.append(f"{summary.lost_after_confirm:,} of them although the broker had confirmed them")
+        by_queue = [(queue.queue, queue.findings[kind]) for queue in summary.queues if queue.findings[kind]]
+        by_queue.sort(key=lambda each: -each[1])
+        lines += [f"{number:,} in queue {shorten(name, LONGEST_ID)}" for name, number in by_queue[:SHOWN]]
+        shown = summary.examples[kind][:SHOWN]
+        lines += [example_words(example) for example in shown]
+        if shown and count > len(shown):
+            lines.append("… more in the table findings")
         tone = "warn" if kind in ("lost", "unknown") else "late"
         yield html_page.notice_section(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
+
+
+def example_words(example: Example) -> str:
+    """Format one message of a finding, such as `id 17: exchange orders, routing key paid, queue bills`."""
+    parts = [
+        f"{name} {shorten(value, LONGEST_ID) or '(default)'}"
+        for name, value in (
+            ("exchange", example.exchange),
+            ("routing key", example.routing_key),
+            ("queue", example.queue),
+        )
+        if value is not None and (value or name == "exchange")
+    ]
+    return f"id {shorten(example.message_id, LONGEST_ID)}{': ' if parts else ''}{', '.join(parts)}"
 
 
 def backlog_notice(summary: Summary) -> Iterable[str]:
@@ -251,5 +273,5 @@ def format_latency(seconds: float) -> str:
 
 
 def shorten(name: str, longest: int = 18) -> str:
-    """Shorten a queue's name at its end to `longest` characters, so that it fits beside a bar."""
+    """Shorten the name of a queue, or the id of a message, at its end to `longest` characters."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -117,6 +117,18 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Example:
+    """One message of a kind of finding, and where it was published and found."""
+
+    message_id: str
+    exchange: str | None
+    """Exchange and routing key of the publication; None if it was not captured."""
+    routing_key: str | None
+    queue: str | None
+    """Queue of the finding, the first by name if there are several; None if the message reached no queue."""
+
+
+@dataclass(frozen=True)
 class Summary:
     """Result of the audit: findings, and outcomes and latencies by queue.
 
@@ -131,8 +143,8 @@ class Summary:
     """Number of messages by outcome (a key of `FATES`). A message counts once for each queue that it was in, or once if
     it reached none."""
     findings: dict[str, int]
-    examples: dict[str, tuple[str, ...]]
-    """Some message ids for each kind of finding, in the order of their publication."""
+    examples: dict[str, tuple[Example, ...]]
+    """Some messages of each kind of finding, in the order of their publication."""
     places: dict[str, int]
     """Number of lost messages by the place of the loss, a key of `PLACES`."""
     lost_after_confirm: int
@@ -304,24 +316,28 @@ def stays_of(messages: DataFrame) -> dict[str, int]:
     return {fate: counted.get(fate, 0) for fate in FATES}
 
 
-def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the `EXAMPLES` earliest messages of each kind of finding, by kind.
+def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[Example, ...]]:
+    """Return the `EXAMPLES` earliest messages of each kind of finding, by kind.
 
-    :param there: kinds of findings that occur; the others get no ids
+    :param there: kinds of findings that occur; the others get no examples
     """
     from pyspark.sql import functions as F
 
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
+    found: dict[str, tuple[Example, ...]] = dict.fromkeys(KINDS, ())
     for kind in set(there):
         rows = (
             findings.where(F.col("finding") == kind)
             .groupBy("message_id")
-            .agg(F.min("published_at").alias("at"))
+            .agg(
+                F.min("published_at").alias("at"),
+                F.min(F.struct("queue", "exchange", "routing_key")).alias("first"),
+            )
             .orderBy(F.asc_nulls_last("at"), "message_id")
             .limit(EXAMPLES)
+            .select("message_id", "first.exchange", "first.routing_key", "first.queue")
             .collect()
         )
-        found[kind] = tuple(row["message_id"] for row in rows)
+        found[kind] = tuple(Example(**row.asDict()) for row in rows)
     return found
 
 

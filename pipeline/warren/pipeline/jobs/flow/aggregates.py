@@ -213,8 +213,11 @@ def timelines_of(
             if row is not None:
                 ready, unacked = row["ready"], row["unacked"]
             happened = {name: 0 if row is None else row[name] for name in counts}
-            at_step = instant(began + each * step)
-            found[queue].append(TimelineStep(at=at_step, **happened, ready=ready, unacked=unacked))
+            starts = began + each * step
+            width = min(step, ended - starts)
+            found[queue].append(
+                TimelineStep(at=instant(starts), seconds=width, **happened, ready=ready, unacked=unacked)
+            )
     return found
 
 
@@ -304,7 +307,7 @@ def queue_of(
     size = row["published_bytes"] / row["published"] if row["published"] and row["published_bytes"] else None
     ahead = None if stream else forecast_of(row["ready"], size, grows, options.limit)
     recent = recent_with_start[1:] or timeline
-    span = len(recent) * step
+    span = sum(each.seconds for each in recent)
     window = None if used is None else used.asDict()
     redelivered = row["redelivered"] / row["delivered"] if row["delivered"] else 0.0
     together = row["acked"] / row["acknowledgements"] if row["acknowledgements"] else None

@@ -207,7 +207,10 @@ def backlog(queue: Queue, step: int, name: str) -> str:
             ),
             table=Table(
                 ("at (UTC)", "ready", "unacknowledged"),
-                tuple((clock(each.at), f"{each.ready:,}", f"{each.unacked:,}") for each in queue.timeline),
+                tuple(
+                    (clock(end_of(each).isoformat()), f"{each.ready:,}", f"{each.unacked:,}")
+                    for each in queue.timeline
+                ),
             ),
             lines=True,
             levels=levels,
@@ -231,7 +234,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
             f"{rate(queue.settled_a_second)} settled; {queue.redelivered_share:.1%} of the deliveries were redeliveries.",
             labels=labels(queue.timeline, step),
             series=tuple(
-                Series(kind, tone, tuple(count(each) / step for each in queue.timeline))
+                Series(kind, tone, tuple(count(each) / each.seconds for each in queue.timeline))
                 for kind, tone, count in kinds
             ),
             table=Table(
@@ -292,8 +295,12 @@ def consumers(summary: Summary) -> str:
 
 
 def labels(timeline: tuple[TimelineStep, ...], step: int, *, end: bool = False) -> tuple[str, ...]:
-    late = timedelta(seconds=step if end else 0)
-    return tuple(label((datetime.fromisoformat(each.at) + late).timestamp(), step) for each in timeline)
+    instants = [end_of(each) if end else datetime.fromisoformat(each.at) for each in timeline]
+    return tuple(label(instant.timestamp(), step) for instant in instants)
+
+
+def end_of(step: TimelineStep) -> datetime:
+    return datetime.fromisoformat(step.at) + timedelta(seconds=step.seconds)
 
 
 def needs_help(queue: Queue) -> bool:

@@ -37,6 +37,8 @@ class TimelineStep:
     """
 
     at: str
+    seconds: int
+    """Width of the step. The last one ends with the captured period, and may be shorter than the others."""
     published: int
     delivered: int
     redelivered: int

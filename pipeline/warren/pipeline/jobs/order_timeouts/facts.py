@@ -50,13 +50,14 @@ def events_of(messages: DataFrame) -> DataFrame:
     body = F.from_json(F.col("body").cast("string"), FIELDS)
     kinds = F.create_map(*[F.lit(word) for pair in KINDS.items() for word in pair])
     kind = kinds[F.col("type")]
+    order_id = body["order_id"]
     return messages.select(
         "queue",
         "offset",
         "message_id",
         "type",
         kind.alias("kind"),
-        body["order_id"].alias("order_id"),
+        F.when(F.trim(order_id) != "", order_id).alias("order_id"),
         F.when(kind == "placed", body["placed_at"].cast("timestamp")).alias("placed_at"),
         F.when(kind == "paid", body["paid_at"].cast("timestamp")).alias("paid_at"),
         "exchange",

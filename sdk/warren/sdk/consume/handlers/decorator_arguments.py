@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, PydanticSchemaGenerationError
 
@@ -14,6 +14,38 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.keywords import describe_unknown
 from warren.sdk.messages.codec import adapter_of
 from warren.sdk.messages.types import Message, PointToPointMessage
+
+IDEMPOTENCY = ("register", "run", "on_stop")
+"""Methods of an `Idempotency`."""
+
+MISSING: Final = object()
+"""Value of an argument that the caller left out."""
+
+
+def check_arguments(decorator: str, message: object, positional: tuple[object, ...]) -> None:
+    """Check that a decorator got its message class, and everything else by name.
+
+    :param decorator: name of the decorator, such as `app.handle`.
+    :param message: its first argument; `MISSING` if there is none.
+    :param positional: its further arguments without a name.
+    :raises ConfigError: if the message class is missing, or another argument has no name; the text says what to write.
+    """
+    if message is MISSING:
+        raise ConfigError(
+            f"{decorator} takes the message class: write @{decorator}(ShipOrder) for a Command or Request, and"
+            f" @{decorator}(OrderPlaced, queue='billing') for an Event"
+        )
+    if not positional:
+        return
+    name = getattr(message, "__name__", "...")
+    if isinstance(message, type) and issubclass(message, PointToPointMessage):
+        raise ConfigError(
+            f"{decorator} takes options by name only, and {name} has its own queue {message.wire_key!r}: write"
+            f" @{decorator}({name})"
+        )
+    given = positional[0]
+    queue = repr(given) if isinstance(given, str) else "..."
+    raise ConfigError(f"{decorator} takes options by name only: write @{decorator}({name}, queue={queue})")
 
 
 def check_decorated(
@@ -78,6 +110,23 @@ def check_message(decorator: str, message: object) -> None:
     if not readable:
         shown = message.__name__ if isinstance(message, type) else repr(message)
         raise ConfigError(f"{decorator} takes a message class, or a type that pydantic reads, not {shown}")
+
+
+def check_idempotency(once: object) -> None:
+    """Check that `once=` is an idempotency, such as `Once(store)`, or None.
+
+    :raises ConfigError: if it is anything else, such as True or a store; the text says what to write.
+    """
+    if once is None or (not isinstance(once, type) and all(hasattr(once, name) for name in IDEMPOTENCY)):
+        return
+    shown = once.__name__ if isinstance(once, type) else repr(once) if isinstance(once, bool | int) else None
+    if isinstance(once, type) and hasattr(once, "run"):
+        raise ConfigError(f"once={shown} is a class: write once={shown}(...)")
+    kind = f"of the type {type(once).__name__}" if shown is None else shown
+    raise ConfigError(
+        f"once= takes an idempotency, not {'an object ' if shown is None else ''}{kind}: write once=Once(store), with a"
+        " store such as RedisStore('redis://HOST'), or once=NaturallyIdempotent; all are in warren.patterns"
+    )
 
 
 def check_options(decorator: str, options: Iterable[str], known: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, BatchResult
+from warren.sdk.consume.handlers.decorator_arguments import MISSING, check_arguments
 from warren.sdk.consume.handlers.handler_options import HandlerOptions
 from warren.sdk.consume.handlers.registration import Register, Registrar
 from warren.sdk.consume.streams.reader_options import StreamHandlerOptions
@@ -91,9 +92,15 @@ class HandlerDecoratorFactory:
     `Annotated[X, Header()]`, `Delivery` or `App`.
     """
 
-    def __init__(self, handlers: Registrar, check: Callable[[], None]) -> None:
+    def __init__(self, handlers: Registrar, check: Callable[[], None], name: str) -> None:
+        """Create the decorator.
+
+        :param check: called before each use; raises an error where handlers cannot be added.
+        :param name: name of the decorator in error texts, such as `app.handle`.
+        """
         self._handlers = handlers
         self._check = check
+        self._name = name
 
     # A Request is Content too; the first overload that matches wins, so the narrower ones come first.
     @overload
@@ -132,8 +139,8 @@ class HandlerDecoratorFactory:
 
     def __call__(
         self,
-        message: Any,
-        *,
+        message: Any = MISSING,
+        *positional: Any,
         queue: str | Queue | None = None,
         keys: Iterable[str] | None = None,
         **options: Unpack[StreamHandlerOptions],
@@ -142,12 +149,14 @@ class HandlerDecoratorFactory:
 
         :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type
             that pydantic reads, for content of other publishers.
+        :param positional: must be empty; all options have names.
         :param queue: queue to consume, for an Event or foreign content: a name, or a `Queue` with
             its arguments. Commands and Requests have their own.
         :param keys: binding keys of an Event, instead of its own key.
         :param options: `HandlerOptions`; with `stream=`, for a handler that reads a stream, `StreamHandlerOptions`.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
+        check_arguments(self._name, message, positional)
         self._check()
         register = self._handlers.registrar(message, queue, keys, options)
         if isinstance(message, type) and issubclass(message, RequestMessage):

@@ -45,7 +45,10 @@ class HandlerSpec:
 
     @property
     def name(self) -> str:
-        """Name of the user's function, for logs."""
+        """Name of the user's function, for logs; for an internal method of a pattern, the name of the pattern."""
+        owner = getattr(self.user_function, "__self__", None)
+        if owner is not None and self.user_function.__name__.startswith("_"):
+            return type(owner).__name__
         return str(getattr(self.user_function, "__qualname__", "")).rpartition(".")[2] or repr(
             self.user_function
         )

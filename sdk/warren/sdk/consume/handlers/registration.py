@@ -15,7 +15,7 @@ from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.handler_threads import HandlerThreads, ThreadInvoker
-from warren.sdk.consume.handlers.decorator_arguments import check_message, check_options
+from warren.sdk.consume.handlers.decorator_arguments import check_idempotency, check_message, check_options
 from warren.sdk.consume.handlers.handler_options import HandlerOptions
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handlers.signature import caller_names, check_signature, is_async
@@ -414,6 +414,7 @@ def consumer_options_of(decorator: str, message: Any, options: HandlerOptions) -
     """
     check_message(decorator, message)
     check_retry_policy(options.get("retry"))
+    check_idempotency(options.get("once"))
     if "stream" in options:
         return reader_consumer_options(decorator, message, cast(StreamHandlerOptions, options))
     check_no_stream_options(decorator, options)
@@ -447,6 +448,7 @@ def batch_consumer_options_of(
     known = ("queue", "keys", "size", "within", *HandlerOptions.__annotations__)
     check_options(decorator, options, (name for name in known if name != "ordered_by"))
     check_retry_policy(options.get("retry"))
+    check_idempotency(options.get("once"))
     if size < 1:
         raise ConfigError("size must be at least 1")
     concurrency = options.get("concurrency", 1)
@@ -482,7 +484,10 @@ def queue_and_topology(
             raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
         return name, items
     if own is None:
-        raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
+        kind = getattr(message, "__name__", message)
+        raise ConfigError(
+            f"a handler of {kind} needs queue=..., the queue that it consumes: write handle({kind}, queue='NAME')"
+        )
     if isinstance(message, type) and issubclass(message, Event):
         items = message.required_topology()
         bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []

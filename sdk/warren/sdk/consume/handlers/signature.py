@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from warren.sdk.errors import ConfigError
+from warren.sdk.messages.types import RequestMessage
+from warren.sdk.rpc.reply_annotation import check_reply_annotation
 
 
 def check_signature(function: Callable[..., Any], kind: Any, local_names: Mapping[str, Any]) -> None:
@@ -20,7 +22,8 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
     :param kind: type of the messages that the function has to take.
     :param local_names: local names at the place where the function is defined,
         to evaluate annotations that are strings.
-    :raises ConfigError: if the function is a generator or a class, or its first parameter does not take the message.
+    :raises ConfigError: if the function is a generator or a class, its first parameter does not take the message, or the
+        annotation of its result contradicts the reply type of a request.
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isclass(function):
@@ -30,7 +33,10 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise ConfigError(f"the handler {name} must take the message as its first parameter")
-    first = type_hints(function, local_names).get(parameters[0].name)
+    hints = type_hints(function, local_names)
+    if isinstance(kind, type) and issubclass(kind, RequestMessage):
+        check_reply_annotation(name, kind, hints.get("return", Any))
+    first = hints.get(parameters[0].name)
     if not isinstance(first, type) or not isinstance(kind, type):
         return
     if issubclass(first, BaseModel) and not issubclass(kind, first):

@@ -1,0 +1,1 @@
+"""`warren migrate`: move a running system from one broker to another."""

@@ -1,0 +1,362 @@
+"""The HTTP API under attack: requests of other sites, missing roles, floods, smuggling, guessed passwords, old TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.blocking_client import Channel
+from tests.support.certificates import Authority
+from tests.support.http_client import HttpApi
+from tests.support.in_process_broker import PATIENCE, InProcessBroker
+from warren.broker import BrokerConfig
+from warren.broker.connection.tls import TlsConfig
+from warren.broker.http_api.caller import (
+    ADMINISTRATOR,
+    ANYBODY,
+    IMPLIED,
+    MANAGEMENT,
+    MONITORING,
+    NAMES,
+    POLICYMAKER,
+)
+from warren.broker.http_api.open_connections import MOST_CONNECTIONS, OpenConnections
+from warren.broker.http_api.routes import ROUTES, Route
+
+TAGS = ("", MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR)
+
+
+def connect(api: HttpApi) -> socket.socket:
+    address = urlsplit(api.base)
+    return socket.create_connection((address.hostname, address.port), timeout=120)
+
+
+def answer(api: HttpApi, data: bytes) -> bytes:
+    """Send bytes, and return all that is answered until the connection ends."""
+    with connect(api) as sock:
+        # The server may have closed the connection before all is sent: EPIPE, ECONNRESET or ENOTCONN.
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := sock.recv(65536):
+                found += piece
+        return found
+
+
+def login(api: HttpApi) -> str:
+    return f"Authorization: {api._authorization}\r\n"
+
+
+# -- pages of other sites
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://other.example"},
+        {"Sec-Fetch-Site": "surprise"},
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(api: HttpApi, headers: dict[str, str]) -> None:
+    api.put("queues/%2f/kept")
+    headers = {**headers, "Content-Type": "text/plain"}
+
+    assert api.ask("DELETE", "queues/%2f/kept", headers=headers).status == 403
+    assert api.ask("PUT", "users/evil", {"password": "x", "tags": "administrator"}, headers).status == 403
+    assert api.ask("POST", "exchanges/%2f/amq.default/publish", {}, headers).status == 403
+    assert api.ask("POST", "login", b"username=guest&password=guest", headers).status == 403
+    assert api.ask("GET", "queues/%2f/kept", headers=headers).status == 200
+    assert api.ask("GET", "users/evil").status == 404
+
+
+def test_the_apis_own_page_and_other_clients_may_change_things(api: HttpApi) -> None:
+    own = {"Origin": api.base, "Sec-Fetch-Site": "same-origin"}
+
+    assert api.ask("PUT", "queues/%2f/a", {}, own).status == 201
+    assert api.ask("PUT", "queues/%2f/b", {}, {"Origin": api.base}).status == 201
+    assert api.ask("PUT", "queues/%2f/c", {}, {"Sec-Fetch-Site": "none"}).status == 201
+    # A reverse proxy may change the name of the host.
+    assert (
+        api.ask("PUT", "queues/%2f/d", {}, {"Origin": "https://a", "Sec-Fetch-Site": "same-origin"}).status
+        == 201
+    )
+
+
+# -- roles
+
+
+def path_of(route: Route) -> str:
+    path = route.path.removeprefix("/api/")
+    for name, value in (("kind:[qe]", "q"), ("unit", "days"), ("within", "1"), ("port", "1")):
+        path = path.replace(f"{{{name}}}", value)
+    while "{" in path:
+        before, _, rest = path.partition("{")
+        path = before + "x" + rest.partition("}")[2]
+    return path
+
+
+@pytest.mark.parametrize("tag", TAGS, ids=lambda tag: tag or "none")
+def test_each_route_asks_for_its_role(api: HttpApi, tag: str) -> None:
+    api.put("users/u", {"password": "p", "tags": tag})
+    user = HttpApi(api.base, "u", "p")
+    wrong = {}
+    for route in ROUTES:
+        if route.role == ANYBODY:
+            continue
+        found = user.ask(route.method, path_of(route), None if route.method == "GET" else {})
+        # An administrator's own request may have changed the user.
+        api.put("users/u", {"password": "p", "tags": tag})
+        allowed = tag in IMPLIED[MANAGEMENT] and tag in IMPLIED[route.role or MANAGEMENT]
+        refused = found.status == 401 and found.body.get("reason") in NAMES.values()
+        if refused == allowed:
+            wrong[f"{route.method} {route.path}"] = found.status, found.body
+
+    assert wrong == {}
+
+
+def test_each_route_but_those_without_a_login_refuses_strangers(api: HttpApi) -> None:
+    stranger = HttpApi(api.base, "nobody", "wrong")
+    asked = [route for route in ROUTES if route.role != ANYBODY]
+
+    assert {stranger.ask(route.method, path_of(route)).status for route in asked} == {401}
+
+
+# -- floods
+
+
+def test_a_body_without_an_end_is_refused(api: HttpApi) -> None:
+    head = f"PUT /api/definitions HTTP/1.1\r\nHost: x\r\n{login(api)}Transfer-Encoding: chunked\r\n\r\n"
+    head = head.replace("PUT", "POST")
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+
+    assert b" 413 " in answer(api, head.encode() + chunk * 11).partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"".join(b"X-%d: y\r\n" % number for number in range(100_000)),
+        b"X: " + b"y" * 1_000_000 + b"\r\n",
+        b"X" * 1_000_000 + b": y\r\n",
+    ],
+    ids=["many headers", "a long value", "a long name"],
+)
+def test_a_flood_of_headers_is_refused(api: HttpApi, flood: bytes) -> None:
+    request = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + login(api).encode() + flood + b"\r\n"
+
+    assert b" 200 " not in answer(api, request).partition(b"\r\n")[0]
+    assert api.get("whoami")["name"] == "guest"
+
+
+def test_a_long_path_is_refused(api: HttpApi) -> None:
+    found = answer(api, b"GET /api/" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    # The answer may be lost with the connection, which is closed before all was read.
+    assert found[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b"")
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n",
+        b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nuser",
+    ],
+    ids=["silent", "half a head", "half a body"],
+)
+def test_more_slow_clients_than_there_may_be_keep_nobody_out(
+    served: InProcessBroker, api: HttpApi, beginning: bytes
+) -> None:
+    api.get("whoami")
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS + 20):
+            sock = stack.enter_context(connect(api))
+            with contextlib.suppress(OSError):
+                sock.sendall(beginning)
+        for _ in range(3):
+            assert api.get("whoami")["name"] == "guest"
+        assert served.broker is not None
+        (server,) = served.broker._http
+        assert served.call(lambda: len(server._connections)) <= MOST_CONNECTIONS
+
+
+def test_the_address_with_the_most_connections_gives_way() -> None:
+    class Transport:
+        def is_closing(self) -> bool:
+            return False
+
+    few: Any = Transport()
+    busy: Any = Transport()
+    many: list[Any] = [Transport() for _ in range(4)]
+    connections = OpenConnections(5)
+    connections.add(busy, "10.0.0.2")
+    connections.begin(busy)
+    connections.add(few, "10.0.0.1")
+    for each in many:
+        connections.add(each, "10.0.0.2")
+
+    assert [each in connections._idle for each in many] == [False, True, True, True]
+    assert few in connections._idle
+    assert len(connections) == 5
+    assert connections.has_room()
+
+
+@pytest.mark.parametrize("coding", ["Content-Length: %d", "Transfer-Encoding: chunked"])
+def test_a_stranger_may_send_a_small_body_only(api: HttpApi, coding: str) -> None:
+    form = b"a=1&" * 50_000
+    head = f"POST /api/login HTTP/1.1\r\nHost: x\r\n{coding.replace('%d', str(len(form)))}\r\n\r\n"
+    body = form if "Length" in coding else b"%x\r\n" % len(form) + form + b"\r\n0\r\n\r\n"
+
+    assert b" 413 " in answer(api, head.encode() + body).partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP"])
+def test_a_compressed_body_is_refused(api: HttpApi, encoding: str) -> None:
+    body = zlib.compress(b" " * 1_000_000, wbits=31 if encoding.lower() == "gzip" else 15)
+
+    for path in ("users/u", "queues/%2f/q"):
+        found = api.ask("PUT", path, body, {"Content-Encoding": encoding})
+        assert (found.status, found.body["error"]) == (415, "unsupported_media_type")
+    assert api.ask("PUT", "queues/%2f/q", {}, {"Content-Encoding": "identity"}).status == 201
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_cannot_have_spoils_no_answer(api: HttpApi, channel: Channel, number: str) -> None:
+    found = api.ask("PUT", "queues/%2f/q", b'{"arguments": {"x-mine": ' + number.encode() + b"}}")
+    assert (found.status, found.body["reason"]) == (400, "not_json")
+
+    channel.declare("q", x_mine=float(number))
+    with urllib.request.urlopen(signed(api, "queues/%2f/q"), timeout=120) as answered:
+        text = answered.read().decode()
+    assert json.loads(text, parse_constant=pytest.fail)["arguments"]["x-mine"] is None
+
+
+def signed(api: HttpApi, path: str) -> urllib.request.Request:
+    """Return a request with the client's login."""
+    return urllib.request.Request(f"{api.base}/api/{path}", headers={"Authorization": api._authorization})
+
+
+# -- smuggling
+
+
+BODY = b'{"password":"x","tags":""}'
+HIDDEN = b"GET /api/overview HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 0\r\nContent-Length: %d\r\n" % len(HIDDEN),
+        b"Content-Length: 0, 5\r\n",
+        b"Content-Length: +0\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 0x0\r\n",
+        b"Content-Length : 0\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        b"Transfer-Encoding:\x0bchunked\r\n",
+        b"X: y\rContent-Length: 0\r\n",
+        b"X: y\x00z\r\n",
+        b" folded: 1\r\n",
+        b"no colon\r\n",
+    ],
+)
+def test_a_request_whose_end_is_ambiguous_is_refused(api: HttpApi, headers: bytes) -> None:
+    request = b"PUT /api/users/smuggled HTTP/1.1\r\nHost: x\r\n" + login(api).encode() + headers
+
+    found = answer(api, request + b"\r\n0\r\n\r\n" + HIDDEN)
+
+    assert found.count(b"HTTP/1.1 ") <= 1, "the connection goes on after the refusal"
+    assert found[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b""), found[:200]
+    assert api.ask("GET", "users/smuggled").status == 404
+
+
+# -- passwords and TLS
+
+
+def test_guessed_passwords_are_refused_later_and_later() -> None:
+    config = BrokerConfig(management_port=0, login_failure_delay=0.1, handshake_timeout=PATIENCE)
+    with InProcessBroker(config=config) as broker:
+        assert broker.broker is not None
+        api = HttpApi(f"http://{broker.broker.management_addresses[0]}", "guest", "wrong")
+        seconds = []
+        for attempt in range(4):
+            began = time.monotonic()
+            if attempt == 2:
+                assert api.ask("POST", "login", b"username=guest&password=wrong").status == 401
+            else:
+                assert api.ask("DELETE", "queues/%2f/x").status == 401
+            seconds.append(time.monotonic() - began)
+
+    assert [found >= wanted for found, wanted in zip(seconds, (0.1, 0.2, 0.4, 0.8), strict=True)] == [
+        True
+    ] * 4
+
+
+@pytest.fixture(scope="module")
+def authority(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> tuple[Path, Path]:
+    return authority.issue("server", "/CN=localhost")
+
+
+@pytest.fixture
+def encrypted(certificate: tuple[Path, Path]) -> Iterator[InProcessBroker]:
+    tls = TlsConfig(certificate=certificate[0], key=certificate[1], versions=("1.3",))
+    config = BrokerConfig(management_port=0, management_tls=True, tls=tls, handshake_timeout=PATIENCE)
+    with InProcessBroker(config=config) as broker:
+        yield broker
+
+
+def test_only_the_configured_versions_of_tls_are_served(
+    encrypted: InProcessBroker, authority: Authority
+) -> None:
+    assert encrypted.broker is not None
+    port = encrypted.broker.management_addresses[0].port
+    found = []
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = authority.client()
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as sock:
+            try:
+                with context.wrap_socket(sock, server_hostname="localhost") as secure:
+                    found.append(str(secure.version()))
+            except (ssl.SSLError, ConnectionResetError):
+                found.append("refused")
+
+    assert found == ["refused", "TLSv1.3"]
+
+
+def test_a_plain_request_to_the_encrypted_port_is_not_answered(encrypted: InProcessBroker) -> None:
+    assert encrypted.broker is not None
+    port = encrypted.broker.management_addresses[0].port
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as sock:
+        sock.sendall(b"GET /api/version HTTP/1.1\r\nHost: x\r\n\r\n")
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            found = sock.recv(100)
+
+    assert not found.startswith(b"HTTP/")

@@ -1,0 +1,82 @@
+"""Messages of a queue over HTTP: they are got, put back, acknowledged or rejected."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.blocking_client import Channel
+from tests.support.http_client import HttpApi
+from tests.support.in_process_broker import InProcessBroker
+
+COUNT = 100
+BODIES = [str(number).encode() for number in range(COUNT)]
+
+
+def asked(mode: str, count: int = COUNT) -> dict[str, object]:
+    return {"count": count, "ackmode": mode, "encoding": "auto"}
+
+
+def test_a_quorum_queue_with_a_single_active_consumer_is_not_got_from(api: HttpApi, channel: Channel) -> None:
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    api.put("queues/%2f/q", {"durable": True, "arguments": arguments})
+    channel.publish("q", b"kept")
+
+    found = api.ask("POST", "queues/%2f/q/get", asked("ack_requeue_false"))
+
+    assert found.status == 400
+    assert found.body["reason"] == (
+        "cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not supported by "
+        '<<"quorum">> queues with single active consumer'
+    )
+    channel.consume("q")
+    assert [message.body for message in channel.deliveries(1)] == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "left", "rejected"),
+    [
+        ("ack_requeue_true", BODIES, []),
+        ("reject_requeue_true", BODIES, []),
+        ("ack_requeue_false", [], []),
+        ("reject_requeue_false", [], BODIES),
+    ],
+)
+def test_many_messages_are_settled_in_slices_and_keep_their_order(
+    served: InProcessBroker,
+    api: HttpApi,
+    channel: Channel,
+    mode: str,
+    left: list[bytes],
+    rejected: list[bytes],
+) -> None:
+    api.put("queues/%2f/dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    api.put("queues/%2f/q", {"arguments": arguments})
+    channel.confirm()
+    for body in BODIES:
+        channel.publish("q", body)
+    channel.settled(COUNT)
+    work = served.virtual_host().bulk_work
+    work.slice_seconds = 0
+    before = work.slices
+
+    found = api.ask("POST", "queues/%2f/q/get", asked(mode))
+
+    assert [each["payload"].encode() for each in found.body] == BODIES
+    assert work.slices > before + 1
+    assert channel.drain("q") == left
+    assert channel.drain("dead") == rejected
+    assert api.get("queues/%2f/q")["messages"] == 0
+
+
+def test_a_virtual_host_with_all_its_queues_refuses_a_further_one(api: HttpApi) -> None:
+    api.put("vhosts/small")
+    api.put("permissions/small/guest", {"configure": ".*", "write": ".*", "read": ".*"})
+    api.put("vhost-limits/small/max-queues", {"value": 1})
+    api.put("queues/small/one")
+    api.put("queues/small/one")
+
+    found = api.ask("PUT", "queues/small/two", {})
+
+    assert found.status == 400
+    assert found.body["reason"] == "cannot declare queue 'two': queue limit in vhost 'small' (1) is reached"

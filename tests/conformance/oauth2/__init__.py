@@ -1,0 +1,1 @@
+"""Access decisions by OAuth 2 tokens, compared with RabbitMQ."""
