@@ -29,6 +29,7 @@ PREPARED = definitions(
         {"name": "capped", "password": "c", "tags": "", "limits": {"max-connections": 2, "max-channels": 2}},
         {"name": "barred", "password": "b", "tags": "", "limits": {"max-connections": 0}},
         {"name": "nowhere", "password": "n", "tags": ""},
+        {"name": "dotted", "password": "d", "tags": ""},
     ],
     vhosts=[{"name": "small"}, {"name": "shut"}],
     permissions=[
@@ -40,8 +41,13 @@ PREPARED = definitions(
         ("mask", "/", ".*", ".*", ".*"),
         ("capped", "/", ".*", ".*", ".*"),
         ("barred", "/", ".*", ".*", ".*"),
+        # A backtracking engine takes 2 ** n steps for n letters and a sign.
+        ("dotted", "/", "^([a-z]+\\.?)+$", ".*", ".*"),
     ],
-    topic_permissions=[("topical", "/", "amq.topic", "^{username}\\.", "^open\\.")],
+    topic_permissions=[
+        ("topical", "/", "amq.topic", "^{username}\\.", "^open\\."),
+        ("dotted", "/", "amq.topic", "^([a-z]+\\.?)+$", ".*"),
+    ],
     vhost_limits={"small": {"max-connections": 2, "max-queues": 1}, "shut": {"max-connections": 0}},
 )
 
@@ -235,6 +241,18 @@ def test_topics(login: As, expected_refusal: ExpectedRefusal) -> None:
     peer.open(2)
     bind = made(Queue.Bind, queue=own, exchange="amq.topic", routing_key="closed.#")
     assert peer.refused(bind, 2) == expected_refusal(topic_refused("read", "closed.#", (50, 20)))
+
+
+def test_a_pattern_that_needs_many_steps_refuses_as_any_other(login: As) -> None:
+    """RabbitMQ gives up after some steps, and refuses, too."""
+    peer = login("dotted").connect().open()
+    name = "a" * 200 + "!"
+    assert peer.refused(queue(name)).code == 403
+    peer.open(1)
+    peer.publish("amq.topic", "allowed.key")
+    peer.sync()
+    peer.publish("amq.topic", name)
+    assert peer.refusal().code == 403
 
 
 def test_a_user_id_must_be_the_users_own_unless_it_may_impersonate(login: As) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import threading
 import time
 import urllib.request
 import zlib
@@ -31,8 +32,11 @@ from warren.broker.http_api.caller import (
     NAMES,
     POLICYMAKER,
 )
+from warren.broker.http_api.json_body import STEP
 from warren.broker.http_api.open_connections import MOST_CONNECTIONS, OpenConnections
 from warren.broker.http_api.routes import ROUTES, Route
+from warren.broker.management import time_slices
+from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
 
 TAGS = ("", MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR)
 
@@ -97,6 +101,101 @@ def test_the_apis_own_page_and_other_clients_may_change_things(api: HttpApi) -> 
         api.ask("PUT", "queues/%2f/d", {}, {"Origin": "https://a", "Sec-Fetch-Site": "same-origin"}).status
         == 201
     )
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "text/plain; charset=utf-8", "multipart/form-data; boundary=x"]
+)
+def test_a_body_of_a_form_is_no_json(api: HttpApi, kind: str) -> None:
+    """A form of another site can send these without the browser's asking, and text/plain can look like JSON."""
+    found = api.ask("POST", "exchanges/%2f/amq.default/publish", b"{}", {"Content-Type": kind})
+    assert (found.status, found.body["error"]) == (415, "unsupported_media_type")
+    found = api.ask("PUT", "users/evil", b'{"password": "x", "tags": ""}', {"Content-Type": kind})
+    assert found.status == 415
+    for other in ("application/json", "application/json; charset=utf-8", "application/x-www-form-urlencoded"):
+        assert api.ask("PUT", "queues/%2f/q", b"{}", {"Content-Type": other}).status in (201, 204)
+
+
+# -- regular expressions
+
+SLOW = "^(a+)+$"
+NAME = "a" * 200 + "!"
+"""A name for which a backtracking engine needs 2 ** 200 steps with that pattern."""
+
+
+def test_the_pattern_of_a_policy_cannot_keep_the_broker_busy(api: HttpApi) -> None:
+    api.put("users/u", {"password": "p", "tags": "policymaker"})
+    api.put("permissions/%2f/u", {"configure": ".*", "write": ".*", "read": ".*"})
+    user = HttpApi(api.base, "u", "p")
+    path = "queues/%2f/" + NAME.replace("!", "%21")
+    user.put(path)
+    body = {"pattern": SLOW, "definition": {"max-length": 1000}}
+    user.put("policies/%2f/slow", body)
+    api.put("operator-policies/%2f/slow", body)
+    user.put("queues/%2f/aaaa")
+
+    assert user.get("whoami")["name"] == "u"
+    assert not user.get(path)["policy"]
+    assert user.get("queues/%2f/aaaa")["policy"] == "slow"
+
+
+def test_the_pattern_of_a_list_cannot_keep_the_broker_busy(api: HttpApi) -> None:
+    api.put("queues/%2f/" + NAME.replace("!", "%21"))
+    api.put("queues/%2f/aaaa")
+    found = api.get(f"queues?page=1&name={SLOW.replace('+', '%2b').replace('^', '%5e')}&use_regex=true")
+    assert [each["name"] for each in found["items"]] == ["aaaa"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("policies/%2f/p", {"pattern": r"(a)\1", "definition": {"max-length": 1}}),
+        ("operator-policies/%2f/p", {"pattern": r"(a)\1", "definition": {"max-length": 1}}),
+        ("permissions/%2f/guest", {"configure": r"(a)\1", "write": ".*", "read": ".*"}),
+        ("topic-permissions/%2f/guest", {"exchange": "amq.topic", "write": r"(a)\1", "read": ".*"}),
+    ],
+)
+def test_a_pattern_that_the_engine_lacks_is_refused_with_the_reason(
+    api: HttpApi, path: str, body: dict[str, Any]
+) -> None:
+    found = api.ask("PUT", path, body)
+    assert found.status == 400
+    assert "back references are not supported" in found.body["reason"]
+
+
+def test_definitions_name_the_object_whose_pattern_the_engine_lacks(api: HttpApi) -> None:
+    policy = {"vhost": "/", "name": "odd", "pattern": "a(?!b)", "definition": {"max-length": 1}}
+    api.put("queues/%2f/kept")
+    found = api.ask("POST", "definitions", {"policies": [policy]})
+    assert found.status == 400
+    assert "policies[0] 'odd' in vhost '/'" in found.body["reason"]
+    assert "lookahead" in found.body["reason"]
+
+
+def test_a_stored_pattern_that_is_no_longer_supported_allows_nothing_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier versions took more."""
+    config = BrokerConfig(management_port=0, handshake_timeout=PATIENCE, login_failure_delay=0)
+    with InProcessBroker(tmp_path, config=config) as broker:
+        assert broker.broker is not None
+        api = HttpApi(f"http://{broker.broker.management_addresses[0]}")
+        api.put("users/u", {"password": "p", "tags": "management"})
+        node = broker.broker._node
+        assert node is not None
+        assert node.access.permissions._definitions is not None
+        definitions = node.access.permissions._definitions
+        broker.call(lambda: definitions.put(PermissionRow("u", "/", r"(a)\1", ".*", ".*")))
+        broker.call(lambda: definitions.put(TopicPermissionRow("u", "/", "amq.topic", r"(a)\1", ".*")))
+        api.put("queues/%2f/stored", {"durable": True})
+    with InProcessBroker(tmp_path, config=config) as broker:
+        assert broker.broker is not None
+        user = HttpApi(f"http://{broker.broker.management_addresses[0]}", "u", "p")
+        assert user.ask("PUT", "queues/%2f/aa", {}).status == 401
+        assert user.ask("GET", "queues/%2f/stored").status == 200
+    lines = [line for line in caplog.messages if line.startswith("event=permission.unsupported")]
+    assert len(lines) == 2
+    assert all("user='u' vhost='/' pattern='(a)\\\\1'" in line for line in lines)
 
 
 # -- roles
@@ -251,6 +350,55 @@ def test_a_number_that_json_cannot_have_spoils_no_answer(api: HttpApi, channel: 
 def signed(api: HttpApi, path: str) -> urllib.request.Request:
     """Return a request with the client's login."""
     return urllib.request.Request(f"{api.base}/api/{path}", headers={"Authorization": api._authorization})
+
+
+def test_the_values_of_a_body_are_limited(api: HttpApi) -> None:
+    many = b'{"arguments": {"x-mine": [' + b"{}," * 20_000 + b"1]}}"
+    found = api.ask("PUT", "queues/%2f/q", many)
+    assert (found.status, found.body["error"]) == (413, "payload_too_large")
+    assert api.ask("GET", "queues/%2f/q").status == 404
+
+
+def test_a_large_body_is_for_messages_and_definitions_only(api: HttpApi) -> None:
+    api.put("queues/%2f/q")
+    text = "x" * 2_000_000
+    message = {"routing_key": "q", "properties": {}, "payload": text, "payload_encoding": "string"}
+    assert api.ask("PUT", "parameters/shovel/%2f/p", {"value": text}).status == 413
+    assert api.ask("POST", "exchanges/%2f/amq.default/publish", message).body == {"routed": True}
+
+
+def test_a_definition_of_very_many_values_is_refused_and_the_others_with_it(api: HttpApi) -> None:
+    queues = [
+        {"name": "a", "vhost": "/", "durable": True},
+        {"name": "b", "vhost": "/", "durable": True, "arguments": {"x-mine": [{}] * 20_000}},
+    ]
+    found = api.ask("POST", "definitions", {"queues": queues})
+    assert found.status == 400
+    assert "queues[1] 'b' in vhost '/': it has more than 10000 values" in found.body["reason"]
+    assert api.get("queues") == []
+
+
+def test_the_loop_serves_others_while_it_parses_a_body(
+    served: InProcessBroker, api: HttpApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One step for each turn of the loop, however fast the machine is
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0.0)
+    assert served.broker is not None
+    turns = 0
+    ended = threading.Event()
+    loop = served._loop
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        if not ended.is_set():
+            loop.call_soon(count)
+
+    loop.call_soon_threadsafe(count)
+    before = turns
+    assert api.ask("POST", "definitions", b'{"queues": [' + b"{}," * 400_000 + b"1]}").status == 400
+    ended.set()
+    assert turns - before > 400_000 // STEP
 
 
 # -- smuggling

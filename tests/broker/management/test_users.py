@@ -94,10 +94,7 @@ def test_permissions_apply_at_once(warren: Operator) -> None:
     warren("clear_permissions", "ann")
     assert "refused" in refusal_of(warren, "ann:sesame")
     output = warren.refused("set_permissions", "ann", "(", ".*", ".*")
-    assert (
-        output
-        == "warren ctl: '(' is no regular expression: missing ), unterminated subpattern at position 0\n"
-    )
+    assert output == "warren ctl: '(' is no regular expression: missing ): (\n"
 
 
 def test_virtual_hosts_are_added_and_deleted(warren: Operator) -> None:

@@ -1,12 +1,13 @@
 """Permissions of users in virtual hosts: regular expressions over names and routing keys.
 
 https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. The expressions are not anchored:
-one that matches any part of a name, in bytes, allows it. The empty expression allows nothing.
+one that matches any part of a name, in bytes, allows it. The empty expression allows nothing, nor does one of an older
+data folder that is no longer supported (`NamePattern`).
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,9 @@ from typing import Final
 from warren.broker.model.operator_errors import ObjectNotFound, OperationRefused
 from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
 from warren.broker.store.definitions.definitions_database import Definitions
+from warren.core.name_pattern import InvalidPattern, NamePattern, quote
+
+logger = logging.getLogger(__name__)
 
 CONFIGURE: Final = "configure"
 WRITE: Final = "write"
@@ -64,9 +68,10 @@ class TopicPermission:
         :param operation: WRITE or READ.
         """
         pattern = self.write if operation == WRITE else self.read
-        # Escaped: a user name such as `.*` must not match everything.
-        for variable, value in (("{username}", self.user), ("{vhost}", self.vhost)):
-            pattern = pattern.replace(variable, re.escape(value))
+        if "{" in pattern:
+            # Quoted: a user name such as `.*` must not match everything.
+            for variable, value in (("{username}", self.user), ("{vhost}", self.vhost)):
+                pattern = pattern.replace(variable, quote(value))
         return _matches(pattern, routing_key)
 
 
@@ -211,10 +216,12 @@ class Permissions:
     ) -> None:
         """Load permissions from the data folder, without storing them again."""
         for row in permissions:
+            _report_unsupported(row)
             self._permissions[row.user, row.vhost] = Permission(
                 row.user, row.vhost, row.configure, row.write, row.read
             )
         for topic in topic_permissions:
+            _report_unsupported(topic)
             self._topics.setdefault((topic.user, topic.vhost), {})[topic.exchange] = _topic(topic)
 
     def _check(self, user: str, vhost: str, *patterns: str) -> None:
@@ -224,21 +231,43 @@ class Permissions:
             raise ObjectNotFound(f"virtual host '{vhost}' does not exist")
         for pattern in patterns:
             try:
-                re.compile(pattern.encode())
-            except (re.error, OverflowError) as error:
-                raise OperationRefused(f"'{pattern}' is no regular expression: {error}") from None
+                _compiled(pattern)
+            except InvalidPattern as reason:
+                raise OperationRefused(f"'{pattern}' is no regular expression: {reason}") from None
 
 
 def _topic(row: TopicPermissionRow) -> TopicPermission:
     return TopicPermission(row.user, row.vhost, row.exchange, row.write, row.read)
 
 
+def _report_unsupported(row: PermissionRow | TopicPermissionRow) -> None:
+    """Log the patterns of a stored permission that an older version took, and that now allow nothing."""
+    patterns = (
+        (row.configure, row.write, row.read) if isinstance(row, PermissionRow) else (row.write, row.read)
+    )
+    for pattern in patterns:
+        try:
+            _compiled(pattern)
+        except InvalidPattern as reason:
+            logger.error(
+                "event=permission.unsupported user=%r vhost=%r pattern=%r reason=%r consequence=allows-nothing",
+                row.user,
+                row.vhost,
+                pattern,
+                str(reason),
+            )
+
+
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[bytes]:
-    return re.compile(pattern.encode() or b"^$")
+def _compiled(pattern: str) -> NamePattern:
+    return NamePattern(pattern or "^$")
 
 
+@lru_cache(maxsize=4096)
 def _matches(pattern: str, name: bytes) -> bool:
     if pattern == ".*":
         return True
-    return _compiled(pattern).search(name) is not None
+    try:
+        return _compiled(pattern).found_in(name)
+    except InvalidPattern:
+        return False

@@ -7,8 +7,8 @@ from typing import Final
 
 from warren.broker.connection.client_network import client_network
 
-MOST_DELAY: Final = 5.0
-"""Longest delay of a refusal in seconds, unless the first delay is longer."""
+MOST_DELAY: Final = 3.0
+"""Longest delay of a refusal in seconds, unless the first delay is longer. RabbitMQ's Java client waits for 5 seconds."""
 FORGET_SECONDS: Final = 60.0
 """Seconds after the last refused login of an address until its next one is the first again."""
 MOST_NETWORKS: Final = 4096

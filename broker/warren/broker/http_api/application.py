@@ -15,6 +15,7 @@ from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.http_api.api_error import ApiError, from_amqp, from_refusal, object_not_found
 from warren.broker.http_api.call import Call, Handler, Response
 from warren.broker.http_api.caller import ANYBODY, MANAGEMENT, Authenticator, Caller, parse_credentials
+from warren.broker.http_api.json_body import DEFINITIONS_BODY
 from warren.broker.http_api.open_connections import QUIET_LOGGER, OpenConnections
 from warren.broker.http_api.page import page_files
 from warren.broker.http_api.routes import ROUTES, Route
@@ -31,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 MOST_ANONYMOUS_BODY: Final = 65536
 """Bytes that the body of a request without a login may have: 128 strangers could fill the memory with larger ones."""
-MOST_BODY: Final = 10_000_000
-"""Largest body of a request in bytes; RabbitMQ's default, too. Definitions may have as much."""
 READ_SECONDS: Final = 30.0
 """Seconds within which the body of a request has to arrive."""
 HEADERS: Final = {
@@ -80,6 +79,7 @@ class _Service:
         role = route.role
         try:
             refuse_cross_site(request)
+            refuse_form(request, route)
             if role == ANYBODY:
                 caller = self._authenticator.nobody()
             else:
@@ -88,7 +88,7 @@ class _Service:
                 caller.require(MANAGEMENT)
                 if role:
                     caller.require(role)
-            body = await _body(request, MOST_ANONYMOUS_BODY if role == ANYBODY else MOST_BODY)
+            body = await _body(request, MOST_ANONYMOUS_BODY if role == ANYBODY else route.body.bytes)
             self._connections.begin(request.transport)
             call = Call(
                 self._management,
@@ -101,7 +101,9 @@ class _Service:
                 request.query,
                 request.headers,
                 body,
+                route.body,
             )
+            await call.parse_body()
             return await _handle(route.handler, call)
         except ApiError as error:
             return _refused(error)
@@ -156,6 +158,20 @@ def refuse_cross_site(request: web.Request) -> None:
         is_foreign = origin is not None and origin.partition("://")[2].lower() != request.host.lower()
     if is_foreign:
         raise ApiError(403, "forbidden", "the request comes from a page of another site")
+
+
+def refuse_form(request: web.Request, route: Route) -> None:
+    """Refuse a body of a type that a form of another site can send.
+
+    A second line behind `refuse_cross_site`: the text of a form of type text/plain can be JSON. Forms whose text is
+    encoded (application/x-www-form-urlencoded) cannot, and clients such as `curl --data` name this type for JSON. A file
+    of definitions may be uploaded by a form.
+
+    :raises ApiError: 415 if it is of such a type.
+    """
+    wrong = ("text/plain",) if route.body is DEFINITIONS_BODY else ("text/plain", "multipart/form-data")
+    if request.body_exists and request.content_type in wrong:
+        raise ApiError(415, "unsupported_media_type", "send the body as application/json")
 
 
 async def _body(request: web.Request, most: int) -> bytes:
@@ -275,7 +291,7 @@ async def start(
 ) -> web.AppRunner:
     """Create the application, and return its runner, whose `server` serves sockets."""
     service = _Service(management, statistics, connections)
-    app = web.Application(client_max_size=MOST_BODY, middlewares=[_errors])
+    app = web.Application(client_max_size=DEFINITIONS_BODY.bytes, middlewares=[_errors])
     await run_in_slices(_add_routes(app, service))
     if management.config.management_page:
         page_files.add_routes(app)

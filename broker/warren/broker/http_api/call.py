@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -17,10 +16,12 @@ from warren.broker.http_api.api_error import (
     object_not_found,
 )
 from warren.broker.http_api.caller import Authenticator, Caller
+from warren.broker.http_api.json_body import BodyLimits, NotJson, TooManyValues, parse_in_steps
 from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.http_api.statistics_json import Statistics
 from warren.broker.management.management import Management
 from warren.broker.management.request import Json, Request
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.broker_events import acting_as
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.declarations import Declarations
@@ -53,6 +54,7 @@ class Call:
     :param names: parts of the path by name, decoded.
     :param query: parameters of the query.
     :param body: body of the request.
+    :param limits: what it may have at most.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Call:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: bytes,
+        limits: BodyLimits,
     ) -> None:
         self.management = management
         self.statistics = statistics
@@ -79,6 +82,8 @@ class Call:
         self.query = query
         self.headers = headers
         self._body = body
+        self._limits = limits
+        self._parsed: Json | NotJson | TooManyValues = None
 
     # -- path
 
@@ -128,19 +133,38 @@ class Call:
         """Body as it was received."""
         return self._body
 
+    async def parse_body(self) -> None:
+        """Parse the body in slices. Whether it is JSON matters only to what asks for it, such as `body`."""
+        if self._body.strip():
+            self._parsed = await self._parse(self._body)
+
+    async def parse_form_file(self, text: bytes) -> None:
+        """Take a file out of the form that the body is as the body, and parse it."""
+        self._parsed = await self._parse(text)
+
+    async def _parse(self, text: bytes) -> Json | NotJson | TooManyValues:
+        try:
+            return await run_in_slices(parse_in_steps(text, self._limits.values))
+        except (NotJson, TooManyValues) as error:
+            return error
+
     def json_body(self, reason: str) -> dict[str, Json]:
         """Return the body, which must be a JSON object.
 
         :param reason: RabbitMQ's reason for another body.
-        :raises ApiError: 400 if it is none, or has a text that is not Unicode: half of a surrogate pair.
+        :raises ApiError: 400 if it is none; 413 if it has more values than a request to this path may have.
         """
-        return json_object(self._body, reason)
+        if isinstance(self._parsed, TooManyValues):
+            raise ApiError(413, "payload_too_large", f"the body is too large: {self._parsed}")
+        if not isinstance(self._parsed, dict):
+            raise bad_request(reason)
+        return self._parsed
 
     def body(self, *required: str) -> dict[str, Json]:
         """Return the body, a JSON object; an empty body is an empty object.
 
         :param required: names that the object must have.
-        :raises ApiError: 400 if the body is no JSON object, or lacks a name.
+        :raises ApiError: 400 if the body is no JSON object, or lacks a name; 413 if it has too many values.
         """
         found = self.json_body("not_json") if self._body.strip() else {}
         missing = [name for name in required if name not in found]
@@ -204,23 +228,6 @@ class Call:
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 """Function that answers the requests to one path with one method."""
-
-
-def json_object(text: bytes, reason: str) -> dict[str, Json]:
-    """Return a JSON object that a request contains.
-
-    :param reason: RabbitMQ's reason for another text.
-    :raises ApiError: 400 if it is none, or has a text that is not Unicode (half of a surrogate pair), or a number that
-        JSON cannot have (NaN, or one too large for a float).
-    """
-    try:
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        raise bad_request(reason) from None
-    if not isinstance(found, dict):
-        raise bad_request(reason)
-    return found
 
 
 def _atom(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from warren.broker.http_api.call import Handler
 from warren.broker.http_api.caller import ADMINISTRATOR, ANYBODY, MONITORING, POLICYMAKER
+from warren.broker.http_api.json_body import DEFINITIONS_BODY, MESSAGE_BODY, ORDINARY_BODY, BodyLimits
 from warren.broker.http_api.resources import (
     bindings,
     clients,
@@ -35,12 +36,14 @@ class Route(NamedTuple):
 
     :ivar path: path with names of its parts in braces.
     :ivar role: role that the caller needs besides MANAGEMENT; empty for none, ANYBODY for no login at all.
+    :ivar body: what the body may have at most.
     """
 
     method: str
     path: str
     handler: Handler
     role: str = ""
+    body: BodyLimits = ORDINARY_BODY
 
     @property
     def changes(self) -> bool:
@@ -92,7 +95,7 @@ ROUTES: Final = (
     Route("GET", "/api/exchanges/{vhost}/{exchange}", exchanges.show),
     Route("PUT", "/api/exchanges/{vhost}/{exchange}", exchanges.declare),
     Route("DELETE", "/api/exchanges/{vhost}/{exchange}", exchanges.delete),
-    Route("POST", "/api/exchanges/{vhost}/{exchange}/publish", exchanges.publish),
+    Route("POST", "/api/exchanges/{vhost}/{exchange}/publish", exchanges.publish, body=MESSAGE_BODY),
     Route("GET", "/api/exchanges/{vhost}/{exchange}/bindings/source", bindings.from_exchange),
     Route("GET", "/api/exchanges/{vhost}/{exchange}/bindings/destination", bindings.to_exchange),
     Route("GET", "/api/queues", queues.list_all),
@@ -180,11 +183,11 @@ ROUTES: Final = (
     Route("DELETE", "/api/shovels/vhost/{vhost}/{name}/restart", shovels.restart, POLICYMAKER),
     # -- definitions
     Route("GET", "/api/definitions", definitions.export_all, ADMINISTRATOR),
-    Route("POST", "/api/definitions", definitions.import_all, ADMINISTRATOR),
+    Route("POST", "/api/definitions", definitions.import_all, ADMINISTRATOR, DEFINITIONS_BODY),
     Route("GET", "/api/all-configuration", definitions.export_all, ADMINISTRATOR),
-    Route("POST", "/api/all-configuration", definitions.import_all, ADMINISTRATOR),
+    Route("POST", "/api/all-configuration", definitions.import_all, ADMINISTRATOR, DEFINITIONS_BODY),
     Route("GET", "/api/definitions/{vhost}", definitions.export_vhost, ADMINISTRATOR),
-    Route("POST", "/api/definitions/{vhost}", definitions.import_vhost, ADMINISTRATOR),
+    Route("POST", "/api/definitions/{vhost}", definitions.import_vhost, ADMINISTRATOR, DEFINITIONS_BODY),
     # -- health
     Route("GET", "/api/health/checks/alarms", health.alarms),
     Route("GET", "/api/health/checks/local-alarms", health.alarms),
@@ -213,9 +216,9 @@ ROUTES: Final = (
     Route("GET", "/api/aliveness-test/{vhost}", health.ok_in_vhost),
     # -- Warren's own
     Route("GET", "/api/warren/queues/{vhost}/{queue}/messages", messages.browse),
-    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/delete", messages.delete),
-    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/move", messages.move),
-    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/replay", messages.replay),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/delete", messages.delete, body=MESSAGE_BODY),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/move", messages.move, body=MESSAGE_BODY),
+    Route("POST", "/api/warren/queues/{vhost}/{queue}/messages/replay", messages.replay, body=MESSAGE_BODY),
     Route("GET", "/api/warren/queues/{vhost}/{queue}/dead-letters", dead_letters.groups),
     Route("GET", "/api/warren/exchanges/{vhost}/{exchange}/delayed", messages.browse_delayed),
     Route("GET", "/api/warren/dead-letters", dead_letters.list_all),

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import SHA256
 from warren.broker.management.definitions_export import BrokerMetadata, export_in_steps
-from warren.broker.management.json_values import name_text
+from warren.broker.management.json_values import count_values, name_text
 from warren.broker.management.limits_json import parse_limits
 from warren.broker.management.request import Json, RequestRefused
 from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
@@ -38,6 +38,8 @@ from warren.wire.reply_codes import AmqpError
 logger = logging.getLogger(__name__)
 
 PREDECLARED: Final = "amq."
+MOST_VALUES: Final = 10_000
+"""JSON values that one definition may have; it is imported in one step."""
 
 
 def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[None, None, None]:
@@ -47,6 +49,7 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     :param metadata: objects of the broker, to which the definitions are added
     :raises RequestRefused: with the definition that is wrong; nothing is imported then
     """
+    yield from _check_sizes(definitions)
     portability = PortabilityChecks.silent()
     hosts = VirtualHosts(
         StoppedClock(), None, None, compat=metadata.virtual_hosts.compat, portability=portability
@@ -58,6 +61,32 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     dry_run.parameters.checks = metadata.parameters.checks
     yield from _apply_definitions(definitions, dry_run)
     yield from _apply_definitions(definitions, metadata)
+
+
+def _check_sizes(definitions: Json) -> Generator[None, None, None]:
+    """Check that no definition of a file takes too long to be imported.
+
+    :raises RequestRefused: if one has too many values.
+    """
+    for kind in APPLY_BY_KIND:
+        for index, fields in enumerate(_listed(definitions, kind)):
+            definition = Definition(kind, index, fields)
+            if count_values(fields, MOST_VALUES) > MOST_VALUES:
+                raise definition.error(f"it has more than {MOST_VALUES} values")
+            yield
+
+
+def _listed(definitions: Json, kind: str) -> list[Json]:
+    """Return the definitions of a kind.
+
+    :raises RequestRefused: if the file has something else in their place.
+    """
+    if not isinstance(definitions, dict):
+        raise RequestRefused("the definitions must be a JSON object")
+    listed = definitions.get(kind, [])
+    if not isinstance(listed, list):
+        raise RequestRefused(f"{kind} must be a list")
+    return listed
 
 
 class StoppedClock:
@@ -147,14 +176,9 @@ Apply: TypeAlias = Callable[[Definition, BrokerMetadata], None]
 
 
 def _apply_definitions(definitions: Json, metadata: BrokerMetadata) -> Iterator[None]:
-    if not isinstance(definitions, dict):
-        raise RequestRefused("the definitions must be a JSON object")
     shovels: list[Definition] = []
     for kind, apply in APPLY_BY_KIND.items():
-        listed = definitions.get(kind, [])
-        if not isinstance(listed, list):
-            raise RequestRefused(f"{kind} must be a list")
-        for index, fields in enumerate(listed):
+        for index, fields in enumerate(_listed(definitions, kind)):
             definition = Definition(kind, index, fields)
             if kind == "parameters" and definition.fields.get("component") == SHOVEL:
                 shovels.append(definition)

@@ -59,6 +59,19 @@ def plain_value(value: field_tables.Value) -> Json:
     return value
 
 
+def count_values(value: Json, most: int) -> int:
+    """Return how many values a JSON value has, itself included; more than `most` if it has more, however many."""
+    count, waiting = 0, [value]
+    while waiting and count <= most:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return count
+
+
 # -- identifiers, in place of RabbitMQ's ids of Erlang processes
 
 

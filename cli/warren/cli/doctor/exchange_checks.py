@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from warren.cli.doctor.finding import Observation, Source, check
 from warren.cli.doctor.snapshot import ExchangeState, PolicyState, Samples, Snapshot
+from warren.core.name_pattern import InvalidPattern, NamePattern
 
 
 @check(
@@ -53,10 +53,10 @@ def policy_matches_nothing(samples: Samples) -> Iterator[Observation]:
     """Find policies whose pattern matches no queue and no exchange that they are for."""
     for policy in samples.last.policies:
         try:
-            pattern = re.compile(policy.pattern)
-        except re.error:
-            continue  # The broker's regular expressions know more than Python's.
-        if not any(pattern.search(name) for name in _candidates(policy, samples.last)):
+            pattern = NamePattern(policy.pattern)
+        except InvalidPattern:
+            continue  # RabbitMQ's regular expressions know more.
+        if not any(pattern.found_in(name) for name in _candidates(policy, samples.last)):
             yield (
                 f"policy {policy.name}",
                 f"its pattern {policy.pattern!r} matches none of the {policy.applies_to}",
@@ -76,10 +76,10 @@ def shadowed_policy(samples: Samples) -> Iterator[Observation]:
     applied = {each.policy for each in samples.last.queues} | {each.policy for each in samples.last.exchanges}
     for policy in samples.last.policies:
         try:
-            pattern = re.compile(policy.pattern)
-        except re.error:
+            pattern = NamePattern(policy.pattern)
+        except InvalidPattern:
             continue
-        matched = [name for name in _candidates(policy, samples.last) if pattern.search(name)]
+        matched = [name for name in _candidates(policy, samples.last) if pattern.found_in(name)]
         if matched and policy.name not in applied:
             yield (
                 f"policy {policy.name}",

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
-import regex
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -19,13 +18,12 @@ from warren.broker.http_api.prometheus.object_metrics import Selection
 from warren.broker.management.management import Management
 from warren.broker.management.statistics.collector import Collector
 from warren.broker.management.time_slices import SLICE_SECONDS, run_in_slices
+from warren.core.name_pattern import InvalidPattern, NamePattern
 
 logger = logging.getLogger(__name__)
 
 MOST_PATTERN: Final = 2000
 """Most characters of the regular expression `queue`; RabbitMQ's bound, too."""
-MATCH_SECONDS: Final = 0.02
-"""Seconds that a regular expression may take for one name."""
 
 
 class _Endpoint:
@@ -52,8 +50,7 @@ class _Endpoint:
 def _matcher(patterns: list[str]) -> Callable[[str], bool]:
     """Return the function that chooses queues by name.
 
-    :raises HTTPBadRequest: for more than one regular expression, or one that is too long or invalid. The function
-        raises it for one that takes too long.
+    :raises HTTPBadRequest: for more than one regular expression, or one that is too long or invalid.
     """
     if len(patterns) > 1:
         raise web.HTTPBadRequest(text="queue may be given once only")
@@ -64,17 +61,9 @@ def _matcher(patterns: list[str]) -> Callable[[str], bool]:
             text=f"the regular expression queue is longer than {MOST_PATTERN} characters"
         )
     try:
-        pattern = regex.compile(patterns[0])
-    except regex.error as error:
-        raise web.HTTPBadRequest(text=f"the regular expression queue is invalid: {error}") from None
-
-    def matches(name: str) -> bool:
-        try:
-            return pattern.search(name, timeout=MATCH_SECONDS) is not None
-        except TimeoutError:
-            raise web.HTTPBadRequest(text="the regular expression queue takes too long") from None
-
-    return matches
+        return NamePattern(patterns[0]).found_in
+    except InvalidPattern as reason:
+        raise web.HTTPBadRequest(text=f"the regular expression queue is invalid: {reason}") from None
 
 
 async def _send(request: web.Request, work: Generator[None, None, Iterable[AnyFamily]]) -> web.StreamResponse:

@@ -6,7 +6,7 @@ from email import message_from_bytes
 from email.message import Message
 from typing import Final
 
-from warren.broker.http_api.call import NO_CONTENT, Call, Response, json_object
+from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.resources.cluster import cluster_name_of
 from warren.broker.management.definitions_export import vhost_metadata
 from warren.broker.management.request import Json
@@ -57,16 +57,16 @@ async def export_vhost(call: Call) -> Response:
     return Response(body=found, headers=_download(call))
 
 
-def _parsed(call: Call) -> dict[str, Json]:
+async def _parsed(call: Call) -> dict[str, Json]:
     """Return the definitions of the body: JSON, or a form with the field `file`, as RabbitMQ's page sends it.
 
-    :raises ApiError: 400 if the body is neither.
+    :raises ApiError: 400 if the body is neither; 413 if it has too many values.
     """
     content_type = Message()
     content_type["Content-Type"] = call.headers.get("Content-Type", "")
-    if content_type.get_content_type() != "multipart/form-data":
-        return call.json_body("failed_to_parse_json")
-    return json_object(_uploaded_file(call.raw_body, content_type.get_boundary("")), "failed_to_parse_json")
+    if content_type.get_content_type() == "multipart/form-data":
+        await call.parse_form_file(_uploaded_file(call.raw_body, content_type.get_boundary("")))
+    return call.json_body("failed_to_parse_json")
 
 
 def _uploaded_file(body: bytes, boundary: str) -> bytes:
@@ -87,14 +87,14 @@ def _uploaded_file(body: bytes, boundary: str) -> bytes:
 
 
 async def import_all(call: Call) -> Response:
-    await call.perform("import_definitions", definitions=_parsed(call))
+    await call.perform("import_definitions", definitions=await _parsed(call))
     return Response(NO_CONTENT)
 
 
 async def import_vhost(call: Call) -> Response:
     """Import what the request defines into one virtual host, whichever virtual host its objects name."""
+    wanted = await _parsed(call)
     name = call.declarations().settings.name
-    wanted = _parsed(call)
     chosen = {
         kind: [{**row, "vhost": name} if isinstance(row, dict) else row for row in wanted[kind]]
         for kind in VHOST_KINDS

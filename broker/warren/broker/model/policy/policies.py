@@ -7,7 +7,6 @@ and of two names the declared one. Source: https://www.rabbitmq.com/docs/policie
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from warren.broker.model.argument_checks import Overflow, argument_fields
 from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, InvalidPolicy, Json, check_policy
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.interval_format import parse_interval_ms
+from warren.core.name_pattern import NamePattern
 
 if TYPE_CHECKING:
     from warren.broker.model.exchange.exchange import Exchange
@@ -47,12 +47,12 @@ class Policy:
     priority: int = 0
     operator: bool = False
     """True for an operator policy, which limits what other policies may set."""
-    found_in: Callable[[str], object] = field(init=False, repr=False, compare=False)
-    """Function that searches a name for the compiled pattern. It returns None if the name does not match."""
+    found_in: Callable[[bytes], bool] = field(init=False, repr=False, compare=False)
+    """Function that returns True if a name contains the pattern."""
 
     def __post_init__(self) -> None:
         check_policy(self.pattern, self.apply_to, self.priority, self.definition, self.operator)
-        object.__setattr__(self, "found_in", re.compile(self.pattern).search)
+        object.__setattr__(self, "found_in", NamePattern(self.pattern).found_in)
 
     def applies_to_type(self, queue_type: str, strict: bool) -> bool:
         """Return True if the policy may apply to objects of a type.
@@ -142,12 +142,11 @@ class Policies:
     def _first(self, policies: Mapping[str, Policy], name: bytes, queue_type: str) -> Policy | None:
         if not policies:
             return None
-        text = name.decode("utf-8", "surrogateescape")
         strict = self.vhost.portability.strict
         found = [
             policy
             for policy in policies.values()
-            if policy.applies_to_type(queue_type, strict) and policy.found_in(text)
+            if policy.applies_to_type(queue_type, strict) and policy.found_in(name)
         ]
         return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
 

@@ -5,11 +5,11 @@ Source: RabbitMQ's rabbit_policy, rabbit_policies and, for `ha-*`, rabbit_mirror
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from warren.broker.model.stream.interval_format import parse_interval_ms
+from warren.core.name_pattern import InvalidPattern, NamePattern
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -166,11 +166,9 @@ def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json
     if len(pattern.encode("utf-8", "surrogateescape")) > PATTERN_LIMIT:
         raise InvalidPolicy(f"pattern must not exceed {PATTERN_LIMIT} bytes")
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InvalidPolicy(
-            f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
-        ) from None
+        NamePattern(pattern)
+    except InvalidPattern as reason:
+        raise InvalidPolicy(f"pattern should be regular expression but is invalid: {reason}") from None
     if not isinstance(priority, int) or isinstance(priority, bool):
         raise InvalidPolicy(f"priority should be a number, actually was {format_term(priority)}")
 
