@@ -32,11 +32,11 @@ _REASONS: Final = (
     (re.compile(r"invalid escape sequence: \\[1-9gk]"), "back references are not supported"),
     (re.compile(r"pattern too large"), "it is too large"),
 )
-"""What RE2's errors say about unsupported syntax, and how to say it to who wrote the pattern."""
+"""Reasons for refusing unsupported syntax, by a part of RE2's error."""
 
 
 class InvalidPattern(ValueError):
-    """What was given is no regular expression that can be matched in linear time. The text is the reason."""
+    """Refusal of a text that is no regular expression, or that cannot be matched in linear time. The text is the reason."""
 
 
 class NamePattern:
@@ -151,7 +151,7 @@ def _has_outer_alternative(pattern: bytes, start: int) -> bool:
 _SIGN: Final = re.compile(
     rb"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\Z)|([(|)])", re.DOTALL
 )
-"""What is no sign of structure, quoted text, an escaped byte or a class; else a parenthesis or a `|`, as its group."""
+"""Quoted texts, escaped bytes and classes, which are literals; else a parenthesis or a `|`, which is the group."""
 
 
 def _signs(pattern: bytes, start: int) -> Iterator[tuple[int, bytes]]:

@@ -193,7 +193,7 @@ def test_a_stored_pattern_that_is_no_longer_supported_allows_nothing_and_is_logg
         user = HttpApi(f"http://{broker.broker.management_addresses[0]}", "u", "p")
         assert user.ask("PUT", "queues/%2f/aa", {}).status == 401
         assert user.ask("GET", "queues/%2f/stored").status == 200
-    lines = [line for line in caplog.messages if line.startswith("event=permission.unsupported")]
+    lines = [line for line in caplog.messages if line.startswith("event=permission.pattern_refused")]
     assert len(lines) == 2
     assert all("user='u' vhost='/' pattern='(a)\\\\1'" in line for line in lines)
 

@@ -250,7 +250,7 @@ def _report_unsupported(row: PermissionRow | TopicPermissionRow) -> None:
             _compiled(pattern)
         except InvalidPattern as reason:
             logger.error(
-                "event=permission.unsupported user=%r vhost=%r pattern=%r reason=%r consequence=allows-nothing",
+                "event=permission.pattern_refused user=%r vhost=%r pattern=%r reason=%r",
                 row.user,
                 row.vhost,
                 pattern,

@@ -24,7 +24,7 @@ _WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
 
 
 class BodyLimits(NamedTuple):
-    """What the body of a request may have: bytes, and JSON values, each object, list, text, number and word being one."""
+    """Most bytes and JSON values of a body. Each object, list, text, number and word is a value."""
 
     bytes: int
     values: int
