@@ -18,6 +18,16 @@ from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.raw_client import RawClient, Refusal, content, encoded, made
+from warren.wire.field_tables import MAX_VALUES
+
+NAN = struct.pack(">d", float("nan"))
+INFINITY = struct.pack(">f", float("-inf"))
+NOT_FINITE = "SYNTAX_ERROR - field table with a number that is not finite"
+
+
+def table(content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + content
+
 
 CLOSE = commands.Channel.Close(200, "", 0, 0)
 PUBLISH = encoded(commands.Basic.Publish())
@@ -141,6 +151,13 @@ def test_a_protocol_violation_closes_the_connection(
             "SYNTAX_ERROR - unknown field type 'Z'",
             (50, 10),
         ),
+        (method(50, 10, b"\0\0\1a\0" + table(b"\1ad" + NAN)), 502, NOT_FINITE, (50, 10)),
+        (
+            method(40, 10, b"\0\0\1e\6fanout\0" + table(b"\1aF" + table(b"\1bA" + table(b"f" + INFINITY)))),
+            502,
+            NOT_FINITE,
+            (40, 10),
+        ),
         (
             PUBLISH + raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 0, 0x8000) + b"\5ab"),
             502,
@@ -166,7 +183,18 @@ def test_a_protocol_violation_closes_the_connection(
             (60, 40),
         ),
     ],
-    ids=["method", "class", "table", "table-type", "properties", "more-properties", "flags", "headers"],
+    ids=[
+        "method",
+        "class",
+        "table",
+        "table-type",
+        "nan",
+        "infinity",
+        "properties",
+        "more-properties",
+        "flags",
+        "headers",
+    ],
 )
 def test_frames_that_crash_rabbitmq_are_refused_with_an_error(
     peer: RawClient, server: Behaviour, sent: bytes, code: int, text: str, failed: tuple[int, int]
@@ -180,6 +208,18 @@ def test_frames_that_crash_rabbitmq_are_refused_with_an_error(
     except ConnectionError:
         return
     assert (found.scope, found.code) == ("connection", 541)
+
+
+def test_a_table_of_a_method_has_a_limited_number_of_values(inprocess: InProcessBroker) -> None:
+    def declare(values: int) -> bytes:
+        return method(50, 10, b"\0\0\1a\0" + table(b"\5x-allA" + table(b"t\1" * (values - 1))))
+
+    with RawClient(inprocess.url) as peer:
+        peer.connect().open()
+        peer.send_bytes(declare(MAX_VALUES))
+        assert isinstance(peer.read_method()[1], commands.Queue.DeclareOk)
+        text = f"SYNTAX_ERROR - field table with more than {MAX_VALUES} values"
+        assert peer.cut_off(declare(MAX_VALUES + 1)) == Refusal("connection", 502, text, (50, 10))
 
 
 def test_a_message_that_is_too_large_is_refused(peer: RawClient, server: Behaviour) -> None:

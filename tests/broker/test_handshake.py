@@ -173,6 +173,16 @@ def test_a_refused_login_without_the_capability_closes_the_socket(raw_connect: R
         lambda peer: raw_frame(
             1, 0, struct.pack(">HHI", 10, 11, 3) + b"\x01aZ\x05PLAIN" + struct.pack(">I", 0) + b"\x05en_US"
         ),
+        lambda peer: raw_frame(
+            1,
+            0,
+            struct.pack(">HHI", 10, 11, 11)
+            + b"\x01ad"
+            + struct.pack(">d", float("nan"))
+            + b"\x05PLAIN"
+            + struct.pack(">I", 12)
+            + b"\0guest\0guest\x05en_US",
+        ),
         lambda peer: encoded(peer.start_ok(properties={"x": "y" * 9000}), 0),
         lambda peer: raw_frame(7, 0, b"abc"),
         lambda peer: raw_frame(1, 0, b"\0\x0a\0\x0b", end=0),
@@ -183,6 +193,7 @@ def test_a_refused_login_without_the_capability_closes_the_socket(raw_connect: R
         "channel",
         "truncated",
         "bad-table",
+        "nan",
         "longer-than-8192",
         "unknown-frame",
         "bad-end",

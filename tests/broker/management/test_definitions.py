@@ -19,6 +19,7 @@ from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from warren.broker import BrokerConfig
 from warren.broker.management.boot_definitions import DefinitionsError
+from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.cli.definitions import main as definitions_command
 from warren.core.errors import UsageError
 
@@ -261,6 +262,35 @@ def test_existing_queues_and_exchanges_stay_unchanged(operator: Operator, tmp_pa
         )
         channel.declare("mine", durable=True, x_max_length=5)
         assert channel.ready("mine") == 1
+
+
+def parameters_of(broker: InProcessBroker) -> RuntimeParameters:
+    assert broker.broker is not None
+    assert broker.broker._management is not None
+    return broker.broker._management.parameters
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_cannot_have_is_refused_wherever_it_comes_from(
+    operator: Operator, tmp_path: Path, number: str
+) -> None:
+    before = export(operator)
+    file = tmp_path / "definitions.json"
+    text = f'{{"queues": [{{"vhost": "/", "name": "q", "arguments": {{"x-mine": {number}}}}}]}}'
+    file.write_text(text)
+    assert "JSON" in operator.refused("import_definitions", str(file))
+    assert "JSON" in operator.refused("set_global_parameter", "motto", f"[{number}]")
+    with pytest.raises(DefinitionsError, match="are not JSON"):
+        InProcessBroker(config=BrokerConfig(load_definitions=file)).__enter__()
+    assert export(operator) == before
+
+
+def test_such_a_number_that_an_earlier_version_stored_becomes_null(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path) as broker:
+        parameters = parameters_of(broker)
+        broker.call(lambda: parameters.set_global("motto", [float("nan"), 1]))
+    with InProcessBroker(tmp_path) as broker:
+        assert parameters_of(broker).globals["motto"] == [None, 1]
 
 
 WRONG: list[tuple[Any, str]] = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Container
 from decimal import Decimal
+from math import isfinite
 from typing import NamedTuple, TypeAlias
 
 
@@ -85,6 +86,10 @@ MAX_DEPTH = 64
 """Deepest nesting of tables and arrays that is accepted, so that a peer cannot exhaust the stack."""
 
 
+MAX_VALUES = 4096
+"""Most values of a table in a method, so that decoding it takes some milliseconds."""
+
+
 class TableError(ValueError):
     """Error in bytes that are not a valid field table."""
 
@@ -139,6 +144,40 @@ def decode_items(array: bytes) -> list[Field]:
     except (struct.error, IndexError):
         raise TableError("malformed field array: it ends early") from None
     return items
+
+
+def check_peer_table(table: bytes) -> None:
+    """Check a table (without its length prefix) that a peer sent in a method, before it is decoded.
+
+    A table that ends early or has an unknown type passes: decoding refuses it.
+
+    :raises TableError: if it contains NaN or an infinite number, at any depth, or more than MAX_VALUES values
+    """
+    count, waiting = 0, [(0, len(table), True)]
+    try:
+        while waiting:
+            position, end, is_table = waiting.pop()
+            while position < end:
+                count += 1
+                if count > MAX_VALUES:
+                    raise TableError(f"field table with more than {MAX_VALUES} values")
+                if is_table:
+                    position += 1 + table[position]
+                kind = chr(table[position])
+                position += 1
+                width = VALUE_WIDTHS.get(kind)
+                if width is None:
+                    (length,) = _LENGTH.unpack_from(table, position)
+                    position += 4
+                    if kind in "FA":
+                        waiting.append((position, min(position + length, end), kind == "F"))
+                    position += length
+                else:
+                    if kind in "df" and not isfinite(_FIXED[kind].unpack_from(table, position)[0]):
+                        raise TableError("field table with a number that is not finite")
+                    position += width
+    except (struct.error, IndexError):
+        pass
 
 
 def encode(table: dict[str, Value]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
+from warren.wire.field_tables import TableError, check_peer_table
 from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, erlang_octets
 
 Argument: TypeAlias = "int | bytes | bool"
@@ -149,7 +150,8 @@ class Arguments(dict[str, Argument]):
 def decode(method: Method, payload: bytes) -> Arguments:
     """Decode the payload of a method frame.
 
-    :raises AmqpError: 501 FRAME_ERROR if the payload is shorter or longer than its fields
+    :raises AmqpError: 501 FRAME_ERROR if the payload is shorter or longer than its fields, 502 SYNTAX_ERROR for a table with
+        NaN, an infinite number, or too many values
     """
     arguments = Arguments()
     position, bit = 4, 0
@@ -173,7 +175,11 @@ def decode(method: Method, payload: bytes) -> Arguments:
             position = start + length
             if position > len(payload):
                 raise IndexError
-            arguments[name] = payload[start:position]
+            arguments[name] = data = payload[start:position]
+            if kind == "table":
+                check_peer_table(data)
+    except TableError as error:
+        raise AmqpError(Reply.SYNTAX_ERROR, str(error), method.class_id, method.method_id) from None
     except (IndexError, struct.error):
         raise decode_error(payload) from None
     if position + (bit > 0) != len(payload):

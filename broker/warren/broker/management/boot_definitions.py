@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.definitions_import import import_in_steps
+from warren.broker.management.json_encoding import decode
 from warren.broker.management.request import Json
 from warren.broker.model.operator_errors import OperationRefused
 
@@ -27,10 +27,10 @@ def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
     found = []
     for file in files:
         try:
-            found.append((file, json.loads(file.read_text(encoding="utf-8"))))
+            found.append((file, decode(file.read_text(encoding="utf-8"))))
         except OSError as error:
             raise DefinitionsError(f"cannot read the definitions {file}: {error.strerror or error}") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DefinitionsError(f"the definitions {file} are not JSON: {error}") from None
     return found
 

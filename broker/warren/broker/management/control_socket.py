@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from warren.broker.connection.acceptor import Acceptor
-from warren.broker.management.json_encoding import encode_in_steps
+from warren.broker.management.json_encoding import decode, encode_in_steps
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model import operator_errors
@@ -199,8 +199,8 @@ def parse_request(line: bytes) -> tuple[str, Request]:
     :raises RequestRefused: if the line is not a request
     """
     try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        request = decode(line)
+    except ValueError as error:
         raise RequestRefused(f"the request is not a line of JSON: {error}") from None
     if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
         raise RequestRefused('a request must be a JSON object with a "verb"')

@@ -1,9 +1,10 @@
-"""Encoding of JSON values, large ones in small steps, between which the event loop serves clients."""
+"""Decoding of JSON values, and encoding, for large ones in small steps, between which the event loop serves clients."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from math import isinf
 from typing import Final
 
 from warren.broker.management.request import Json
@@ -14,6 +15,29 @@ PART: Final = 65536
 """Characters from which on encoded text becomes a part of its own."""
 COMPACT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 COMPACT_ASCII: Final = json.JSONEncoder(separators=(",", ":"))
+
+
+def decode(text: str | bytes) -> Json:
+    """Return the JSON value of a text.
+
+    :raises ValueError: if it is none: nor if it has NaN or an infinite number, which the standard library takes; with
+        a text in one line
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"JSON has no {name}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
 
 
 def encode(value: Json, *, ascii_only: bool = False) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from warren.broker.management.json_encoding import decode
 from warren.broker.management.request import Json, RequestRefused
 from warren.broker.model.policy.policy_keys import format_settings, format_term
 
@@ -19,8 +20,8 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
     """
     if isinstance(definition, str):
         try:
-            definition = json.loads(definition)
-        except (ValueError, RecursionError) as error:
+            definition = decode(definition)
+        except ValueError as error:
             raise RequestRefused(f"the limits are not JSON: {error}") from None
     if not isinstance(definition, dict):
         raise RequestRefused(f"the limits must be a JSON object, not {json.dumps(definition)}")

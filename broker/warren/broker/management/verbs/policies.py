@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.management.json_encoding import decode
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import select_columns, table
@@ -22,8 +23,8 @@ async def _set(management: Management, request: Request, operator: bool) -> None
     definition = request.value("definition")
     if isinstance(definition, str):
         try:
-            definition = json.loads(definition)
-        except (ValueError, RecursionError) as error:
+            definition = decode(definition)
+        except ValueError as error:
             raise RequestRefused(f"the definition is not JSON: {error}") from None
     try:
         policy = Policy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from warren.broker.management.json_encoding import decode
 from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import table
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 def _value(request: Request) -> Json:
     value = request.text("value")
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
+        return decode(value)
+    except ValueError as error:
         raise RequestRefused(f"the value is not JSON: {error}") from None
 
 

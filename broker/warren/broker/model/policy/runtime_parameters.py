@@ -123,7 +123,7 @@ class RuntimeParameters:
         :param globals: the parameters of the broker as a whole.
         """
         for row in rows:
-            value = json.loads(row.value)
+            value = json.loads(row.value, parse_constant=_null)
             if row.component not in (POLICY, OPERATOR_POLICY):
                 self.stored[row.vhost, row.component, row.name] = value
                 continue
@@ -134,7 +134,7 @@ class RuntimeParameters:
             else:
                 self._virtual_hosts.declarations[row.vhost].vhost.policies.put(policy)
         for each in globals:
-            self.globals[each.name] = json.loads(each.value)
+            self.globals[each.name] = json.loads(each.value, parse_constant=_null)
 
     def _put(self, vhost: bytes, component: str, name: str, value: Json) -> None:
         if self._definitions is not None:
@@ -153,6 +153,10 @@ class RuntimeParameters:
     def _report_change(self, vhost: bytes, component: str, name: str) -> None:
         for call in self.on_changed:
             call(vhost, component, name)
+
+
+def _null(_: str) -> None:
+    """Return null for NaN and infinite numbers, which earlier versions stored, and JSON cannot have."""
 
 
 def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
