@@ -156,6 +156,34 @@ def test_a_publisher_is_blocked_and_notified_during_an_alarm(alarms: Switches) -
         before.sync()
 
 
+def test_nothing_is_published_during_an_alarm(alarms: Switches) -> None:
+    """Neither by a connection that published before, nor by a new one: a program may connect for each publish."""
+    with RawClient(alarms.url) as before, RawClient(alarms.url) as reader, ExitStack() as connected:
+        queue = reader.connect().open().declare()
+        before.connect().open().publish("", queue, b"first")
+        before.sync()
+        with raised(alarms.memory):
+            before.publish("", queue, b"second")
+            before.expect(Connection.Blocked)
+            for body in (b"third", b"fourth"):
+                publisher = connected.enter_context(RawClient(alarms.url))
+                publisher.connect().open().publish("", queue, body)
+                publisher.expect(Connection.Blocked)
+            assert (
+                reader.call(made(commands.Queue.Purge, queue=queue), 1, commands.Queue.PurgeOk).message_count
+                == 1
+            )
+        before.expect(Connection.Unblocked)
+        before.sync()
+        wait_until(lambda: counted(reader, queue) == 3, "the messages arrive after the alarm")
+        reader.call(made(commands.Queue.Delete, queue=queue), 1, commands.Queue.DeleteOk)
+
+
+def counted(peer: RawClient, queue: str) -> int | None:
+    declare = made(commands.Queue.Declare, queue=queue, passive=True)
+    return peer.call(declare, 1, commands.Queue.DeclareOk).message_count
+
+
 def test_memory_and_disk_alarms_at_once(alarms: Switches) -> None:
     with RawClient(alarms.url) as first, RawClient(alarms.url) as second:
         first.connect().open()

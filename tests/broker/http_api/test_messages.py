@@ -80,3 +80,16 @@ def test_a_virtual_host_with_all_its_queues_refuses_a_further_one(api: HttpApi) 
 
     assert found.status == 400
     assert found.body["reason"] == "cannot declare queue 'two': queue limit in vhost 'small' (1) is reached"
+
+
+def test_nothing_is_published_during_an_alarm(served: InProcessBroker, api: HttpApi) -> None:
+    """RabbitMQ takes it; over AMQP, neither broker does."""
+    api.put("queues/%2f/q")
+    message = {"routing_key": "q", "properties": {}, "payload": "x", "payload_encoding": "string"}
+    assert served.broker is not None
+    flow = served.broker._running.flow
+    served.call(lambda: flow.set_alarm("test", "memory", True))
+    found = api.ask("POST", "exchanges/%2f/amq.default/publish", message)
+    assert (found.status, found.body["reason"]) == (400, "publishers are blocked: low on memory")
+    served.call(lambda: flow.set_alarm("test", "memory", False))
+    assert api.ask("POST", "exchanges/%2f/amq.default/publish", message).body == {"routed": True}

@@ -359,9 +359,15 @@ class Connection:
     def process_publish(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
         """Decode basic.publish, find the queues it routes to, and publish the content if it has arrived completely.
 
+        During a resource alarm, block the connection instead: the frame is processed when the alarm is over.
+
         :param buffer: received bytes, with the payload of the method frame from `start` to before `end`.
         :raises AmqpError: if the frame is malformed, or the publish is refused.
         """
+        if self.node.flow.alarm:
+            self.position = start - 7
+            self.control_publisher()
+            return
         encoded = buffer[start - 7 : end + 1]
         epoch = channel.vhost.routing_epoch
         if epoch != self.targets_epoch:

@@ -138,7 +138,8 @@ class FlowControl:
     def set_alarm(self, source: str, resource: str, raised: bool) -> None:
         """Raise or clear the alarm that one component reports.
 
-        An alarm blocks publishers only: a connection is blocked as soon as it publishes while the alarm is in effect.
+        An alarm blocks publishers only: a connection is blocked at the first basic.publish that is processed while the
+        alarm is in effect, before anything is published.
         Publishes before the alarm do not count, but a publisher that is paused for a slow disk is blocked at once, and so
         is one whose publishes wait for room on a full disk (`BrokerNode.on_disk_full`).
 

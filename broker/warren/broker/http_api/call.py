@@ -172,6 +172,15 @@ class Call:
             raise bad_request("[" + ",".join(f"{{key_missing,{_atom(name)}}}" for name in missing) + "]")
         return found
 
+    def refuse_alarm(self) -> None:
+        """Refuse to publish during a resource alarm, as AMQP does. RabbitMQ takes messages over HTTP even so.
+
+        :raises ApiError: 400 if there is an alarm.
+        """
+        alarm = self.node.flow.alarm
+        if alarm:
+            raise bad_request(f"publishers are blocked: {alarm.decode(errors='replace')}")
+
     # -- operations
 
     async def perform(self, verb: str, **arguments: Json) -> Json:

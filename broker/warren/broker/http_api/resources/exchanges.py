@@ -133,12 +133,13 @@ async def delete(call: Call) -> Response:
 async def publish(call: Call) -> Response:
     """Publish a message; answer whether it was routed to a queue, when it is on disk if it is persistent.
 
-    :raises ApiError: 400 if a queue refused it, because it is full.
+    :raises ApiError: 400 if a queue refused it, because it is full, or during a resource alarm.
     """
     topology = call.declarations()
     exchange = topology.vhost.exchanges.get(exchange_name(call))
     if exchange is None:
         raise not_found("exchange_not_found")
+    call.refuse_alarm()
     body = call.body("routing_key", "properties", "payload", "payload_encoding")
     if not isinstance(body["routing_key"], str):
         raise bad_request("routing_key must be a text")

@@ -301,7 +301,7 @@ async def move(call: Call) -> Response:
         call.caller.authorization(call.name("vhost")).check(WRITE, "exchange", exchange)
     except AmqpError as error:
         raise from_amqp(error) from None
-    _refuse_alarm(call)
+    call.refuse_alarm()
     return await _act(call, Move(call, queue, exchange, key), body)
 
 
@@ -315,7 +315,7 @@ async def replay(call: Call) -> Response:
         if not isinstance(ids, list) or len(ids) != 1:
             raise bad_request("an edit needs ids with the id of one message")
         edit = LetterEdit.parse(body["edit"])
-    _refuse_alarm(call)
+    call.refuse_alarm()
     return await _act(call, Replay(call, queue, call.boolean(body, "to_queue"), edit), body)
 
 
@@ -324,12 +324,6 @@ def _changeable(call: Call) -> Queue:
     if isinstance(queue, Stream):
         raise bad_request(f"{call.name('queue')} is a stream; its messages leave it by its retention only")
     return queue
-
-
-def _refuse_alarm(call: Call) -> None:
-    alarm = call.node.flow.alarm
-    if alarm:
-        raise bad_request(f"publishers are blocked: {alarm.decode(errors='replace')}")
 
 
 def _name(body: dict[str, Json], part: str) -> bytes:
