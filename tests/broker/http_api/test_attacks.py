@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp.http_parser import DeflateBuffer
 
 from tests.support.blocking_client import Channel
 from tests.support.certificates import Authority
@@ -334,6 +335,18 @@ def test_a_compressed_body_is_refused(api: HttpApi, encoding: str) -> None:
         found = api.ask("PUT", path, body, {"Content-Encoding": encoding})
         assert (found.status, found.body["error"]) == (415, "unsupported_media_type")
     assert api.ask("PUT", "queues/%2f/q", {}, {"Content-Encoding": "identity"}).status == 201
+
+
+def test_a_compressed_body_is_not_unpacked_either(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 MB can become 2 GB: also that of a request that is refused, and what is left of it is thrown away."""
+    unpacked: list[int] = []
+    monkeypatch.setattr(DeflateBuffer, "feed_data", lambda *data: unpacked.append(len(data)))
+    body = zlib.compress(bytes(2_000_000), wbits=31)
+    headers = {"Content-Encoding": "gzip"}
+    for path, status in (("login", 415), ("definitions", 415)):
+        assert api.ask("POST", path, body, headers).status == status
+    assert HttpApi(api.base, "nobody", "wrong").ask("PUT", "users/u", body, headers).status == 401
+    assert unpacked == []
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -299,6 +299,8 @@ async def start(
         app,
         access_log=None,
         handle_signals=False,
+        # Bytes are refused that unpack to a thousand times as many; the library would unpack them as they arrive.
+        auto_decompress=False,
         keepalive_timeout=75.0,
         lingering_time=2.0,
         logger=QUIET_LOGGER,

@@ -111,6 +111,8 @@ async def start(management: Management, collector: Collector, connections: OpenC
         app,
         access_log=None,
         handle_signals=False,
+        # Bytes are refused that unpack to a thousand times as many; the library would unpack them as they arrive.
+        auto_decompress=False,
         keepalive_timeout=75.0,
         lingering_time=2.0,
         logger=QUIET_LOGGER,
