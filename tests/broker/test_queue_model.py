@@ -24,6 +24,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 QUEUE = "model"
 DEAD_LETTER_QUEUE = "model-dead-letters"
+MODES = st.sampled_from([None, 1, 2])
+"""Delivery modes of publishes; None for a message without the property."""
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Entry:
 
     number: int
     persistent: bool
+    """Its delivery mode is 2. Another one survives a restart in a quorum queue only."""
     dies: float | None
     redelivered: bool = False
     deliveries: int = 0
@@ -64,6 +67,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead: list[Entry] = []
         self.maximum: int | None = None
         self.limit: int | None = None
+        self.quorum = False
         self.slice_seconds = SLICE_SECONDS
         self.connect()
 
@@ -71,10 +75,17 @@ class QueueMachine(RuleBasedStateMachine):
         ttl=st.none() | st.sampled_from([1000, 3000]),
         maximum=st.none() | st.integers(1, 4),
         limit=st.none() | st.integers(0, 2),
+        quorum=st.booleans(),
     )
-    def declare(self, ttl: int | None, maximum: int | None, limit: int | None) -> None:
-        self.ttl, self.maximum, self.limit = ttl, maximum, limit
-        arguments = {"x_message_ttl": ttl, "x_max_length": maximum, "x_delivery_limit": limit}
+    def declare(self, ttl: int | None, maximum: int | None, limit: int | None, quorum: bool) -> None:
+        self.ttl, self.maximum, self.limit, self.quorum = ttl, maximum, limit, quorum
+        arguments = {
+            "x_message_ttl": ttl,
+            "x_max_length": maximum,
+            # A quorum queue without the argument has a limit of its own.
+            "x_delivery_limit": -1 if limit is None and quorum else limit,
+            "x_queue_type": "quorum" if quorum else None,
+        }
         given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
         channel = self.channel
         channel.declare(DEAD_LETTER_QUEUE, durable=True)
@@ -165,24 +176,25 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- what can happen
 
-    @rule(persistent=st.booleans(), ttl=st.none() | st.sampled_from([0, 500, 2000]))
-    def publish(self, persistent: bool, ttl: int | None) -> None:
-        self.publish_all(1, persistent, ttl)
+    @rule(mode=MODES, ttl=st.none() | st.sampled_from([0, 500, 2000]))
+    def publish(self, mode: int | None, ttl: int | None) -> None:
+        self.publish_all(1, mode, ttl)
 
-    @rule(count=st.sampled_from([70, 150]), persistent=st.booleans(), ttl=st.none() | st.sampled_from([2000]))
-    def publish_many(self, count: int, persistent: bool, ttl: int | None) -> None:
-        self.publish_all(count, persistent, ttl)
+    @rule(count=st.sampled_from([70, 150]), mode=MODES, ttl=st.none() | st.sampled_from([2000]))
+    def publish_many(self, count: int, mode: int | None, ttl: int | None) -> None:
+        self.publish_all(count, mode, ttl)
 
-    def publish_all(self, count: int, persistent: bool, ttl: int | None) -> None:
+    def publish_all(self, count: int, mode: int | None, ttl: int | None) -> None:
         ttls = [value for value in (ttl, self.ttl) if value is not None]
         dies = self.time + min(ttls) / 1000 if ttls else None
         properties: dict[str, Any] = {} if ttl is None else {"expiration": str(ttl)}
-        mode = 2 if persistent else 1
-        entries = [Entry(self.published + number, persistent, dies) for number in range(1, count + 1)]
+        if mode is not None:
+            properties["delivery_mode"] = mode
+        entries = [Entry(self.published + number, mode == 2, dies) for number in range(1, count + 1)]
         self.published += count
         self.sent += count
         for entry in entries:
-            self.channel.publish(QUEUE, entry.body, delivery_mode=mode, **properties)
+            self.channel.publish(QUEUE, entry.body, **properties)
         self.channel.settled_until(self.sent)
         for entry in entries:
             if self.round and not self.ready:
@@ -321,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.expire()
             self.broker.restart()
         self.connect()
-        kept = [entry for entry in self.ready if entry.persistent]
+        kept = [entry for entry in self.ready if entry.persistent or self.quorum]
         self.ready = sorted(kept, key=lambda entry: entry.number)
         for entry in self.ready:
             entry.redelivered = entry.redelivered or crash

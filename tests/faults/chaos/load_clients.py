@@ -15,7 +15,7 @@ from pamqp.header import ContentHeader
 
 from tests.faults.chaos.history import EventType, History
 from tests.faults.chaos.load_connection import ConnectionEnded, LoadConnection
-from tests.faults.chaos.topology import DEFINED
+from tests.faults.chaos.topology import DEFINED, stores_all_messages
 from tests.support.frames import body_frames
 
 SIZES = (0, 0, 0, 0, 10, 200, 200, 3000, 5000, 70_000)
@@ -105,7 +105,7 @@ class Client:
         levels: int = 0,
         mandatory: bool = False,
     ) -> None:
-        """Publish a persistent message that is routed to these queues."""
+        """Publish a message that is routed to these queues, and has a delivery mode with which they all store it."""
         message = f"{self.name}:{next(self._numbers)}"
         priority = self.random.randint(0, levels)
         body = body_of(message, self.random.choice(self.sizes))
@@ -113,7 +113,8 @@ class Client:
         if not transaction:
             self._sequence += 1
             self._unconfirmed[self._sequence] = message
-        properties = Basic.Properties(delivery_mode=2, priority=priority if levels else None)
+        mode = self.random.choice((None, 1, 2)) if stores_all_messages(queues) else 2
+        properties = Basic.Properties(delivery_mode=mode, priority=priority if levels else None)
         head = ContentHeader(body_size=len(body), properties=properties)
         self.connection.send(
             frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), 1)

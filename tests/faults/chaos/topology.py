@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,11 @@ class QueueSpec:
     arguments: dict[str, Any] = field(default_factory=dict)
     fan: bool = False
     """The queue is bound to the exchange `FAN`."""
+
+    @property
+    def stores_all_messages(self) -> bool:
+        """True if the queue keeps messages of every delivery mode over restarts."""
+        return self.arguments.get("x-queue-type") in ("quorum", "stream")
 
 
 def _dead_letters(target: str, **arguments: Any) -> dict[str, Any]:
@@ -48,7 +54,15 @@ QUEUES: dict[str, QueueSpec] = {
             x_overflow="reject-publish",
         ),
     ),
-    "narrow": QueueSpec(DEAD_LETTERS, {"x-max-length": 20, "x-overflow": "reject-publish"}),
+    "narrow": QueueSpec(
+        DEAD_LETTERS,
+        {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": -1,
+            "x-max-length": 20,
+            "x-overflow": "reject-publish",
+        },
+    ),
     "short-lived": QueueSpec(
         QueueRules(dead_letters_to="expired", ttl=True), _dead_letters("expired", x_message_ttl=TTL_MS)
     ),
@@ -63,7 +77,7 @@ QUEUES: dict[str, QueueSpec] = {
         fan=True,
     ),
     "tx-in": QueueSpec(),
-    "tx-1": QueueSpec(),
+    "tx-1": QueueSpec(arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}),
     "tx-2": QueueSpec(QueueRules(priorities=4), {"x-max-priority": 4}),
     "echo": QueueSpec(),
     "hoard": QueueSpec(),
@@ -75,3 +89,10 @@ are then compacted."""
 RULES = {name: spec.rules for name, spec in QUEUES.items()}
 STREAMS = tuple(name for name, spec in QUEUES.items() if spec.rules.stream)
 FANNED = tuple(name for name, spec in QUEUES.items() if spec.fan)
+
+
+def stores_all_messages(queues: Iterable[str]) -> bool:
+    """Return True if queues, and those of their dead letters, keep messages of every delivery mode over restarts."""
+    names = [queue for queue in queues if queue in QUEUES]
+    targets = [QUEUES[name].rules.dead_letters_to for name in names]
+    return all(QUEUES[name].stores_all_messages for name in [*names, *filter(None, targets)])

@@ -38,7 +38,7 @@ _WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
 
 
 class HeadersSplice:
-    """Reusable parser of a message's header table and expiration; `parse` overwrites both.
+    """Reusable parser of a message's header table, delivery mode and expiration; `parse` overwrites them.
 
     `join` then returns the content with another header table and without the expiration. All other properties and the
     body keep their bytes.
@@ -47,6 +47,8 @@ class HeadersSplice:
     def __init__(self) -> None:
         self.table = b""
         """Header table, encoded, without its length; empty if the message has none."""
+        self.delivery_mode: i64 = 0
+        """Property `delivery_mode`; 0 if it is not set."""
         self.expiration: bytes | None = None
         """Property `expiration`; None if it is not set."""
         self._content = b""
@@ -57,7 +59,7 @@ class HeadersSplice:
         self._expiration_end: i64 = 0
 
     def parse(self, content: bytes) -> None:
-        """Find the header table and the expiration in a message's encoded frames, which the broker has validated."""
+        """Find the header table, delivery mode and expiration in a message's frames, which the broker has validated."""
         flags: i64 = _U16.unpack_from(content, FIRST_PROPERTY - 2)[0]
         p: i64 = FIRST_PROPERTY
         # Annotated instead of converted: without mypyc, a call of i64 takes as long as many other lines.
@@ -74,6 +76,7 @@ class HeadersSplice:
         else:
             self.table = b""
         self._table_end = p
+        self.delivery_mode = content[p] if flags & DELIVERY_MODE else 0
         if not flags & EXPIRATION:
             self.expiration = None
             return

@@ -107,11 +107,13 @@ class DeduplicationWindow:
         key = self.key_of(headers)
         return key is not None and key in self._keys
 
-    def make_entry(self, message: Message) -> Message | None:
+    def make_entry(self, message: Message, queues: list[Queue]) -> Message | None:
         """Remember the key of an accepted message.
 
         Return a small message that holds the key. The caller publishes it to the internal queue that stores the keys,
         after it has enqueued `message`. Return None if `message` has no key or its key is remembered already.
+
+        :param queues: the queues that the message enters. The key survives a restart if the message does in one of them.
         """
         headers = decode(header_payload(message.content), "x-death").headers
         key = self.key_of(headers)
@@ -119,7 +121,7 @@ class DeduplicationWindow:
             return None
         self._keys[key] = True
         entry = Message(b"", b"", join_content(0, make_header(len(key), b"", 0), key), len(key), 0)
-        entry.persistent = message.persistent
+        entry.persistent = message.persistent or any(queue.stores_all_messages for queue in queues)
         try:
             entry.ttl = non_negative(headers.get(TTL))
         except InvalidValue:

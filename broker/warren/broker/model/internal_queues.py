@@ -58,6 +58,8 @@ class InternalQueues:
             name = DELAYED_PREFIX + exchange.name
             queue = self._make(name, exchange.durable, QueueArguments(message_ttl=0))
             queue.delayed_exchange = exchange
+            # As in RabbitMQ's plugin: whether it survives a restart after its delay, its next queue decides.
+            queue.stores_all_messages = True
             exchange.delay_queue = queue
         if rule is not None:
             exchange.window = self._make_window(EXCHANGE_KEYS_PREFIX + exchange.name, exchange.durable, rule)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i32, i64, mypyc_attr
 
 if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
+
+PERSISTENT: Final = 2
+"""Delivery mode of a persistent message."""
 
 
 # Acyclic: the garbage collector must not traverse millions of waiting messages. A message refers to a consumer only while it
@@ -37,6 +40,7 @@ class Message:
     """Number of returns, of those above, that count against a delivery limit (the header x-delivery-count)."""
     priority: i64 = 0
     persistent: bool = False
+    """True if it survives a restart in a durable queue: it has delivery mode 2, or its queue stores every message."""
     redelivered: bool = False
     dead_lettered: bool = False
     """True if the broker has dead-lettered it before: then the broker, not a client, wrote its x-death header."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.dead_letter.death_history import DeadLetterHeaders, DeathHistory
-from warren.broker.model.message import Message
+from warren.broker.model.message import PERSISTENT, Message
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.wire.content import header_payload
 from warren.wire.headers_splice import HeadersSplice
@@ -75,7 +75,8 @@ class DeadLetterSource:
             channel,
         )
         letter.priority = message.priority
-        letter.persistent = message.persistent
+        # The queue that it has left may store every message, the queues that it enters may not.
+        letter.persistent = self._splice.delivery_mode == PERSISTENT
         letter.dead_lettered = True
         return letter
 

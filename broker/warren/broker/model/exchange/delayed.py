@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.exchange.headers import stored_keys
-from warren.broker.model.message import Message
+from warren.broker.model.message import PERSISTENT, Message
 from warren.wire import field_tables
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.properties import decode, encode
@@ -97,7 +97,8 @@ def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) 
     content = join_content(message.channel, encode(properties, len(body)), body)
     copy = Message(message.exchange, message.routing_key, content, len(body), message.channel)
     copy.priority = message.priority
-    copy.persistent = message.persistent
+    # The internal queue stores every message, the queues that it enters now may not.
+    copy.persistent = properties.get("delivery_mode") == PERSISTENT
     copy.has_bcc = message.has_bcc
     copy.dead_lettered = message.dead_lettered
     expiration = properties.data("expiration")

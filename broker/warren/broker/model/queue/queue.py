@@ -136,6 +136,8 @@ class Queue:
         self.owner = owner
         """The connection that an exclusive queue belongs to; None for other queues."""
         self.raw_arguments = raw_arguments
+        self.stores_all_messages: bool = arguments.quorum
+        """True if the queue stores messages of every delivery mode, as a quorum queue does."""
         self.declared_arguments = arguments
         """Arguments of the declaration. `arguments` holds those in force, which policies may have changed."""
         self.incarnation = incarnation
@@ -161,7 +163,7 @@ class Queue:
         The inner dicts serve as ordered sets. A source may be an exchange that was just deleted.
         """
         self.log: Log | None = None
-        """Log that persistent messages are written to; None if the queue is not durable or without a data folder."""
+        """Log that messages are stored in (see `stores`); None if the queue is not durable or without a data folder."""
         self.queue_log: QueueLog | None = None
         """Handle of this queue in the log; None if the queue is not durable or there is no data folder."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
@@ -249,19 +251,21 @@ class Queue:
             self.capture.enqueued(self, message)
         message.sequence = self.next_sequence
         self.next_sequence += 1
+        if self.stores_all_messages:
+            message.persistent = True
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
         if self.ready_consumers and not self.ready.count and not self.holds:
             consumer = self.ready_consumers[0]
             # A delivery with automatic acknowledgement is settled at once; it need not be logged first.
-            if message.persistent and self.log is not None and not consumer.no_ack:
+            if not consumer.no_ack and self.stores(message):
                 self.store(message)
                 self.deliver(consumer, message)
                 return STORED
             self.deliver(consumer, message)
             return ACCEPTED
         outcome: i64 = ACCEPTED
-        if message.persistent and self.log is not None:
+        if self.stores(message):
             self.store(message)
             outcome = STORED
         self.enqueue(message)
@@ -270,8 +274,8 @@ class Queue:
     def accept(self, message: Message) -> None:
         """Deliver a message to a consumer, or append it to the ready messages.
 
-        Unlike for `publish`, the caller has called `assign_sequence`, and has written the message to the log if it is
-        persistent: a message for several queues is one record of the log.
+        Unlike for `publish`, the caller has called `assign_sequence`, and has written the message to the log if `stores`
+        returned True: a message for several queues is one record of the log.
         """
         if self.ready_consumers and not self.ready.count and not self.holds:
             self.deliver(self.ready_consumers[0], message)
@@ -279,9 +283,14 @@ class Queue:
             self.enqueue(message)
 
     def assign_sequence(self, message: Message) -> None:
-        """Set the sequence number and the time of expiry of a published message, before the call of `accept`."""
+        """Prepare a published message for this queue, before the calls of `stores` and `accept`.
+
+        Set its sequence number, its time of expiry, and `persistent` if the queue stores every message.
+        """
         message.sequence = self.next_sequence
         self.next_sequence += 1
+        if self.stores_all_messages:
+            message.persistent = True
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
 
@@ -362,6 +371,13 @@ class Queue:
         """
         if self.staged is not None:
             self.staged = deque(message for message in self.staged if id(message) not in messages)
+
+    def stores(self, message: Message) -> bool:
+        """Return True if a message in this queue survives a restart, so that it has to be written to the log.
+
+        The queue decides: a quorum queue stores every message (`stores_all_messages`), a classic queue persistent ones.
+        """
+        return (message.persistent or self.stores_all_messages) and self.log is not None
 
     def store(self, message: Message) -> None:
         """Write a message to the log, so that it survives a restart."""

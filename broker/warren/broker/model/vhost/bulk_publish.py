@@ -123,7 +123,7 @@ class BulkPublish:
         if copy.expires and queue.delayed_exchange is None:
             copy.expires = self.expiries.setdefault(int(queue.message_ttl), int(copy.expires))
         self.copies.append((queue, copy))
-        if message.persistent and queue.log is not None:
+        if queue.stores(copy):
             self.by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
 
     def stage_keys(self, message: Message) -> None:
@@ -132,12 +132,12 @@ class BulkPublish:
             return
         for queue in self.window_queues:
             assert queue.stored_window is not None
-            entry = queue.stored_window.make_entry(message) if self.targets else None
+            entry = queue.stored_window.make_entry(message, self.targets) if self.targets else None
             if entry is not None:
                 if queue.stage(entry):
                     self.staged.append(queue)
                 self.copies.append((queue, entry))
-                if entry.persistent and queue.log is not None:
+                if queue.stores(entry):
                     queue.store(entry)
 
     def put(self, end: float) -> bool:

@@ -235,7 +235,7 @@ class VirtualHost:
             copies.append((queue, copy))
             if queue.is_stream:
                 has_stream = True
-            elif message.persistent and queue.log is not None:
+            elif queue.stores(copy):
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         if by_expiry:
             self.store_by_expiry(by_expiry)
@@ -248,7 +248,7 @@ class VirtualHost:
         for window_queue in window_queues:
             # The key is logged after the message: a crash in between loses the key and not the message.
             assert window_queue.stored_window is not None
-            entry = window_queue.stored_window.make_entry(message) if queues else None
+            entry = window_queue.stored_window.make_entry(message, queues) if queues else None
             if entry is not None:
                 window_queue.publish(entry)
         return STORED if by_expiry or (has_stream and self.log is not None) else ACCEPTED
