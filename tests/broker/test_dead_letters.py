@@ -12,10 +12,12 @@ from tests.broker.conftest import Connect
 from tests.support.blocking_client import Channel, Connection
 from tests.support.broker_behaviour import Behaviour
 from tests.support.dead_letters import arrived, deaths, dying, reasons
-from tests.support.in_process_broker import InProcessBroker
+from tests.support.http_client import HttpApi
+from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
 from tests.support.queue_assertions import holds
 from tests.support.restarts import RestartableSession
+from warren.broker import BrokerConfig
 
 # -- the reasons
 
@@ -368,6 +370,88 @@ def test_dead_letters_that_wait_keep_a_queue_from_being_deleted_if_empty(
     del timed.connection.channels[other.number]
     assert timed.delete("work") == 0
     assert "event=dead_letter.deleted_with_queue queue='work' messages=5" in caplog.text
+
+
+@pytest.mark.parametrize("by_http", [False, True])
+def test_dead_letters_that_wait_count_as_messages_and_are_not_lost_unseen(
+    by_http: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(management_port=0, handshake_timeout=PATIENCE)
+    with InProcessBroker(config=config) as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert broker.broker is not None
+        api = HttpApi(f"http://{broker.broker.management_addresses[0]}")
+        path = "queues/%2F/work"
+        strict(channel, "work", "missing", x_message_ttl=200, x_max_length=5)
+        channel.confirm()
+        for _ in range(12):
+            channel.publish("work", b"four")
+        assert channel.settled(12) == [True] * 5 + [False] * 7
+        broker.advance(1)
+        # As in RabbitMQ 4.3: declare-ok counts the ready messages, the listings count all.
+        assert channel.state("work") == (0, 0)
+        listed = api.get(path)
+        assert {name: listed[name] for name in listed if name in HELD_BACK} == HELD_BACK
+        # Totals are sampled from time to time.
+        wait_until(lambda: api.get("overview")["queue_totals"]["messages"] == 5, "the totals have it")
+        assert api.get("vhosts/%2F")["messages"] == 5
+        if by_http:
+            answer = api.ask("DELETE", f"{path}?if-empty=true")
+            assert (answer.status, answer.body["reason"]) == (400, "queue 'work' in vhost '/' not empty")
+            assert api.ask("DELETE", f"{path}/contents").status == 204
+        else:
+            other = connection.channel()
+            other.send(Queue.Delete(queue="work", if_empty=True))
+            assert other.closed().text == "PRECONDITION_FAILED - queue 'work' in vhost '/' not empty"
+            del connection.channels[other.number]
+            assert channel.purge("work") == 5
+        assert "event=dead_letter.purged queue='work' messages=5" in caplog.text
+        assert api.get(path)["messages"] == 0
+        channel.publish("work", b"four")
+        channel.settled_until(13)
+        broker.advance(1)
+        if by_http:
+            assert api.ask("DELETE", path).status == 204
+        else:
+            channel.delete("work")
+        assert "event=dead_letter.deleted_with_queue queue='work' messages=1" in caplog.text
+
+
+HELD_BACK = {
+    "messages": 5,
+    "messages_ready": 0,
+    "messages_unacknowledged": 0,
+    "messages_dlx": 5,
+    "messages_persistent": 5,
+    "message_bytes": 20,
+    "message_bytes_ready": 0,
+    "message_bytes_dlx": 20,
+    "message_bytes_persistent": 20,
+}
+"""Counts of a queue with five dead letters that no target has accepted. RabbitMQ 4.3 gives the same."""
+
+
+def test_a_policy_that_takes_the_exchange_from_dead_letters_that_wait_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = BrokerConfig(management_port=0, handshake_timeout=PATIENCE)
+    with InProcessBroker(config=config) as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert broker.broker is not None
+        api = HttpApi(f"http://{broker.broker.management_addresses[0]}")
+        definition = {"dead-letter-exchange": "missing", "dead-letter-strategy": "at-least-once"}
+        api.put("policies/%2F/dead", {"pattern": "work", "definition": {**definition, "message-ttl": 200}})
+        channel.declare("work", durable=True, x_queue_type="quorum", x_overflow="reject-publish")
+        channel.confirm()
+        channel.publish("work")
+        channel.publish("work")
+        assert channel.settled(2) == [True, True]
+        broker.advance(1)
+        assert api.get("queues/%2F/work")["messages_dlx"] == 2
+        assert api.ask("DELETE", "policies/%2F/dead").status == 204
+        broker.advance(2)
+        assert api.get("queues/%2F/work")["messages"] == 0
+        assert "event=dead_letter.left_without_exchange queue='work' messages=2" in caplog.text
 
 
 def test_a_purge_over_a_restart_removes_dead_letters_that_wait(session: RestartableSession) -> None:

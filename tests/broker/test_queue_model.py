@@ -34,7 +34,7 @@ class Entry:
 
     number: int
     persistent: bool
-    """Its delivery mode is 2. Another one survives a restart in a quorum queue only."""
+    """True if its delivery mode is 2. All others survive a restart in a quorum queue only."""
     dies: float | None
     redelivered: bool = False
     deliveries: int = 0

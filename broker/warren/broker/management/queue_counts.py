@@ -101,6 +101,11 @@ def count_held_back(queue: Queue) -> MessageCount:
     return MessageCount(queue.held_back_count(), queue.held_back_bytes())
 
 
+def count_held_back_persistent(queue: Queue) -> MessageCount:
+    """Count the held back messages of a quorum queue, which are all persistent. Those of a classic queue do not count."""
+    return count_held_back(queue) if queue.stores_all_messages else ZERO
+
+
 def count_ready_in_memory(queue: Queue) -> MessageCount:
     """Count the ready messages whose content is in memory; the content of the others is only on disk."""
     return MessageCount(*queue.ready.resident_totals())

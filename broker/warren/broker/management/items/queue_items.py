@@ -97,7 +97,8 @@ def _ram(queue: Queue, listing: QueueListing) -> MessageCount:
 
 
 def _persistent(queue: Queue, listing: QueueListing) -> MessageCount:
-    return queue_counts.count_ready_persistent(queue) + listing.unacked(queue).persistent
+    waiting = queue_counts.count_ready_persistent(queue) + queue_counts.count_held_back_persistent(queue)
+    return waiting + listing.unacked(queue).persistent
 
 
 def _head_timestamp(queue: Queue, _: QueueListing) -> Json:

@@ -227,6 +227,13 @@ class Queue:
         """
         expires = self.arguments.expires
         self.configure(arguments)
+        if self.pending_dead_letters and arguments.dead_letter_exchange is None:
+            # The next retry drops them.
+            logger.warning(
+                "event=dead_letter.left_without_exchange queue=%r messages=%d",
+                self.name.decode(errors="replace"),
+                len(self.pending_dead_letters),
+            )
         if arguments.expires != expires:
             self.expiry.restart()
         if self.has_length_limit and not self.rejects_publishes:
@@ -784,6 +791,12 @@ class Queue:
         if self.capture is not None:
             self.capture.purged(self)
         count = self.ready.count + self.held_back_count()
+        if self.pending_dead_letters:
+            logger.warning(
+                "event=dead_letter.purged queue=%r messages=%d",
+                self.name.decode(errors="replace"),
+                len(self.pending_dead_letters),
+            )
         discarded = DiscardedMessages(self.pager)
         self.ready.take_all(discarded)
         self.take_held_back(discarded)
