@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from pamqp.commands import Queue
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import BrokerProcess
 from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end, flags
+from warren.broker.store.definitions.definitions_database import BindingRow, Definitions
+from warren.wire import field_tables
 
 # Durable exchanges, queues and messages
 
@@ -82,6 +86,37 @@ def test_deleted_queues_and_bindings_do_not_come_back(session: RestartableSessio
     assert not session.channel.exists("q")
     session.channel.publish("", b"unbound", exchange="x")
     assert session.channel.drain("kept") == []
+
+
+def test_bindings_of_an_earlier_version_whose_arguments_are_in_several_orders_become_one(
+    session: RestartableSession,
+) -> None:
+    channel = session.channel
+    channel.declare("q", durable=True)
+    channel.declare_exchange("x", "headers", durable=True)
+    names = ("b", "x-match", "a")
+    values: dict[str, field_tables.Value] = {"a": "1", "b": "2", "x-match": "all"}
+    for order in itertools.permutations(names):
+        raw = field_tables.encode({name: values[name] for name in order})
+        row = BindingRow(b"/", b"x", b"q", False, b"", raw)
+        session.broker.call(partial(definitions(session).put, row))
+    session.publish("q", b"sync")
+    session.restart()
+    session.publish("", b"routed", exchange="x", headers={"a": "1", "b": "2"})
+    assert session.channel.drain("q") == [b"sync", b"routed"]
+    arguments: dict[str, Any] = {"a": "1", "b": "2", "x-match": "all"}
+    session.channel.call(Queue.Unbind(queue="q", exchange="x", arguments=arguments), Queue.UnbindOk)
+    for _ in range(2):
+        session.publish("", b"unrouted", exchange="x", headers={"a": "1", "b": "2"})
+        assert session.channel.drain("q") == []
+        session.restart()
+
+
+def definitions(session: RestartableSession) -> Definitions:
+    declarations = session.broker.virtual_host().declarations
+    assert declarations is not None
+    assert declarations.definitions is not None
+    return declarations.definitions
 
 
 @pytest.mark.parametrize("how", ENDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
+from pamqp.common import FieldTable
 
 from tests.broker.conftest import RawConnect
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
+from tests.support.frames import method as raw_method
 from tests.support.raw_client import RawClient, Refusal, made
 from tests.support.tiers import examples
 from warren.broker.model.exchange.topic import TopicTrie
+from warren.wire import field_tables
 
 DEFAULT_REFUSED = "ACCESS_REFUSED - operation not permitted on the default exchange"
 
@@ -239,6 +243,34 @@ def test_unbind_removes_one_binding_only(peer: RawClient, name: str) -> None:
             peer.publish(source, key, b"x")
         expected = (3, 3) if kind == "fanout" else (1, 2)
         assert (peer.purge(first), peer.purge(second)) == expected
+
+
+def test_the_order_of_binding_arguments_does_not_matter(peer: RawClient, name: str) -> None:
+    """Clients whose tables are hash maps, such as Go's, send the arguments of a binding in any order."""
+    queue = peer.declare(exclusive=True)
+    peer.declare_exchange(name, "headers", auto_delete=True)
+    arguments: dict[str, field_tables.Value] = {"x-match": "all", "b": 2, "a": 1, "x-ab": None}
+    orders = list(itertools.permutations(arguments.items()))
+    for order in orders:
+        peer.send_bytes(binding(queue, name, dict(order), (50, 20)))
+        peer.expect(commands.Queue.BindOk)
+    headers: FieldTable = {"a": 1, "b": 2}
+    peer.publish(name, "", b"x", commands.Basic.Properties(headers=headers))
+    assert peer.purge(queue) == 1
+    peer.send_bytes(binding(queue, name, dict(orders[-1]), (50, 50)))
+    peer.expect(commands.Queue.UnbindOk)
+    # It was the only binding of the exchange, which is deleted with it.
+    assert peer.refused(exchange(name, passive=True)).code == 404
+
+
+def binding(
+    queue: str, source: str, arguments: dict[str, field_tables.Value], method: tuple[int, int]
+) -> bytes:
+    """Return the frame of a queue.bind or queue.unbind whose arguments are in their order, which pamqp would sort."""
+    table = field_tables.encode(arguments)
+    names = b"".join(bytes([len(text)]) + text.encode() for text in (queue, source, ""))
+    no_wait = b"\0" if method == (50, 20) else b""
+    return raw_method(1, method, b"\0\0" + names + no_wait + struct.pack(">I", len(table)) + table)
 
 
 def test_malformed_binding_arguments_close_the_connection(peer: RawClient, server: Behaviour) -> None:

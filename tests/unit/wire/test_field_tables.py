@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from warren.wire.field_tables import (
     field_of,
     join,
     long_field,
+    sort_fields,
 )
 
 NAMES = st.text(max_size=60)
@@ -281,3 +283,19 @@ def test_tables_encoded_by_pamqp_are_decoded() -> None:
     }
     encoded = pamqp_encode.field_table(table)
     assert decode(encoded[4:]) == table
+
+
+@given(st.dictionaries(NAMES, st.integers(-(2**31), 2**31 - 1)), st.randoms(use_true_random=False))
+def test_sorted_fields_are_in_the_order_of_their_names(table: dict[str, int], random: Random) -> None:
+    names = sorted(table, key=str.encode)
+    shuffled = names[:]
+    random.shuffle(shuffled)
+    nested: Value = {"b": 1, "a": 2}
+    raw = sort_fields(encode({name: table[name] for name in shuffled}) + b"\x01\xff" + field_of(nested).raw)
+    assert raw == encode({name: table[name] for name in names}) + b"\x01\xff" + field_of(nested).raw
+
+
+@pytest.mark.parametrize("malformed", [b"\x01", b"\x05a", b"\x01aI\0", b"\x01aZ", b"\x01aS\0\0\0\x05abc"])
+def test_malformed_tables_are_not_sorted(malformed: bytes) -> None:
+    with pytest.raises(TableError):
+        sort_fields(malformed)

@@ -129,6 +129,30 @@ def decode(table: bytes) -> dict[str, Value]:
     return {name: field.value for name, field in decode_fields(table).items()}
 
 
+def sort_fields(table: bytes) -> bytes:
+    """Return a table (without its length prefix) with its fields in the order of their names.
+
+    Tables within it stay as they are. So RabbitMQ stores and compares the arguments of bindings.
+
+    :raises TableError: if the table is malformed (see `decode_fields`)
+    """
+    fields: list[tuple[bytes, bytes]] = []
+    position = 0
+    try:
+        while position < len(table):
+            after_name = position + 1 + table[position]
+            after, _, _ = _value(table, after_name, len(table), 0)
+            fields.append((table[position + 1 : after_name], table[position:after]))
+            position = after
+    except (struct.error, IndexError):
+        raise TableError("malformed field table: it ends early") from None
+    if position != len(table):
+        raise TableError("malformed field table: a field reaches past the end of its table")
+    # Fields of the same name keep their order.
+    fields.sort(key=lambda field: field[0])
+    return b"".join(encoded for _, encoded in fields)
+
+
 def decode_items(array: bytes) -> list[Field]:
     """Decode an array (without its length prefix) into its items, each with its type.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from warren.wire.field_tables import Field, TableError, decode_fields
+from warren.wire.field_tables import Field, TableError, decode_fields, sort_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
 MAX_EXPIRY_MS = 315_360_000_000
@@ -39,6 +39,17 @@ def argument_fields(raw: bytes) -> dict[str, Field]:
     """
     try:
         return decode_fields(raw)
+    except TableError as error:
+        raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
+
+
+def sorted_arguments(raw: bytes) -> bytes:
+    """Return the encoded argument table of a binding with its fields in the order of their names.
+
+    :raises AmqpError: 502 for a malformed table.
+    """
+    try:
+        return sort_fields(raw)
     except TableError as error:
         raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
 

@@ -21,6 +21,7 @@ from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
+from warren.wire.field_tables import sort_fields
 
 
 def properties_key(routing_key: bytes, arguments: bytes) -> str:
@@ -165,7 +166,8 @@ async def bind(call: Call) -> Response:
         topology.bind(topology.exchange(source), end, routing_key, raw)
 
     await call.change(operation)
-    location = f"{quote(destination, safe='')}/{quote(properties_key(routing_key, raw), safe='~')}"
+    key = properties_key(routing_key, sort_fields(raw))
+    location = f"{quote(destination, safe='')}/{quote(key, safe='~')}"
     return Response(CREATED, headers={"Location": location})
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 
-from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.argument_checks import sorted_arguments
 from warren.broker.model.broker_events import text
 from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
 from warren.broker.model.exchange.exchange_types import (
@@ -49,7 +50,7 @@ from warren.broker.store.definitions.definitions_database import (
     QueueRow,
 )
 from warren.broker.store.stream.stream_store import StreamStore
-from warren.wire.field_tables import Value
+from warren.wire.field_tables import Value, sort_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
@@ -442,10 +443,10 @@ class Declarations:
     def bind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
         """Bind a queue or exchange to an exchange, and store the binding if both are durable. It may exist already.
 
-        :param raw: the encoded arguments of the binding.
+        :param raw: the encoded arguments of the binding, whose order does not matter.
         :raises AmqpError: 502 for malformed arguments, 406 if the exchange type does not allow the binding.
         """
-        argument_fields(raw)
+        raw = sorted_arguments(raw)
         is_queue = isinstance(destination, Queue)
         if not exchange.bind(Binding(destination, routing_key, raw), is_queue):
             return
@@ -470,8 +471,10 @@ class Declarations:
 
         :param source: the name of the exchange.
         :param destination: the bound queue or exchange; None if it does not exist.
-        :param raw: the encoded arguments of the binding.
+        :param raw: the encoded arguments of the binding, whose order does not matter.
+        :raises AmqpError: 502 for malformed arguments.
         """
+        raw = sorted_arguments(raw)
         exchange = self.vhost.exchanges.get(source)
         if exchange is None or destination is None:
             return
@@ -556,9 +559,14 @@ class Declarations:
                 continue
             table = self.vhost.exchanges if binding.to_exchange else self.vhost.queues
             destination = table[binding.destination]
+            in_order = sort_fields(binding.arguments)
             self.vhost.exchanges[binding.source].bind(
-                Binding(destination, binding.routing_key, binding.arguments), not binding.to_exchange
+                Binding(destination, binding.routing_key, in_order), not binding.to_exchange
             )
+            if in_order != binding.arguments and self.definitions is not None:
+                # An earlier version has stored them as the client sent them, maybe the same binding in several orders.
+                self.definitions.put(replace(binding, arguments=in_order))
+                self.definitions.delete_binding(binding)
         self.internal_queues.delete_orphans()
         for hidden in self.vhost.internal_queues.values():
             restored[int(hidden.incarnation)] = hidden
