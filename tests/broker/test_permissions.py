@@ -190,12 +190,31 @@ def test_methods_with_their_permissions_succeed(ann: RawClient) -> None:
     ann.publish("w-exchange", "k")
     ann.publish("", "r-queue", b"by the default exchange")
     ann.call(made(Basic.Get, queue="r-queue", no_ack=True), 1, Basic.GetOk)
-    # A passive declare needs no permission.
     ann.read()
     ann.read()
-    ann.declare("queue", passive=True)
-    ann.declare_exchange("exchange", passive=True)
+    # One of the permissions is enough for a passive declare.
+    for kind in ("r", "w"):
+        ann.declare(f"{kind}-queue", passive=True)
+        ann.declare_exchange(f"{kind}-exchange", passive=True)
+    ann.declare_exchange("c-readable", passive=True)
     ann.call(made(Exchange.Delete, exchange="c-readable"), 1, Exchange.DeleteOk)
+
+
+@pytest.mark.parametrize("name", ["{}", "missing"])
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_a_passive_declare_without_any_permission_is_refused_since_4_3(
+    ann: RawClient, kind: str, name: str
+) -> None:
+    name = name.format(kind)
+    command = queue(name) if kind == "queue" else exchange(name)
+    command.passive = True  # type: ignore[attr-defined]
+    if behaviour(ann.server).is_4_3:
+        method = (50, 10) if kind == "queue" else (40, 10)
+        assert ann.refused(command) == refused("configure", kind, name, method)
+    elif name == "missing":
+        assert ann.refused(command).code == 404
+    else:
+        ann.call(command, 1, Queue.DeclareOk if kind == "queue" else Exchange.DeclareOk)
 
 
 def test_a_generated_queue_name_is_checked(login: As, expected_refusal: ExpectedRefusal) -> None:

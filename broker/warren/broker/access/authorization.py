@@ -83,6 +83,19 @@ class Authorization:
                 method_id,
             )
 
+    def check_any(self, kind: str, name: bytes) -> None:
+        """Check that the user may configure, write or read a queue or an exchange.
+
+        :param kind: `queue` or `exchange`.
+        :raises AmqpError: 403 if the user may do none of them. As in RabbitMQ, its text names the first.
+        """
+        self._refresh()
+        if self._allows_everything or any(
+            self._allows(operation, kind, name) for operation in (CONFIGURE, WRITE, READ)
+        ):
+            return
+        self.check(CONFIGURE, kind, name)
+
     def check_topic(
         self, operation: str, exchange: Exchange, routing_key: bytes, class_id: int = 0, method_id: int = 0
     ) -> None:

@@ -32,6 +32,8 @@ class VersionBehaviour:
     """True if dead letters get the headers `x-last-death-*` beside `x-first-death-*`, as since 3.13."""
     names_missing_permission: bool
     """True if an access error names the missing permission, as in `read access to queue`."""
+    checks_passive_declares: bool
+    """True if a passive declaration needs one permission on the queue or exchange, as in 4.3. Before, it needed none."""
 
     counts_returns_apart: bool
     """True if basic.nack and basic.recover with requeue do not count against a delivery limit, and x-acquired-count is set.
@@ -76,6 +78,7 @@ RABBITMQ_4_3 = VersionBehaviour(
     channel_limit_pauses_automatic=False,
     higher_priority_takes_over=True,
     names_missing_permission=True,
+    checks_passive_declares=True,
     exports_queue_types=True,
 )
 RABBITMQ_3_10 = VersionBehaviour(
@@ -92,6 +95,7 @@ RABBITMQ_3_10 = VersionBehaviour(
     channel_limit_pauses_automatic=True,
     higher_priority_takes_over=False,
     names_missing_permission=False,
+    checks_passive_declares=False,
     exports_queue_types=False,
 )
 BEHAVIOUR_BY_VERSION: Mapping[str, VersionBehaviour] = {

@@ -30,6 +30,7 @@ def exchange_declare(context: MethodContext) -> None:
     name = context.exchange_name()
     if arguments.flag("passive"):
         refuse_default_exchange(name)
+        check_passive_declare(context, "exchange", name)
         context.declarations.exchange(name)
     else:
         if name and context.authorization.is_restricted:
@@ -47,6 +48,16 @@ def exchange_declare(context: MethodContext) -> None:
             arguments.data("arguments"),
         )
     context.reply("exchange.declare-ok")
+
+
+def check_passive_declare(context: MethodContext, kind: str, name: bytes) -> None:
+    """Check that the user has one permission on a queue or exchange: else its counts, and whether it exists, are hidden.
+
+    :param kind: `queue` or `exchange`.
+    :raises AmqpError: 403 if the user has none.
+    """
+    if context.declarations.vhost.compat.checks_passive_declares:
+        context.authorization.check_any(kind, name)
 
 
 def exchange_delete(context: MethodContext) -> None:
@@ -105,6 +116,7 @@ def queue_declare(context: MethodContext) -> None:
         direct_reply_to.declare(context, name)
         return
     if arguments.flag("passive"):
+        check_passive_declare(context, "queue", name)
         queue = context.declarations.queue(name, connection)
         queue.expiry.touch()
     else:
