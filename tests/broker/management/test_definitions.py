@@ -250,6 +250,51 @@ def test_the_format_follows_the_imitated_version(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("compat", ["4.3", "3.10"])
+def test_an_imported_queue_without_a_type_gets_the_default_one_of_its_virtual_host(
+    tmp_path: Path, compat: str
+) -> None:
+    with InProcessBroker(tmp_path / "data", config=BrokerConfig(compat=compat)) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        queues: dict[str, dict[str, Any]] = {
+            "untyped": {"durable": True},
+            # RabbitMQ before 3.12 exports so, and later versions import it as the default type.
+            "of a type": {"durable": True, "type": "classic"},
+            "classic": {"durable": True, "arguments": {"x-queue-type": "classic"}},
+            "auto-delete": {"durable": True, "auto_delete": True},
+            "transient": {"durable": False},
+        }
+        metadata = {"default_queue_type": "quorum"}
+        load(
+            operator,
+            tmp_path,
+            {
+                "vhosts": [{"name": "v", "metadata": metadata}],
+                "permissions": [
+                    {"user": "guest", "vhost": "v", "configure": ".*", "write": ".*", "read": ".*"}
+                ],
+                "queues": [{"vhost": "v", "name": name, **queue} for name, queue in queues.items()],
+            },
+        )
+        with Connection(f"{broker.url.rstrip('/')}/v") as connection:
+            channel = connection.channel()
+            channel.declare("untyped", durable=True)
+            channel.declare("of a type", durable=True)
+        found = export(operator)
+        types = {queue["name"]: queue["type"] for queue in found["queues"]}
+        assert types == {
+            "untyped": "quorum",
+            "of a type": "quorum",
+            "classic": "classic",
+            "auto-delete": "classic",
+            "transient": "classic",
+        }
+        # What is exported is imported as it was.
+        operator("delete_vhost", "v")
+        load(operator, tmp_path, found)
+        assert {queue["name"]: queue["type"] for queue in export(operator)["queues"]} == types
+
+
 def test_existing_queues_and_exchanges_stay_unchanged(operator: Operator, tmp_path: Path) -> None:
     with Connection(operator.url) as connection:
         channel = connection.channel()

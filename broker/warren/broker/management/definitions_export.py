@@ -167,7 +167,10 @@ def _is_predeclared(destination: Queue | Exchange) -> bool:
 
 def _queue(queue: Queue, behaviour: VersionBehaviour) -> Json:
     arguments = _arguments(queue.raw_arguments)
-    if behaviour.exports_queue_types:
+    topology = queue.vhost.declarations
+    assert topology is not None
+    # Without the argument, an import gives the queue the default type of the virtual host.
+    if behaviour.exports_queue_types or topology.settings.default_queue_type not in ("", DEFAULT_TYPE):
         arguments.setdefault("x-queue-type", queue.declared_arguments.type_name)
     return {
         "vhost": name_text(queue.vhost.name),

@@ -29,6 +29,7 @@ from warren.broker.model.policy.runtime_parameters import (
     SHOVEL,
     RuntimeParameters,
 )
+from warren.broker.model.queue.queue_arguments import DEFAULT_TYPE
 from warren.broker.model.server_names import refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
@@ -332,14 +333,14 @@ def _queue(definition: Definition, metadata: BrokerMetadata) -> None:
     if _is_predeclared(definition, name) or name in topology.vhost.queues:
         return
     raw = definition.arguments()
-    kind = definition.text("type", "classic")
-    if "x-queue-type" not in (definition.fields.get("arguments") or {}) and (
-        kind != "classic" or topology.settings.default_queue_type
-    ):
+    durable, auto_delete = definition.flag("durable", True), definition.flag("auto_delete")
+    kind = definition.text("type", DEFAULT_TYPE)
+    if kind != DEFAULT_TYPE and "x-queue-type" not in (definition.fields.get("arguments") or {}):
+        # RabbitMQ looks at the argument only. Files that were written by hand may name the type here.
         raw += field_tables.encode({"x-queue-type": kind})
-    topology.declare_queue(
-        name, definition.flag("durable", True), False, definition.flag("auto_delete"), raw, None
-    )
+    # As for clients, which declare the same queue without a type.
+    raw = topology.settings.with_default_queue_type(raw, durable, False, auto_delete)
+    topology.declare_queue(name, durable, False, auto_delete, raw, None)
 
 
 def _binding(definition: Definition, metadata: BrokerMetadata) -> None:
