@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -399,6 +400,107 @@ def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcessBroker) -> No
         assert (error.code, "Timeout value used: 2000 ms" in error.text) == (406, True)
         del connection.channels[channel.number]
         assert other.state("work") == (1, 0)
+
+
+REFUSED_SINCE_4_3 = [
+    (
+        '{"delayed-retry-type":"x"}',
+        '<<"x">> is not a valid delayed retry type. Must be one of: all, failed, returned, disabled',
+    ),
+    (
+        '{"delayed-retry-min":0}',
+        "0 is not a valid delayed retry minimum delay. Must be a positive integer",
+    ),
+    (
+        '{"delayed-retry-max":"5"}',
+        '<<"5">> is not a valid delayed retry maximum delay. Must be a positive integer',
+    ),
+    ('{"delayed-retry-type":"all"}', "delayed-retry-min is required when delayed-retry-type is all"),
+    (
+        '{"delayed-retry-min":10,"delayed-retry-max":5}',
+        "delayed-retry-max (5) must not be smaller than delayed-retry-min (10)",
+    ),
+    ('{"target-group-size":0}', "0 is not a valid qq target count value"),
+    (
+        '{"consumer-disconnected-timeout":-1}',
+        "-1 is not a valid consumer disconnected timeout",
+    ),
+]
+"""Definitions with keys of RabbitMQ 4.3, and its texts, observed on 4.3.6."""
+
+
+@pytest.mark.parametrize(("definition", "text"), REFUSED_SINCE_4_3)
+def test_an_invalid_value_of_a_key_of_4_3_is_refused(warren: Operator, definition: str, text: str) -> None:
+    errors = warren.refused("set_policy", "wrong", ".*", definition)
+    assert errors == f"warren ctl: Validation failed: {text}\n"
+
+
+def retry(kind: str | None, least: int | None = None, most: int | None = None) -> dict[str, str | int]:
+    """Return the settings of delayed retries that are given, by key."""
+    named = {"delayed-retry-type": kind, "delayed-retry-min": least, "delayed-retry-max": most}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("policy", "operator_policy", "plain", "declared"),
+    [
+        (retry("failed", 500, 20_000), {}, ("failed", 500, 20_000), ("failed", 500, 9000)),
+        (retry("failed", 2000, 3000), {}, ("failed", 2000, 3000), ("failed", 1000, 3000)),
+        (retry("disabled"), {}, ("disabled",), ("disabled",)),
+        (retry(None, 2000), {}, ("disabled",), ("all", 1000, 9000)),
+        (retry(None, None, 3000), {}, ("disabled",), ("all", 1000, 3000)),
+        (
+            retry("all", 500, 20_000),
+            retry("failed", 2000, 3000),
+            ("failed", 2000, 3000),
+            ("failed", 1000, 3000),
+        ),
+    ],
+)
+def test_delayed_retries_of_policies_and_arguments_are_merged_as_by_rabbitmq_4_3(
+    timed: InProcessBroker,
+    policy: dict[str, str | int],
+    operator_policy: dict[str, str | int],
+    plain: tuple[str | int, ...],
+    declared: tuple[str | int, ...],
+) -> None:
+    """The results are those in the state of rabbit_fifo on 4.3.6."""
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        channel.declare("plain", durable=True, x_queue_type="quorum")
+        own: dict[str, Any] = {
+            "x_" + key.replace("-", "_"): value for key, value in retry("all", 1000, 9000).items()
+        }
+        channel.declare("declared", durable=True, x_queue_type="quorum", **own)
+        # In RabbitMQ, a policy delays nothing in classic queues.
+        channel.declare("classic", durable=True)
+    operator("set_policy", "retry", ".*", json.dumps(policy), "--apply-to", "queues")
+    if operator_policy:
+        operator("set_operator_policy", "retry", ".*", json.dumps(operator_policy), "--apply-to", "queues")
+    for name, expected in ((b"plain", plain), (b"declared", declared), (b"classic", ("disabled",))):
+        found = timed.virtual_host().queues[name].arguments
+        merged = (found.delayed_retry, found.delayed_retry_min, found.delayed_retry_max)
+        assert merged[: len(expected)] == expected
+    operator("clear_policy", "retry")
+
+
+def test_a_policy_delays_the_retries_of_a_quorum_queue(timed: InProcessBroker) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True, x_queue_type="quorum")
+        operator("set_policy", "retry", "^q$", json.dumps(retry("all", 2000)))
+        channel.publish("q", b"x")
+        message = channel.get("q")
+        assert message is not None
+        channel.nack(message.tag)
+        timed.advance(1.5)
+        assert channel.ready("q") == 0
+        timed.advance(1)
+        assert channel.ready("q") == 1
 
 
 @pytest.mark.parametrize("how", ENDS)

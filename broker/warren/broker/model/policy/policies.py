@@ -13,10 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.model.argument_checks import Overflow, argument_fields
-from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, InvalidPolicy, Json, check_policy
+from warren.broker.model.policy.policy_keys import (
+    RETRY_TYPES,
+    UNSUPPORTED_KEYS,
+    InvalidPolicy,
+    Json,
+    check_policy,
+)
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.interval_format import parse_interval_ms
 from warren.core.name_pattern import NamePattern
+from warren.wire.field_tables import Field
 
 if TYPE_CHECKING:
     from warren.broker.model.exchange.exchange import Exchange
@@ -207,7 +214,7 @@ class Policies:
 def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definition:
     """Merge the settings of the policy and the operator policy that apply to an object.
 
-    Of two numbers the smaller counts; of other values that of the operator policy.
+    Of two numbers the smaller counts, of some the larger (`OPERATOR_MERGES`); of other values that of the operator policy.
 
     :param policy: the policy; None if none applies.
     :param operator: the operator policy; None if none applies.
@@ -220,8 +227,8 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
     both = dict(policy.definition)
     for key, bound in operator.definition.items():
         own = both.get(key, bound)
-        if key in NUMBER_MERGES and isinstance(own, int) and isinstance(bound, int):
-            bound = NUMBER_MERGES[key](own, bound)
+        if key in OPERATOR_MERGES and isinstance(own, int) and isinstance(bound, int):
+            bound = OPERATOR_MERGES[key](own, bound)
         both[key] = bound
     return both
 
@@ -232,6 +239,11 @@ def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definit
 def smaller(first: int, second: int) -> int:
     """Return the smaller of two limits: a policy's and an operator policy's, or a policy's and a declared one."""
     return min(first, second)
+
+
+def larger(first: int, second: int) -> int:
+    """Return the larger of two numbers: a policy's and an operator policy's."""
+    return max(first, second)
 
 
 def smaller_limit(first: int, second: int) -> int:
@@ -254,6 +266,14 @@ NUMBER_MERGES: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 The sources are a policy, an operator policy and the declared arguments.
 """
+
+OPERATOR_MERGES: Final[Mapping[str, Callable[[int, int], int]]] = {
+    **NUMBER_MERGES,
+    "delayed-retry-max": smaller,
+    "delayed-retry-min": larger,
+    "target-group-size": larger,
+}
+"""Policy settings that are numbers, each with the function that merges those of a policy and an operator policy."""
 
 NUMBER_FIELDS: Final = {
     key: key.replace("-", "_") for key in NUMBER_MERGES if not key.startswith("max-in-memory")
@@ -282,6 +302,38 @@ def stream_changes(definition: Definition) -> dict[str, object]:
     return changes
 
 
+def retry_changes(
+    declared: QueueArguments, given: dict[str, Field], definition: Definition
+) -> dict[str, object]:
+    """Return the fields of `QueueArguments` for delayed retries that policies set for a quorum queue, by name.
+
+    The policy's type takes precedence over the declared one; of two delays the smaller counts (rabbit_quorum_queue).
+
+    :param given: the declared arguments by name.
+    """
+    if not any(f"delayed-retry-{name}" in definition for name in ("type", "min", "max")):
+        return {}
+    own = given.get("x-delayed-retry-type")
+    kind = definition.get("delayed-retry-type")
+    if kind is None and own is not None and isinstance(own.value, str):
+        kind = own.value
+    delays: dict[str, int] = {}
+    for name, value in (("min", declared.delayed_retry_min), ("max", declared.delayed_retry_max)):
+        # A maximum that is not declared has a default.
+        declares = f"x-delayed-retry-{name}" in given and value >= 0
+        bound = definition.get(f"delayed-retry-{name}")
+        if isinstance(bound, int):
+            delays[name] = min(value, bound) if declares else bound
+        else:
+            delays[name] = value if declares else -1
+    is_delayed = kind in RETRY_TYPES and delays["min"] >= 0
+    return {
+        "delayed_retry": kind if is_delayed else "disabled",
+        "delayed_retry_min": delays["min"],
+        "delayed_retry_max": delays["max"] if delays["max"] >= 0 else delays["min"],
+    }
+
+
 def effective_arguments(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
     """Return a queue's arguments in force: the declared ones, changed by the settings of policies.
 
@@ -305,6 +357,8 @@ def effective_arguments(declared: QueueArguments, raw: bytes, definition: Defini
     mode = definition.get("queue-mode")
     if mode is not None and "x-queue-mode" not in given:
         changes["lazy"] = mode == "lazy"
+    if declared.quorum:
+        changes.update(retry_changes(declared, given, definition))
     if declared.stream:
         changes.update(stream_changes(definition))
     arguments = replace(declared, **changes)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ UNSUPPORTED_KEYS: Final = {
             "dead-letter-strategy",
             "max-in-memory-length",
             "max-in-memory-bytes",
+            "target-group-size",
         )
     ),
     "quorum": frozenset(
@@ -61,6 +62,7 @@ UNSUPPORTED_KEYS: Final = {
             "ha-sync-mode",
             "ha-promote-on-shutdown",
             "ha-promote-on-failure",
+            "target-group-size",
         )
     ),
 }
@@ -99,12 +101,22 @@ def _age(value: Json) -> bool:
     return isinstance(value, str) and parse_interval_ms(value.encode("utf-8", "surrogateescape")) > 0
 
 
+RETRY_TYPES: Final = ("all", "failed", "returned", "disabled")
+"""Values of delayed-retry-type: which requeues of a message delay it."""
+
 SETTINGS: Final[Mapping[str, tuple[Check, str]]] = {
     "alternate-exchange": (_text, "alternate exchange name"),
+    "consumer-disconnected-timeout": (_integer(), "consumer disconnected timeout"),
     "consumer-timeout": (_integer(), "consumer timeout"),
     "dead-letter-exchange": (_text, "dead letter exchange name"),
     "dead-letter-routing-key": (_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    "delayed-retry-max": (_integer(1), "delayed retry maximum delay. Must be a positive integer"),
+    "delayed-retry-min": (_integer(1), "delayed retry minimum delay. Must be a positive integer"),
+    "delayed-retry-type": (
+        _one_of(*RETRY_TYPES),
+        f"delayed retry type. Must be one of: {', '.join(RETRY_TYPES)}",
+    ),
     "delivery-limit": (_integer(None), "delivery limit"),
     "expires": (_integer(1), "queue expiry"),
     "initial-cluster-size": (_integer(), "cluster size"),
@@ -123,7 +135,13 @@ SETTINGS: Final[Mapping[str, tuple[Check, str]]] = {
     "queue-version": (_one_of(1, 2), "queue-version value"),
     "stream-filter-size-bytes": (_integer(16, 255), "filter size. Valid range is 16-255"),
     "stream-max-segment-size-bytes": (_integer(0, 3_000_000_000), "segment size"),
+    "target-group-size": (_integer(1), "qq target count value"),
 }
+"""Check of the value of each policy key, and what an error text calls it.
+
+Without an effect on a single node: the keys of the members of quorum queues and streams, and of consumers that are
+disconnected from their queue.
+"""
 
 HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha-sync-mode": ("manual", "automatic"),
@@ -141,9 +159,13 @@ OPERATOR: Final = frozenset(
         "max-length-bytes",
         "max-in-memory-length",
         "max-in-memory-bytes",
+        "delayed-retry-max",
+        "delayed-retry-min",
+        "delayed-retry-type",
         "delivery-limit",
         "queue-version",
         "overflow",
+        "target-group-size",
     )
 )
 """Policy keys that an operator policy may have."""
@@ -188,12 +210,27 @@ def check_definition(definition: Json, operator: bool) -> None:
         check, what = SETTINGS[key]
         if not check(definition[key]):
             raise InvalidPolicy(f"{format_term(definition[key])} is not a valid {what}")
+    check_retries(definition)
     if not operator and definition.keys() & HA_KEYS:
         check_mirroring(definition)
     unknown = definition.keys() - known
     if unknown:
         shown = format_settings({key: definition[key] for key in unknown})
         raise InvalidPolicy(f"{shown} are not recognised policy settings")
+
+
+def check_retries(definition: dict[str, Json]) -> None:
+    """Check that the policy keys of delayed retries fit together, as rabbit_quorum_queue does. Each is valid by itself.
+
+    :raises InvalidPolicy: with RabbitMQ's text.
+    """
+    kind, least, most = (definition.get(f"delayed-retry-{name}") for name in ("type", "min", "max"))
+    if kind not in (None, "disabled") and least is None:
+        raise InvalidPolicy(f"delayed-retry-min is required when delayed-retry-type is {kind}")
+    if isinstance(least, int) and isinstance(most, int) and most < least:
+        raise InvalidPolicy(
+            f"delayed-retry-max ({most}) must not be smaller than delayed-retry-min ({least})"
+        )
 
 
 def check_mirroring(definition: dict[str, Json]) -> None:
