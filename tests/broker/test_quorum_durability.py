@@ -1,4 +1,4 @@
-"""Durability of quorum queues: they store every message, whatever its delivery mode, as RabbitMQ's do."""
+"""Durability of quorum queues and streams: they store every message, whatever its delivery mode, as RabbitMQ's do."""
 
 from __future__ import annotations
 
@@ -259,3 +259,26 @@ def taken(channel: Channel, queue: str) -> list[Message]:
 def mode_of(message: Message) -> int | None:
     mode: int | None = message.properties.delivery_mode
     return mode
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_stream_keeps_confirmed_messages_of_every_delivery_mode(tmp_path: Path, how: str) -> None:
+    # A stream takes no message back.
+    ways = [way for way in WAYS if way is not requeue]
+    with served(tmp_path / "data") as (broker, api):
+        for way in ways:
+            with Connection(broker.url) as connection:
+                channel = connection.channel()
+                channel.declare(way.__name__, durable=True, x_queue_type="stream")
+                channel.confirm()
+                way(Publisher(broker, api, channel, way.__name__))
+        end(broker, how)
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            wait_until(
+                lambda: channel.ready(publish_with_delay.__name__) == len(MODES),
+                "the delays have ended",
+            )
+            assert {way.__name__: channel.ready(way.__name__) for way in ways} == {
+                way.__name__: len(MODES) for way in ways
+            }
