@@ -264,15 +264,16 @@ class Queue:
             self.expiry.set_expiry(message)
         if self.ready_consumers and not self.ready.count and not self.holds:
             consumer = self.ready_consumers[0]
-            # A delivery with automatic acknowledgement is settled at once; it need not be logged first.
-            if not consumer.no_ack and self.stores(message):
+            # A delivery with automatic acknowledgement is settled at once; it need not be logged first. The attribute
+            # comes first of all, since it saves the call for a transient message.
+            if message.persistent and not consumer.no_ack and self.stores(message):
                 self.store(message)
                 self.deliver(consumer, message)
                 return STORED
             self.deliver(consumer, message)
             return ACCEPTED
         outcome: i64 = ACCEPTED
-        if self.stores(message):
+        if message.persistent and self.stores(message):
             self.store(message)
             outcome = STORED
         self.enqueue(message)
