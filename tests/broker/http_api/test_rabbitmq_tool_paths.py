@@ -16,6 +16,7 @@ NODE = "warren@localhost"
 
 def test_a_topic_permission_is_deleted_by_its_exchange(api: HttpApi) -> None:
     api.put("users/u", {"password": "p", "tags": ""})
+    api.put("exchanges/%2f/kept", {"type": "topic"})
     for exchange in ("", "amq.topic", "kept"):
         api.put("topic-permissions/%2f/u", {"exchange": exchange, "write": "^a", "read": "^b"})
 
@@ -27,6 +28,16 @@ def test_a_topic_permission_is_deleted_by_its_exchange(api: HttpApi) -> None:
     assert api.ask("DELETE", "topic-permissions/%2f/u/kept").status == 404
     api.put("topic-permissions/%2f/u/amq.topic", {"exchange": "amq.topic", "write": "^a", "read": "^b"})
     assert [each["exchange"] for each in api.get("topic-permissions/%2f/u")] == ["amq.topic"]
+
+
+def test_a_topic_permission_needs_its_exchange(api: HttpApi) -> None:
+    api.put("users/u", {"password": "p", "tags": ""})
+    for exchange in ("missing", "amq.default"):
+        found = api.ask(
+            "PUT", "topic-permissions/%2f/u/amq.topic", {"exchange": exchange, "write": "^a", "read": "^b"}
+        )
+        assert (found.status, found.body["reason"]) == (400, ["no_such_exchange", exchange])
+    assert api.ask("GET", "topic-permissions/%2f/u").status == 404
 
 
 @pytest.mark.parametrize("path", ["reset", f"reset/{NODE}"])

@@ -72,6 +72,14 @@ async def put(call: Call) -> Response:
 
 async def put_topic(call: Call) -> Response:
     body = call.body("exchange", "write", "read")
+    exchange, topology = body["exchange"], call.node.vhosts.get(call.data("vhost"))
+    if (
+        topology is not None
+        and call.name("user") in call.node.access.users
+        and isinstance(exchange, str)
+        and exchange.encode() not in topology.vhost.exchanges
+    ):
+        raise bad_request(["no_such_exchange", exchange])
     return await _put(
         call, "set_topic_permissions", {key: body[key] for key in ("exchange", "write", "read")}, True
     )
