@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.blocking_client import Channel
+from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import InProcessBroker
 
@@ -73,7 +73,86 @@ def test_connections_of_others_are_shown_to_monitoring_users_only(api: HttpApi, 
 
     assert user.get("connections") == []
     (found,) = monitor.get("connections")
-    assert user.ask("DELETE", f"connections/{found['name'].replace(' ', '%20')}").status == 404
+    path = f"connections/{found['name'].replace(' ', '%20')}"
+    assert monitor.ask("GET", path).status == 200
+    for each in (path, f"{path}/channels", f"channels/{channel_name(monitor)}", "connections/username/guest"):
+        assert user.ask("GET", each).status == 401
+
+
+def channel_name(api: HttpApi) -> str:
+    (found,) = api.get("channels")
+    return str(found["name"]).replace(" ", "%20")
+
+
+@pytest.mark.parametrize("tags", ["management", "policymaker", "monitoring"])
+def test_only_administrators_close_connections_of_others(api: HttpApi, channel: Channel, tags: str) -> None:
+    user = as_user(api, "user", tags)
+    (found,) = api.get("connections")
+    name = found["name"].replace(" ", "%20")
+    refusal = {"error": "not_authorised", "reason": "User not authorised to access object"}
+
+    for path in (f"connections/{name}", "connections/username/guest"):
+        answer = user.ask("DELETE", path)
+        assert (answer.status, answer.body) == (401, refusal)
+
+    assert channel.declare()
+
+
+@pytest.mark.parametrize("by", ["name", "user"])
+def test_a_user_closes_own_connections(served: InProcessBroker, api: HttpApi, by: str) -> None:
+    user = as_user(api, "user", "management", vhost="own")
+    connection = Connection(served.url.replace("guest:guest", "user:secret").rsplit("/", 1)[0] + "/own")
+    (found,) = user.get("connections")
+    name = found["name"].replace(" ", "%20")
+
+    path = f"connections/{name}" if by == "name" else "connections/username/user"
+    assert user.ask("DELETE", path).status == 204
+
+    with pytest.raises(Closed, match="CONNECTION_FORCED"):
+        connection.read()
+    connection.abort()
+
+
+def test_a_monitoring_user_sees_only_objects_of_virtual_hosts_that_it_may_open(
+    api: HttpApi, channel: Channel
+) -> None:
+    monitor = as_user(api, "monitor", "monitoring")
+    name = channel.declare()
+    channel.consume(name)
+    api.put("queues/own/mine", {"durable": True})
+
+    assert {each["vhost"] for each in monitor.get("queues")} == {"own"}
+    assert {each["vhost"] for each in monitor.get("exchanges")} == {"own"}
+    assert monitor.ask("GET", f"queues/%2f/{name}").status == 404
+    assert {each["name"] for each in monitor.get("vhosts")} == {"/", "own"}
+    assert [each["queue"]["name"] for each in monitor.get("consumers/%2f")] == [name]
+
+
+def test_consumers_of_others_are_shown_to_monitoring_users_only(api: HttpApi, channel: Channel) -> None:
+    user = as_user(api, "user", "management", vhost="%2f")
+    channel.consume(channel.declare())
+
+    assert user.get("consumers") == []
+    assert len(api.get("consumers")) == 1
+
+
+def test_the_default_exchange_is_neither_bound_nor_unbound(api: HttpApi) -> None:
+    api.put("queues/%2f/q", {"durable": True})
+    for path in ("amq.default/q/q", "amq.default/e/amq.topic", "amq.topic/e/amq.default"):
+        assert api.ask("POST", f"bindings/%2f/e/{path}", {"routing_key": "k"}).status == 401
+    assert api.ask("DELETE", "bindings/%2f/e/amq.default/q/q/q").status == 401
+
+    assert [each["source"] for each in api.get("bindings")] == [""]
+    assert api.ask("POST", "definitions", {}).status == 204
+
+
+def test_names_that_amqp_cannot_transfer_are_refused(api: HttpApi) -> None:
+    name = "x" * 256
+    found = api.ask("PUT", f"exchanges/%2f/{name}", {"type": "direct"})
+
+    assert found.status == 400
+    assert found.body["reason"] == "exchange should be less than 255 bytes, actually was 256\n"
+    assert api.ask("POST", "definitions", {"queues": [{"vhost": "/", "name": name}]}).status == 400
 
 
 @pytest.mark.parametrize(
@@ -81,7 +160,7 @@ def test_connections_of_others_are_shown_to_monitoring_users_only(api: HttpApi, 
     [
         "/api/../etc/passwd",
         "/api/..%2f..%2fetc%2fpasswd",
-        "/api/definitions/..%2f..",
+        "/api/queues/..%2f..",
         "//api/queues",
         "/etc/passwd",
     ],

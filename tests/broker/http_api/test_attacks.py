@@ -204,7 +204,7 @@ def test_a_stored_pattern_that_is_no_longer_supported_allows_nothing_and_is_logg
 
 def path_of(route: Route) -> str:
     path = route.path.removeprefix("/api/")
-    for name, value in (("kind:[qe]", "q"), ("unit", "days"), ("within", "1"), ("port", "1")):
+    for name, value in (("kind:[qe]", "q"), ("user", "u"), ("unit", "days"), ("within", "1"), ("port", "1")):
         path = path.replace(f"{{{name}}}", value)
     while "{" in path:
         before, _, rest = path.partition("{")

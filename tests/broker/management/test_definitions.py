@@ -367,9 +367,16 @@ WRONG: list[tuple[Any, str]] = [
         },
         "bindings[0] 'amq.topic -> nobody' in vhost '/': no queue 'nobody' in vhost '/'",
     ),
+    *(
+        (
+            {kind: [{"vhost": "/", "name": "n" * 256, "type": "direct"}]},
+            f"{kind}[0] '{'n' * 256}' in vhost '/': name should be at most 255 bytes, actually was 256",
+        )
+        for kind in ("queues", "exchanges")
+    ),
     (
-        {"bindings": [{"vhost": "/", "source": "", "destination": "x", "destination_type": "queue"}]},
-        "bindings[0] ' -> x' in vhost '/': operation not permitted on the default exchange",
+        {"bindings": [{"vhost": "/", "source": "a", "destination": "x", "routing_key": "\u00e9" * 128}]},
+        "bindings[0] 'a -> x' in vhost '/': routing_key should be at most 255 bytes, actually was 256",
     ),
     (
         {"policies": [{"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": -1}}]},
@@ -487,6 +494,36 @@ def test_bindings_of_exchanges_that_rabbitmq_leaves_out_are_skipped(
     load(operator, tmp_path, {"exchanges": exchanges, "queues": queues, "bindings": bindings})
 
     assert [(each["source"], each["destination"]) for each in export(operator)["bindings"]] == [("kept", "q")]
+
+
+def test_bindings_of_the_default_exchange_are_skipped(operator: Operator, tmp_path: Path) -> None:
+    bindings = [
+        {"vhost": "/", "source": "", "destination": "q", "destination_type": "queue", "routing_key": "k"},
+        {"vhost": "/", "source": "", "destination": "amq.topic", "destination_type": "exchange"},
+        {"vhost": "/", "source": "amq.topic", "destination": "", "destination_type": "exchange"},
+    ]
+    load(operator, tmp_path, {"queues": [{"vhost": "/", "name": "q"}], "bindings": bindings})
+
+    assert not export(operator)["bindings"]
+
+
+def test_a_stored_binding_of_the_default_exchange_or_a_long_name_does_not_refuse_imports(
+    operator: Operator, broker: InProcessBroker, tmp_path: Path
+) -> None:
+    """Earlier versions let clients of the HTTP API make both."""
+
+    def store() -> None:
+        assert broker.broker is not None
+        topology = broker.broker.virtual_hosts.declarations[b"/"]
+        queue = topology.declare_queue(b"q" * 256, True, False, False, b"", None)
+        topology.bind(topology.exchange(b""), queue, b"k", b"")
+
+    broker.call(store)
+    broker.restart()
+
+    load(operator, tmp_path, {"queues": [{"vhost": "/", "name": "new"}]})
+
+    assert {queue["name"] for queue in export(operator)["queues"]} == {"q" * 256, "new"}
 
 
 def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ MOST_ANONYMOUS_BODY: Final = 65536
 """Bytes that the body of a request without a login may have: 128 strangers could fill the memory with larger ones."""
 READ_SECONDS: Final = 30.0
 """Seconds within which the body of a request has to arrive."""
+RESERVED_USER_NAMES: Final = ("/api/users/bulk-delete", "/api/users/without-permissions")
+"""Paths with fewer methods than the path of a user of the same name would have."""
 HEADERS: Final = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "script-src 'self'; object-src 'self'; frame-ancestors 'none'",
@@ -244,6 +246,13 @@ def _endpoint(service: _Service, route: Route) -> WebHandler:
     return serve
 
 
+def _refuse_method(allowed: set[str]) -> WebHandler:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+
+    return refuse
+
+
 def _patterns(path: str) -> tuple[str, str]:
     """Return the patterns of a route's path: with a slash at the end, too, as RabbitMQ's own page asks.
 
@@ -283,6 +292,11 @@ def _add_routes(app: web.Application, service: _Service) -> Generator[None, None
                 app.router.add_get(path, endpoint, allow_head=True)
             else:
                 app.router.add_route(route.method, path, endpoint)
+        yield
+    for reserved in RESERVED_USER_NAMES:
+        methods = {route.method for route in ROUTES if route.path == reserved}
+        for path in _patterns(reserved):
+            app.router.add_route("*", path, _refuse_method(methods))
         yield
 
 

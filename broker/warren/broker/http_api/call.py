@@ -102,29 +102,42 @@ class Call:
     def declarations(self) -> Declarations:
         """Return the virtual host of the path, which the caller may open.
 
-        :raises ApiError: 404 if there is none, or the caller may not open it.
+        :raises ApiError: 404 if there is none, 401 or 404 if the caller may not open it.
         """
-        name = self.name("vhost")
-        if name not in self.node.virtual_hosts:
-            raise not_found("vhost_not_found") if self.method == "PUT" else object_not_found()
-        self.caller.require_open(name)
-        return self.node.virtual_hosts.declarations_of(name)
+        return self._vhost(self.caller.require_open)
 
     def visible(self) -> Declarations:
         """Return the virtual host of the path, whose objects the caller may see.
 
-        :raises ApiError: 404 if there is none, or the caller may not see it.
+        :raises ApiError: 404 if there is none, or the caller may not see them.
         """
+        return self._vhost(self.caller.require_see)
+
+    def monitored(self) -> Declarations:
+        """Return the virtual host of the path, whose limits, connections and consumers the caller may see.
+
+        :raises ApiError: 404 if there is none, or the caller may not see them.
+        """
+        return self._vhost(self.caller.require_monitor)
+
+    def _vhost(self, check: Callable[[str], None]) -> Declarations:
         name = self.name("vhost")
         if name not in self.node.virtual_hosts:
-            raise object_not_found()
-        self.caller.require_see(name)
+            raise not_found("vhost_not_found") if self.method in ("PUT", "POST") else object_not_found()
+        check(name)
         return self.node.virtual_hosts.declarations_of(name)
 
     def all_visible(self) -> list[Declarations]:
         """Return the virtual hosts whose objects the caller may see, by name."""
         hosts = self.node.virtual_hosts
         return [hosts.declarations_of(each.name) for each in hosts.all() if self.caller.may_see(each.name)]
+
+    def all_monitored(self) -> list[Declarations]:
+        """Return the virtual hosts whose connections and consumers the caller may see, by name."""
+        hosts = self.node.virtual_hosts
+        return [
+            hosts.declarations_of(each.name) for each in hosts.all() if self.caller.may_monitor(each.name)
+        ]
 
     # -- body
 

@@ -1,8 +1,9 @@
 """Caller of the HTTP API: the user that a request authenticates as, and what this user may see and do.
 
 User tags decide (https://www.rabbitmq.com/docs/management#permissions). `management` shows the virtual hosts that the
-user may open; `policymaker` may set their policies and parameters, too; `monitoring` shows all virtual hosts, all
-connections and the node; `administrator` may do everything.
+user may open; `policymaker` may set their policies and parameters, too; `monitoring` lists all virtual hosts, and shows
+all connections, consumers and the node, but not the objects of virtual hosts that the user may not open; `administrator`
+sees everything, but needs permissions as over AMQP to change queues, exchanges and bindings.
 """
 
 from __future__ import annotations
@@ -72,21 +73,37 @@ class Caller:
         if not self.has_role(role):
             raise not_authorised(NAMES[role])
 
+    def require_self_or(self, role: str, name: str) -> None:
+        """Check that the user has a name, or that the user's tags include a role.
+
+        :raises ApiError: 401 if neither holds.
+        """
+        if name != self.user.name and not self.has_role(role):
+            raise not_authorised("User not authorised to access object")
+
     def may_open(self, vhost: str) -> bool:
         """Return whether the user may open a virtual host: some permission is set for the user there."""
         return self.authorization(vhost).may_open_vhost
 
     def may_see(self, vhost: str) -> bool:
         """Return whether the user may see the objects of a virtual host."""
+        return self.has_role(ADMINISTRATOR) or self.may_open(vhost)
+
+    def may_monitor(self, vhost: str) -> bool:
+        """Return whether the user may see a virtual host in lists, its limits, connections and consumers."""
         return self.has_role(MONITORING) or self.may_open(vhost)
 
     def require_open(self, vhost: str) -> None:
         """Check that the user may open a virtual host.
 
-        :raises ApiError: 404, as RabbitMQ answers, so that the answer does not reveal which virtual hosts exist.
+        :raises ApiError: 401 if an administrator may not; 404 for others, so that the answer does not reveal which virtual
+            hosts exist.
         """
-        if not self.may_open(vhost):
-            raise not_found("Not Found")
+        if self.may_open(vhost):
+            return
+        if self.has_role(ADMINISTRATOR):
+            raise not_authorised("Access refused.")
+        raise not_found("Not Found")
 
     def require_see(self, vhost: str) -> None:
         """Check that the user may see the objects of a virtual host.
@@ -94,6 +111,14 @@ class Caller:
         :raises ApiError: 404 if not.
         """
         if not self.may_see(vhost):
+            raise not_found("Not Found")
+
+    def require_monitor(self, vhost: str) -> None:
+        """Check that the user may see a virtual host in lists.
+
+        :raises ApiError: 404 if not.
+        """
+        if not self.may_monitor(vhost):
             raise not_found("Not Found")
 
     def authorization(self, vhost: str) -> Authorization:

@@ -30,7 +30,7 @@ from warren.broker.model.policy.runtime_parameters import (
     RuntimeParameters,
 )
 from warren.broker.model.queue.queue_arguments import DEFAULT_TYPE
-from warren.broker.model.server_names import refuse_default_exchange
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
@@ -39,6 +39,8 @@ from warren.wire.reply_codes import AmqpError
 logger = logging.getLogger(__name__)
 
 PREDECLARED: Final = "amq."
+NAMES: Final = {"queues": "name", "exchanges": "name", "bindings": "routing_key"}
+"""Fields that clients name objects with, by kind of definition."""
 MOST_VALUES: Final = 10_000
 """JSON values that one definition may have; it is imported in one step."""
 
@@ -50,7 +52,7 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     :param metadata: objects of the broker, to which the definitions are added
     :raises RequestRefused: with the definition that is wrong; nothing is imported then
     """
-    yield from _check_sizes(definitions)
+    yield from _check_new(definitions)
     portability = PortabilityChecks.silent()
     hosts = VirtualHosts(
         StoppedClock(), None, None, compat=metadata.virtual_hosts.compat, portability=portability
@@ -64,16 +66,22 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     yield from _apply_definitions(definitions, metadata)
 
 
-def _check_sizes(definitions: Json) -> Generator[None, None, None]:
-    """Check that no definition of a file takes too long to be imported.
+def _check_new(definitions: Json) -> Generator[None, None, None]:
+    """Check that no definition of a file takes too long to be imported, and that a client can name what is new.
 
-    :raises RequestRefused: if one has too many values.
+    AMQP transfers a name or a routing key with its length in one byte.
+
+    :raises RequestRefused: with the definition that has too many values, or whose name is too long.
     """
     for kind in APPLY_BY_KIND:
         for index, fields in enumerate(_listed(definitions, kind)):
             definition = Definition(kind, index, fields)
             if count_values(fields, MOST_VALUES) > MOST_VALUES:
                 raise definition.error(f"it has more than {MOST_VALUES} values")
+            key = NAMES.get(kind)
+            size = len(definition.text(key, "").encode("utf-8", "surrogateescape")) if key else 0
+            if size > LONGEST_NAME:
+                raise definition.error(f"{key} should be at most {LONGEST_NAME} bytes, actually was {size}")
             yield
 
 
@@ -346,24 +354,29 @@ def _queue(definition: Definition, metadata: BrokerMetadata) -> None:
 def _binding(definition: Definition, metadata: BrokerMetadata) -> None:
     topology = _topology(definition, metadata)
     source, destination = definition.data("source"), definition.data("destination")
-    refuse_default_exchange(source)
     kind = definition.text("destination_type")
     if kind not in ("queue", "exchange"):
         raise definition.error(f"destination_type must be 'queue' or 'exchange', not '{kind}'")
     for exchange in (source, destination) if kind == "exchange" else (source,):
+        if not exchange:
+            # RabbitMQ has such bindings in its exports. It refuses to make them otherwise.
+            _log_skipped_binding(definition, exchange)
+            return
         if exchange not in topology.vhost.exchanges:
             # RabbitMQ exports the bindings of internal exchanges without the exchanges, and skips them, too.
-            logger.warning(
-                "event=definitions.binding_skipped definition=%s exchange=%r",
-                definition.label,
-                name_text(exchange),
-            )
+            _log_skipped_binding(definition, exchange)
             return
     topology.bind(
         topology.exchange(source),
         topology.queue(destination, None) if kind == "queue" else topology.exchange(destination),
         definition.text("routing_key", "").encode("utf-8", "surrogateescape"),
         definition.arguments(),
+    )
+
+
+def _log_skipped_binding(definition: Definition, exchange: bytes) -> None:
+    logger.warning(
+        "event=definitions.binding_skipped definition=%s exchange=%r", definition.label, name_text(exchange)
     )
 
 

@@ -1,4 +1,4 @@
-"""Server-generated names of queues and consumers, and the reserved name of the default exchange."""
+"""Names in AMQP: their length, those that the server generates, and the reserved name of the default exchange."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final
 from warren.broker.model.argument_checks import argument_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
+LONGEST_NAME: Final = 255
+"""Most bytes of a name or a routing key in AMQP, which transfers its length in one byte."""
 EVENT_EXCHANGE: Final = b"amq.rabbitmq.event"
 """Name of the internal topic exchange that the events of the broker are published to, if it is enabled."""
 TRACE_EXCHANGE: Final = b"amq.rabbitmq.trace"

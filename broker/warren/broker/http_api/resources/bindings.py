@@ -12,14 +12,14 @@ from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.http_api.listing_response import list_objects
-from warren.broker.http_api.resources.exchanges import exchange_name
+from warren.broker.http_api.resources.exchanges import DEFAULT, exchange_name
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.topology_items import ListedBinding, bindings
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.queue.queue import Queue
-from warren.broker.model.server_names import refuse_default_exchange
+from warren.broker.model.server_names import LONGEST_NAME, refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.field_tables import sort_fields
 
@@ -112,13 +112,18 @@ async def to_queue(call: Call) -> Response:
 
 
 def _source(call: Call) -> bytes:
-    return b"" if call.name("source") == "amq.default" else call.data("source")
+    return b"" if call.name("source") == DEFAULT else call.data("source")
+
+
+def _destination(call: Call) -> bytes:
+    is_default = call.name("kind") == "e" and call.name("destination") == DEFAULT
+    return b"" if is_default else call.data("destination")
 
 
 async def _between(call: Call, topology: Declarations) -> list[tuple[str, ListedBinding]]:
     vhost, source = topology.vhost, _source(call)
     ends = vhost.queues if call.name("kind") == "q" else vhost.exchanges
-    destination = ends.get(call.data("destination"))
+    destination = ends.get(_destination(call))
     if source not in vhost.exchanges or destination is None:
         return []
     return [
@@ -150,17 +155,19 @@ async def show(call: Call) -> Response:
 
 async def bind(call: Call) -> Response:
     """Bind a queue or an exchange to an exchange; the header `Location` names the binding."""
-    topology, source, destination = call.declarations(), _source(call), call.data("destination")
+    topology, source, destination = call.declarations(), _source(call), _destination(call)
     body = call.body()
     key = body.get("routing_key", "")
     if not isinstance(key, str):
         raise bad_request("routing_key must be a text")
     routing_key, raw = key.encode("utf-8", "surrogateescape"), encode_arguments(body.get("arguments", {}))
-    if len(routing_key) > 255:
+    if len(routing_key) > LONGEST_NAME:
         raise bad_request("routing_key is longer than 255 bytes")
     is_queue = call.name("kind") == "q"
 
     def operation() -> None:
+        if not is_queue:
+            refuse_default_exchange(destination)
         end = topology.queue(destination, None) if is_queue else topology.exchange(destination)
         _check(call, topology, source, is_queue, routing_key)
         topology.bind(topology.exchange(source), end, routing_key, raw)
@@ -178,7 +185,7 @@ def _check(call: Call, topology: Declarations, source: bytes, is_queue: bool, ro
     """
     refuse_default_exchange(source)
     authorization = call.caller.authorization(call.name("vhost"))
-    authorization.check(WRITE, "queue" if is_queue else "exchange", call.data("destination"))
+    authorization.check(WRITE, "queue" if is_queue else "exchange", _destination(call))
     authorization.check(READ, "exchange", source)
     exchange = topology.vhost.exchanges.get(source)
     if exchange is not None:

@@ -11,7 +11,7 @@ from warren.broker.connection.connection import Connection
 from warren.broker.connection.in_process import InProcessTransport
 from warren.broker.http_api.api_error import object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
-from warren.broker.http_api.caller import MONITORING
+from warren.broker.http_api.caller import ADMINISTRATOR, MONITORING
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_stats import channel_statistics
 from warren.broker.http_api.statistics_json import SampleRange
@@ -173,13 +173,24 @@ async def connections_of_vhost(call: Call) -> Response:
 
 
 async def connections_of_user(call: Call) -> Response:
-    return await _list(call, [each for each in _connections(call) if each.user == call.data("user")])
+    call.caller.require_self_or(MONITORING, call.name("user"))
+    return await _list(call, _connections_of_user(call))
 
 
-def _find(call: Call) -> Connection:
+def _connections_of_user(call: Call) -> list[Connection]:
+    return [each for each in _connections(call) if each.user == call.data("user")]
+
+
+def _find(call: Call, role: str = MONITORING) -> Connection:
+    """Return the connection that the path names.
+
+    :param role: role that the caller needs unless it is the caller's own connection.
+    :raises ApiError: 404 if there is none of that name, 401 if the caller has no right to it.
+    """
     name = call.name("name")
-    for connection in _connections(call):
-        if connection_name(connection) == name:
+    for connection in call.node.connections:
+        if connection.vhost and connection_name(connection) == name:
+            call.caller.require_self_or(role, name_text(connection.user))
             return connection
     raise object_not_found()
 
@@ -197,11 +208,12 @@ def _close(call: Call, found: Iterable[Connection]) -> Response:
 
 async def close_connection(call: Call) -> Response:
     """Close one connection with 320 CONNECTION_FORCED, and the reason in the header `X-Reason`."""
-    return _close(call, [_find(call)])
+    return _close(call, [_find(call, ADMINISTRATOR)])
 
 
 async def close_connections_of_user(call: Call) -> Response:
-    return _close(call, [each for each in _connections(call) if each.user == call.data("user")])
+    call.caller.require_self_or(ADMINISTRATOR, call.name("user"))
+    return _close(call, _connections_of_user(call))
 
 
 # -- channels
@@ -237,8 +249,9 @@ async def channels_of_connection(call: Call) -> Response:
 
 async def channel(call: Call) -> Response:
     """Return one channel, with its consumers."""
-    for found in _channels(_connections(call)):
+    for found in _channels(call.node.connections):
         if CHANNEL_ITEMS["name"](found) == call.name("name"):
+            call.caller.require_self_or(MONITORING, name_text(found.connection.user))
             shown = channel_json(call, found)
             shown["consumer_details"] = [consumer_json(each) for each in found.subscriptions.values()]
             shown["publishes"], shown["deliveries"] = [], []
@@ -251,15 +264,18 @@ async def channel(call: Call) -> Response:
 
 async def consumers(call: Call) -> Response:
     return await _list_consumers(
-        call, [each for topology in call.all_visible() for each in consumers_of(topology.vhost)]
+        call, [each for topology in call.all_monitored() for each in consumers_of(topology.vhost)]
     )
 
 
 async def consumers_of_vhost(call: Call) -> Response:
-    return await _list_consumers(call, list(consumers_of(call.visible().vhost)))
+    return await _list_consumers(call, list(consumers_of(call.monitored().vhost)))
 
 
 async def _list_consumers(call: Call, found: list[Subscription]) -> Response:
+    """Return consumers: monitoring users see all, others those of their own connections."""
+    if not call.caller.has_role(MONITORING):
+        found = [each for each in found if name_text(each.channel.connection.user) == call.caller.user.name]
     return await list_objects(
         call, found, lambda each: name_text(each.queue.name), consumer_json, paged=False
     )

@@ -123,7 +123,7 @@ def _contexts(call: Call) -> list[dict[str, Json]]:
 
 async def overview(call: Call) -> Response:
     node = call.node
-    hosts = [topology.vhost for topology in call.all_visible()]
+    hosts = [topology.vhost for topology in call.all_monitored()]
     connections = [each for each in node.connections if each.vhost]
     if not call.caller.has_role(MONITORING):
         connections = [each for each in connections if each.user == call.caller.user.name.encode()]
@@ -409,6 +409,11 @@ async def deprecated_features(call: Call) -> Response:
 
 async def used_deprecated_features(call: Call) -> Response:
     return Response(body=rabbitmq_features.used_deprecated_features(call.node.virtual_hosts.portability))
+
+
+async def environment(call: Call) -> Response:
+    """Return the settings that are in effect."""
+    return Response(body=await call.perform("environment"))
 
 
 async def rebalance(_: Call) -> Response:

@@ -6,6 +6,7 @@ from email import message_from_bytes
 from email.message import Message
 from typing import Final
 
+from warren.broker.http_api.api_error import bad_request
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.resources.cluster import cluster_name_of
 from warren.broker.management.definitions_export import vhost_metadata
@@ -37,6 +38,8 @@ def _download(call: Call) -> dict[str, str]:
 
 
 async def export_vhost(call: Call) -> Response:
+    if call.name("vhost") not in call.node.virtual_hosts:
+        raise bad_request("vhost_not_found")
     settings = call.visible().settings
     whole = await call.perform("export_definitions")
     found: dict[str, Json] = {
@@ -94,7 +97,7 @@ async def import_all(call: Call) -> Response:
 async def import_vhost(call: Call) -> Response:
     """Import what the request defines into one virtual host, whichever virtual host its objects name."""
     wanted = await _parsed(call)
-    name = call.declarations().settings.name
+    name = call.visible().settings.name
     chosen = {
         kind: [{**row, "vhost": name} if isinstance(row, dict) else row for row in wanted[kind]]
         for kind in VHOST_KINDS

@@ -23,6 +23,7 @@ from warren.broker.model.exchange.exchange_types import check_type
 from warren.broker.model.exchange.headers import cc_and_bcc_keys
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import REJECTED, STORED
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.reply_codes import AmqpError
 
@@ -96,6 +97,8 @@ async def show(call: Call) -> Response:
 async def declare(call: Call) -> Response:
     """Declare an exchange; 204 if it exists with the same properties."""
     topology, name, body = call.declarations(), exchange_name(call), call.body()
+    if len(name) > LONGEST_NAME:
+        raise bad_request(f"exchange should be less than {LONGEST_NAME} bytes, actually was {len(name)}\n")
     kind = body.get("type", "direct")
     if not isinstance(kind, str):
         raise bad_request("type must be a text")
@@ -144,7 +147,7 @@ async def publish(call: Call) -> Response:
     if not isinstance(body["routing_key"], str):
         raise bad_request("routing_key must be a text")
     key = body["routing_key"].encode("utf-8", "surrogateescape")
-    if len(key) > 255:
+    if len(key) > LONGEST_NAME:
         raise bad_request("routing_key is longer than 255 bytes")
     payload = payload_bytes(body["payload"], body["payload_encoding"])
     if len(payload) > call.node.settings.max_message_size:

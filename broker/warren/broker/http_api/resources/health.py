@@ -35,6 +35,13 @@ async def ok_of_node(call: Call) -> Response:
     return _ok()
 
 
+async def ok_in_monitored_vhost(call: Call) -> Response:
+    """Answer that the check passes, if the caller may see the virtual host in lists."""
+    if call.name("vhost") in call.node.virtual_hosts:
+        call.monitored()
+    return _ok()
+
+
 async def ok_in_vhost(call: Call) -> Response:
     """Answer that a virtual host is alive, if the caller may open it."""
     call.declarations()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from warren.broker.http_api.api_error import ApiError, bad_request
+from warren.broker.http_api.api_error import ApiError, bad_request, not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
+from warren.broker.http_api.caller import MONITORING
 from warren.broker.http_api.resources.users import find
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.users import user_limits
@@ -17,12 +18,12 @@ def _vhost_row(settings: VirtualHostSettings) -> list[Json]:
 
 
 async def of_vhosts(call: Call) -> Response:
-    hosts = [each for each in call.node.virtual_hosts.all() if call.caller.may_see(each.name)]
+    hosts = [each for each in call.node.virtual_hosts.all() if call.caller.may_monitor(each.name)]
     return Response(body=[row for each in hosts for row in _vhost_row(each)])
 
 
 async def of_vhost(call: Call) -> Response:
-    return Response(body=_vhost_row(call.visible().settings))
+    return Response(body=_vhost_row(call.monitored().settings))
 
 
 async def put_vhost(call: Call) -> Response:
@@ -35,6 +36,8 @@ async def put_vhost(call: Call) -> Response:
 
 
 async def delete_vhost(call: Call) -> Response:
+    if call.name("vhost") not in call.node.virtual_hosts:
+        raise not_found("vhost_not_found")
     settings = call.visible().settings
     kept = {name: value for name, value in vhost_limits(settings).items() if name != call.name("name")}
     await call.perform("set_vhost_limits", vhost=settings.name, definition=kept)
@@ -47,6 +50,8 @@ async def of_users(call: Call) -> Response:
 
 
 async def of_user(call: Call) -> Response:
+    """Return the limits of a user, which monitoring users see, and the user."""
+    call.caller.require_self_or(MONITORING, call.name("user"))
     user = find(call, call.name("user"))
     found = user_limits(user)
     return Response(body=[{"user": user.name, "value": found}] if found else [])

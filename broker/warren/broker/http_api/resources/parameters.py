@@ -65,6 +65,7 @@ def _find(call: Call) -> Json:
 
 
 async def show(call: Call) -> Response:
+    call.visible()
     return Response(body=call.select(_find(call)))
 
 
@@ -85,7 +86,7 @@ def _check_shovel(call: Call, value: Json) -> None:
 
 
 async def put(call: Call) -> Response:
-    call.declarations()
+    call.visible()
     value = call.body("value")["value"]
     if call.name("component") == SHOVEL:
         _check_shovel(call, value)
@@ -103,7 +104,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    call.declarations()
+    call.visible()
     _find(call)
     component = call.name("component")
     if component in (OPERATOR_POLICY, LIMITS):

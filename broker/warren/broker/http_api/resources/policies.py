@@ -69,7 +69,7 @@ async def show_operator(call: Call) -> Response:
 
 
 async def _put(call: Call, operator: bool) -> Response:
-    topology = call.declarations()
+    topology = call.visible()
     body = call.body("pattern", "definition")
     name = call.name("name")
     existing = name in _policies(topology, operator)
@@ -94,7 +94,7 @@ async def put_operator(call: Call) -> Response:
 
 
 async def _delete(call: Call, operator: bool) -> Response:
-    call.declarations()
+    call.visible()
     _show(call, operator)
     verb = "clear_operator_policy" if operator else "clear_policy"
     await call.perform(verb, vhost=call.name("vhost"), name=call.name("name"))

@@ -28,6 +28,7 @@ from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.message import Message
 from warren.broker.model.policy.policies import merge_definitions
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.vhost.declarations import Declarations
 from warren.wire.reply_codes import AmqpError
@@ -50,8 +51,6 @@ LISTED: Final = (
 """Items of `warren ctl list_queues` that the API shows, too, under the same names."""
 STREAM_LISTED: Final = ("consumers", "memory")
 QUORUM_LISTED: Final = ("messages_dlx", "message_bytes_dlx", "messages_delayed")
-LONGEST_NAME: Final = 255
-"""Bytes that the name of a queue may have."""
 MOST_MESSAGES: Final = 50_000
 """Most messages that one request gets."""
 
@@ -285,7 +284,7 @@ async def purge(call: Call) -> Response:
 
 async def act(call: Call) -> Response:
     """Refuse each action: there are none for queues of one node."""
-    find(call, call.declarations())
+    find(call, call.visible())
     raise bad_request(["unknown", call.body("action")["action"]])
 
 

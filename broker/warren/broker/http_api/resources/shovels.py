@@ -25,12 +25,12 @@ async def list_all(call: Call) -> Response:
 
 
 async def list_in_vhost(call: Call) -> Response:
-    call.declarations()
+    call.monitored()
     return await list_rows(call, [row for row in _all(call) if row["vhost"] == call.name("vhost")])
 
 
 def _exists(call: Call) -> bool:
-    call.declarations()
+    call.monitored()
     shovels = call.management.shovels
     return shovels is not None and shovels.find(call.data("vhost"), call.name("name")) is not None
 

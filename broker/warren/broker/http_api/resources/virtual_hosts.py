@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.broker.http_api.api_error import ApiError, object_not_found
+from warren.broker.http_api.api_error import ApiError, bad_request, not_found, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_stats import vhost_statistics
@@ -29,7 +29,7 @@ def to_json(call: Call, settings: VirtualHostSettings) -> Json:
 
 
 async def list_all(call: Call) -> Response:
-    found = [each for each in call.node.virtual_hosts.all() if call.caller.may_see(each.name)]
+    found = [each for each in call.node.virtual_hosts.all() if call.caller.may_monitor(each.name)]
     return await list_objects(call, found, lambda each: each.name, lambda each: to_json(call, each))
 
 
@@ -88,7 +88,7 @@ async def start(call: Call) -> Response:
     """Answer that a virtual host runs: it always does."""
     call.visible()
     if call.name("node") != NODE:
-        raise object_not_found()
+        raise bad_request(f"Unknown node: {call.name('node')}")
     return Response(NO_CONTENT)
 
 
@@ -103,7 +103,11 @@ async def unprotect(call: Call) -> Response:
 
 
 async def _set_protection(call: Call, name: str, protected: bool) -> None:
-    if name not in call.node.virtual_hosts:
-        raise object_not_found()
     verb = "enable" if protected else "disable"
+    if name not in call.node.virtual_hosts:
+        if not protected:
+            raise object_not_found()
+        raise not_found(
+            f"Cannot {verb} deletion protection of virtual host '{name}' because it does not exist"
+        )
     await call.perform(f"{verb}_vhost_protection_from_deletion", name=name)
