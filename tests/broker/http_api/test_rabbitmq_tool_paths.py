@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -38,6 +39,32 @@ def test_a_topic_permission_needs_its_exchange(api: HttpApi) -> None:
         )
         assert (found.status, found.body["reason"]) == (400, ["no_such_exchange", exchange])
     assert api.ask("GET", "topic-permissions/%2f/u").status == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["orders%7B1%7D", "%7B", "%7D%7B", "a%7Bqueue%7D", "a%2Fb%7B", "%25%7B", "{raw}"]
+)
+def test_names_may_have_braces(api: HttpApi, name: str) -> None:
+    for path, body in (
+        (f"vhosts/{name}", {}),
+        (f"users/{name}", {"password": "p", "tags": ""}),
+        (f"queues/{name}/{name}", {"durable": True}),
+        (f"exchanges/{name}/{name}", {"type": "topic"}),
+        (f"policies/{name}/{name}", {"pattern": "", "definition": {"max-length": 1}}),
+    ):
+        if path.startswith("users"):
+            api.put(f"permissions/{name}/guest", {"configure": ".*", "write": ".*", "read": ".*"})
+        assert api.ask("PUT", path, body).status == 201
+        found = api.get(path)
+        assert found["name"] == urllib.parse.unquote(name)
+    assert api.ask("POST", f"bindings/{name}/e/{name}/q/{name}", {"routing_key": "{}"}).status == 201
+    (bound,) = api.get(f"bindings/{name}/e/{name}/q/{name}")
+    key = urllib.parse.quote(bound["properties_key"], safe="")
+    assert api.ask("DELETE", f"bindings/{name}/e/{name}/q/{name}/{key}").status == 204
+    message = {"properties": {}, "routing_key": "", "payload": "", "payload_encoding": "string"}
+    assert api.ask("POST", f"exchanges/{name}/{name}/publish", message).status == 200
+    for path in (f"queues/{name}/{name}", f"users/{name}", f"vhosts/{name}"):
+        assert api.ask("DELETE", path).status == 204
 
 
 @pytest.mark.parametrize("path", ["reset", f"reset/{NODE}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Generator
 from typing import Final
 
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 MOST_ANONYMOUS_BODY: Final = 65536
 """Bytes that the body of a request without a login may have: 128 strangers could fill the memory with larger ones."""
+NAME: Final = re.compile(r"\{(\w+)\}")
+"""Name of a part of a path, without an expression for it."""
 READ_SECONDS: Final = 30.0
 """Seconds within which the body of a request has to arrive."""
 RESERVED_USER_NAMES: Final = ("/api/users/bulk-delete", "/api/users/without-permissions")
@@ -256,17 +259,18 @@ def _refuse_method(allowed: set[str]) -> WebHandler:
 def _patterns(path: str) -> tuple[str, str]:
     """Return the patterns of a route's path: with a slash at the end, too, as RabbitMQ's own page asks.
 
+    The library's own expression for a name matches no braces, which names may have.
+
     In front of a slash the name of an exchange may be empty, for the default exchange: `rabbitmqadmin` asks
     `exchanges/%2F//publish`.
     """
-    patterns = path, f"{path}/"
-    if not path.startswith(("/api/exchanges/", "/api/bindings/")):
-        return patterns
-    first, second = (
-        each.replace("{exchange}/", "{exchange:[^/]*}/").replace("{source}/", "{source:[^/]*}/")
-        for each in patterns
-    )
-    return first, second
+    first, second = path, f"{path}/"
+    if path.startswith(("/api/exchanges/", "/api/bindings/")):
+        first, second = (
+            each.replace("{exchange}/", "{exchange:[^/]*}/").replace("{source}/", "{source:[^/]*}/")
+            for each in (first, second)
+        )
+    return NAME.sub(r"{\1:[^/]+}", first), NAME.sub(r"{\1:[^/]+}", second)
 
 
 @web.middleware
