@@ -93,3 +93,40 @@ def test_nothing_is_published_during_an_alarm(served: InProcessBroker, api: Http
     assert (found.status, found.body["reason"]) == (400, "publishers are blocked: low on memory")
     served.call(lambda: flow.set_alarm("test", "memory", False))
     assert api.ask("POST", "exchanges/%2f/amq.default/publish", message).body == {"routed": True}
+
+
+def test_integers_in_headers_and_arguments_have_64_bits(api: HttpApi, channel: Channel) -> None:
+    """Bindings of headers exchanges compare types, and consumers in typed languages read them."""
+    given = {"a": 1, "b": -1, "c": [1, True], "d": {"e": 2**40}}
+    channel.declare("q")
+    message = {
+        "routing_key": "q",
+        "properties": {"headers": given},
+        "payload": "",
+        "payload_encoding": "string",
+    }
+    assert api.ask("POST", "exchanges/%2f/amq.default/publish", message).status == 200
+
+    received = channel.get("q", no_ack=True)
+
+    assert received is not None
+    wanted = b"\x01al" + (1).to_bytes(8, "big") + b"\x01bl" + b"\xff" * 8
+    assert wanted in received.header
+    assert b"\x01cA\x00\x00\x00\x0bl" + (1).to_bytes(8, "big") + b"t\x01" in received.header
+    assert received.headers == given
+
+
+@pytest.mark.parametrize("value", [None, [None], {"a": None}])
+def test_null_is_refused_in_headers_and_arguments(api: HttpApi, value: object) -> None:
+    message = {
+        "routing_key": "q",
+        "properties": {"headers": {"a": value}},
+        "payload": "",
+        "payload_encoding": "string",
+    }
+    for method, path, body in (
+        ("POST", "exchanges/%2f/amq.default/publish", message),
+        ("PUT", "queues/%2f/q", {"arguments": {"a": value}}),
+    ):
+        found = api.ask(method, path, body)
+        assert (found.status, found.body["reason"]) == (400, "null_not_allowed")

@@ -18,6 +18,10 @@ class Timestamp(int):
     """Field value of type `T`: seconds since 1970."""
 
 
+class LongInteger(int):
+    """Integer that is encoded as a field of type `l` (signed, 64 bits), also if it fits in 32 bits."""
+
+
 Value: TypeAlias = "bool | int | float | str | bytes | Decimal | list[Value] | dict[str, Value] | None"
 """A value that a field table can hold."""
 
@@ -205,7 +209,9 @@ def check_peer_table(table: bytes) -> None:
 
 
 def encode(table: dict[str, Value]) -> bytes:
-    """Encode a table, without its length prefix. Integers become `I` if they fit in 32 bits, else `l`.
+    """Encode a table, without its length prefix.
+
+    Integers become `I` if they fit in 32 bits, else `l`, as does each `LongInteger`.
 
     :raises ValueError: for a name longer than 255 bytes, or a number that no type can hold
     """
@@ -255,7 +261,7 @@ def encode_value(value: Value) -> bytes:
             )
         return b"T" + _UNSIGNED_LONG.pack(value)
     if isinstance(value, int):
-        if -(2**31) <= value < 2**31:
+        if -(2**31) <= value < 2**31 and not isinstance(value, LongInteger):
             return b"I" + _FIXED["I"].pack(value)
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"a field table cannot hold the integer {value}: it has to fit in 64 bits")

@@ -17,9 +17,9 @@ def table_json(raw: bytes) -> dict[str, Json]:
 
 
 def encode_arguments(value: Json) -> bytes:
-    """Encode a JSON object as a field table.
+    """Encode a JSON object as a field table; its integers have 64 bits, as in RabbitMQ.
 
-    :raises ApiError: 400 if it is no object, or holds what a table cannot.
+    :raises ApiError: 400 if it is no object, or holds null or what a table cannot.
     """
     if value in ([], None):
         return b""
@@ -38,6 +38,10 @@ def _amqp_value(value: Json) -> field_tables.Value:
         return [_amqp_value(each) for each in value]
     if isinstance(value, dict):
         return {name: _amqp_value(each) for name, each in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None:
+        raise bad_request("null_not_allowed")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return field_tables.LongInteger(value)
+    if isinstance(value, bool | float | str):
         return value
     raise bad_request(f"arguments cannot hold {value!r}")
