@@ -251,6 +251,21 @@ def test_nack_and_reject_give_nothing_back_to_a_stream(
     )
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("multiple", [True, False])
+def test_a_nack_makes_room_in_the_prefetch_of_a_stream_consumer(
+    channel: Channel, server: Behaviour, ten: str, requeue: bool, multiple: bool
+) -> None:
+    if not server.is_4_3:
+        pytest.skip("earlier versions refuse basic.nack")
+    consume(channel, ten, "first", prefetch=2)
+    assert seen(channel, 2) == numbered(0, 1)
+
+    channel.send(Basic.Nack(2, multiple, requeue))
+
+    assert seen(channel, 2 if multiple else 1) == numbered(2, 3 if multiple else 2)
+
+
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_a_delete_ignores_if_unused_and_if_empty(channel: Channel, ten: str, flag: str) -> None:
     consume(channel, ten, "first", "reader")

@@ -553,8 +553,11 @@ class Channel:
     def readmit(self, consumer: Consumer) -> None:
         """Let a suspended consumer get messages again, without delivering any: its own ones are about to be requeued.
 
-        If the whole channel has a prefetch limit, its consumers are resumed after all messages are returned.
+        If the whole channel has a prefetch limit, its consumers are resumed after all messages are returned. So is that of a
+        stream, to which nothing is returned.
         """
+        if consumer.queue.is_stream:
+            return
         if not self.prefetch and consumer.stalled and consumer.has_room():
             consumer.queue.scheduler.insert(consumer)
 
