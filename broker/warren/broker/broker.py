@@ -221,6 +221,7 @@ class Broker:
             if self._definitions is None or not self._seeded:
                 self._seed(virtual_hosts, access, users=not contains_kind(definitions, "users"))
             load_definitions(definitions, BrokerMetadata(virtual_hosts, access, parameters))
+            parameters.add_cluster_parameters()
             for event_stream in virtual_hosts.event_streams.values():
                 event_stream.stream()
             node = self._make_node(loop, access, virtual_hosts)

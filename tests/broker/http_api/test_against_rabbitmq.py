@@ -27,7 +27,7 @@ KNOWN: Final = {
     "GET definitions/v1": "RabbitMQ keeps limits that were removed as an empty list, and a protection that was as false",
     'PUT permissions/v1/u1 {"configure": "(", "write": ".*", "read": ".*"}': "the text of the regular expression's error",
     'PUT policies/v1/p2 {"pattern": "(", "definition": {"max-length": 10}}': "the text of the regular expression's error",
-    "GET global-parameters": "the parameters that every RabbitMQ cluster has",
+    "GET global-parameters": "the id of each cluster is another one",
     "GET cluster-name": "the default name of a cluster",
     "GET exchanges?page=1&page_size=2&columns=name,vhost,message_stats.publish_in": "fewer exchanges",
     "GET queues?disable_stats=true&enable_queue_totals=true": "the set of fields without statistics",

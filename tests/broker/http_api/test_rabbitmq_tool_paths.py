@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+from tests.broker.http_api.conftest import base_url
 from tests.support.blocking_client import Channel, Connection
 from tests.support.http_client import HttpApi
-from tests.support.in_process_broker import InProcessBroker
+from tests.support.in_process_broker import PATIENCE, InProcessBroker
+from warren.broker import BrokerConfig
 
 NODE = "warren@localhost"
 
@@ -65,6 +69,23 @@ def test_names_may_have_braces(api: HttpApi, name: str) -> None:
     assert api.ask("POST", f"exchanges/{name}/{name}/publish", message).status == 200
     for path in (f"queues/{name}/{name}", f"users/{name}", f"vhosts/{name}"):
         assert api.ask("DELETE", path).status == 204
+
+
+def test_a_cluster_has_tags_and_an_id_that_it_keeps(tmp_path: Path) -> None:
+    config = BrokerConfig(management_port=0, handshake_timeout=PATIENCE, login_failure_delay=0)
+    with InProcessBroker(tmp_path, config=config) as broker:
+        api = HttpApi(base_url(broker))
+        found = api.get("global-parameters/internal_cluster_id")["value"]
+        assert re.fullmatch(r"rabbitmq-cluster-id-[\w-]{22}", found)
+        assert api.get("global-parameters/cluster_tags")["value"] == []
+        assert api.get("overview")["cluster_tags"] == {}
+        # The id belongs to the cluster: another one that imports the definitions keeps its own.
+        assert [each["name"] for each in api.get("definitions")["global_parameters"]] == ["cluster_tags"]
+        api.put("global-parameters/cluster_tags", {"value": {"region": "eu"}})
+        broker.restart()
+        api = HttpApi(base_url(broker))
+        assert api.get("global-parameters/internal_cluster_id")["value"] == found
+        assert api.get("overview")["cluster_tags"] == {"region": "eu"}
 
 
 @pytest.mark.parametrize("path", ["reset", f"reset/{NODE}"])

@@ -144,7 +144,9 @@ def test_limits_are_validated(warren: Operator) -> None:
 
 def test_global_parameters_are_set_and_cleared(warren: Operator) -> None:
     warren("set_global_parameter", "motto", '{"in":"vino"}')
-    assert warren("list_global_parameters") == ["name\tvalue", 'motto\t{"in":"vino"}']
+    heading, tags, cluster_id, motto = warren("list_global_parameters")
+    assert (heading, tags, motto) == ("name\tvalue", "cluster_tags\t[]", 'motto\t{"in":"vino"}')
+    assert cluster_id.startswith('internal_cluster_id\t"rabbitmq-cluster-id-')
     warren("clear_global_parameter", "motto")
     assert warren.refused("clear_global_parameter", "motto") == "warren ctl: Parameter does not exist\n"
     assert "component other not found" in warren.refused("set_parameter", "other", "x", "{}")

@@ -20,7 +20,7 @@ from warren.broker.management.request import Json
 from warren.broker.management.time_slices import sort_in_steps
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
-from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters
+from warren.broker.model.policy.runtime_parameters import CLUSTER_ID, OPERATOR_POLICY, RuntimeParameters
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import DEFAULT_TYPE
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
@@ -73,7 +73,9 @@ def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, N
         "topic_permissions": [asdict(each) for each in permissions.topics()],
         "parameters": list(_parameters(metadata, hosts, settings)),
         "global_parameters": [
-            {"name": name, "value": value} for name, value in sorted(metadata.parameters.globals.items())
+            {"name": name, "value": value}
+            for name, value in sorted(metadata.parameters.globals.items())
+            if name != CLUSTER_ID
         ],
         "policies": [
             {"vhost": name_text(vhost.name), "name": name, **policy.to_value()}

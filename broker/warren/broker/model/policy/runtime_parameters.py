@@ -11,6 +11,7 @@ from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.operator_errors import ObjectNotFound
 from warren.broker.model.policy.policies import Policy
 from warren.broker.model.policy.policy_keys import HA_KEYS, InvalidPolicy, Json, format_settings
+from warren.broker.model.server_names import generate_name
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.store.definitions.definition_rows import GlobalParameterRow, ParameterRow
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 POLICY: Final = "policy"
 OPERATOR_POLICY: Final = "operator_policy"
 SHOVEL: Final = "shovel"
+CLUSTER_TAGS: Final = "cluster_tags"
+CLUSTER_ID: Final = "internal_cluster_id"
 
 
 class RuntimeParameters:
@@ -111,6 +114,13 @@ class RuntimeParameters:
             raise ObjectNotFound("Parameter does not exist")
         if self._definitions is not None:
             self._definitions.remove(GlobalParameterRow, name)
+
+    def add_cluster_parameters(self) -> None:
+        """Add the global parameters of each RabbitMQ cluster that are missing: its tags, and an id that it keeps."""
+        if CLUSTER_TAGS not in self.globals:
+            self.set_global(CLUSTER_TAGS, [])
+        if CLUSTER_ID not in self.globals:
+            self.set_global(CLUSTER_ID, generate_name(b"rabbitmq-cluster-id").decode())
 
     # -- recovery
 
