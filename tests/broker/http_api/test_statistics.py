@@ -352,3 +352,24 @@ def test_a_page_of_queues_is_ordered_by_any_value(
             expected.reverse()
         query = f"page=1&page_size=4&sort={path}&sort_reverse={str(reverse).lower()}"
         assert [row["name"] for row in api.get(f"queues?{query}")["items"]] == expected[:4]
+
+
+def test_a_virtual_host_counts_the_bytes_of_its_connections(served: InProcessBroker, api: HttpApi) -> None:
+    collector = collector_of(served)
+    with Connection(served.url) as connection:
+        connection.channel().declare("q")
+        steps_of(served, collector.sample_in_steps)
+        (found,) = api.get("connections")
+        first = api.get("vhosts/%2f")
+        assert (first["recv_oct"], first["send_oct"]) == (found["recv_oct"], found["send_oct"])
+        assert first["recv_oct_details"] == {"rate": 0.0}
+        channel = connection.channel()
+        channel.publish("q", b"x" * 10_000)
+        channel.ready("q")
+        steps_of(served, collector.sample_in_steps)
+    steps_of(served, collector.sample_in_steps)
+
+    # The bytes of a closed connection stay.
+    assert first["recv_oct"] + 10_000 < api.get("vhosts/%2f")["recv_oct"] < first["recv_oct"] + 20_000
+    samples = api.get("vhosts/%2f?data_rates_age=10&data_rates_incr=5")["recv_oct_details"]["samples"]
+    assert len(samples) == 2

@@ -18,6 +18,7 @@ from warren.broker.management.statistics.collector import (
     LENGTHS,
     NODE_GAUGES,
     QUEUE_COUNTERS,
+    TRAFFIC,
     channel_values,
     delivery_values,
 )
@@ -94,9 +95,16 @@ def exchange_statistics(call: Call, exchange: Exchange) -> dict[str, Json]:
 
 
 def vhost_statistics(call: Call, name: str) -> dict[str, Json]:
-    """Return lengths and `message_stats` of a virtual host, as of the last sample."""
-    series = call.statistics.collector.vhosts.get(name.encode("utf-8", "surrogateescape"))
-    return _totals(call, series) if series is not None else {}
+    """Return lengths, `message_stats` and bytes of connections of a virtual host, as of the last sample."""
+    collector, key = call.statistics.collector, name.encode("utf-8", "surrogateescape")
+    series = collector.vhosts.get(key)
+    found = _totals(call, series) if series is not None else {}
+    if key in collector.exchanged:
+        chosen = SampleRange.parse(call.query, "data_rates")
+        found |= call.statistics.values(
+            collector.traffic.get(key), TRAFFIC, collector.exchanged[key], 0, chosen
+        )
+    return found
 
 
 def totals(call: Call) -> dict[str, Json]:

@@ -108,6 +108,12 @@ class Collector:
         self.connections: dict[Connection, Series] = {}
         self.exchanges: dict[Exchange, Series] = {}
         self.vhosts: dict[bytes, Series] = {}
+        self.traffic: dict[bytes, Series] = {}
+        """Values of TRAFFIC of each virtual host."""
+        self.exchanged: dict[bytes, list[int]] = {}
+        """Bytes that the connections of each virtual host have exchanged, closed ones up to their last sample."""
+        self._counted: dict[Connection, list[int]] = {}
+        """Bytes of each connection that are in `exchanged`."""
         self.totals = Series(len(LENGTHS), len(CHANNEL_COUNTERS) + 2)
         """Lengths and counters of the whole broker, then messages read from and written to disk."""
         self.node = Series(len(NODE_GAUGES), 0)
@@ -138,6 +144,7 @@ class Collector:
         self.connections.clear()
         self.exchanges.clear()
         self.vhosts.clear()
+        self.traffic.clear()
         for series in (self.totals, self.node, self.churn):
             series.clear()
 
@@ -186,14 +193,9 @@ class Collector:
         totals = [0] * (len(LENGTHS) + len(CHANNEL_COUNTERS) + 2)
         channels: dict[bytes, MessageCounts] = {}
         for connection in list(node.connections):
-            _record(
-                self.connections,
-                connection,
-                tick,
-                bytes_exchanged(connection.transport.get_extra_info("socket")),
-                0,
-                NEWEST,
-            )
+            exchanged = bytes_exchanged(connection.transport.get_extra_info("socket"))
+            _record(self.connections, connection, tick, exchanged, 0, NEWEST)
+            self._add_traffic(connection, exchanged)
             yield
             for channel in list(connection.channels.values()):
                 counts = channel.message_counts()
@@ -224,6 +226,8 @@ class Collector:
             sums.add(vhost.totals.ended_channels)
             values = [*lengths, *channel_values(sums)]
             _record(self.vhosts, name, tick, values, len(LENGTHS))
+            if name in self.exchanged:
+                _record(self.traffic, name, tick, self.exchanged[name], 0)
             for index, value in enumerate(values):
                 totals[index] += value
         # Counters of the whole broker go on when a virtual host is deleted.
@@ -236,14 +240,28 @@ class Collector:
         self.node.record(tick, self._node_values())
         yield from self._forget_in_steps()
 
+    def _add_traffic(self, connection: Connection, exchanged: list[int]) -> None:
+        """Add what a connection has exchanged since the last sample to the bytes of its virtual host."""
+        if not connection.vhost:
+            return
+        counted = self._counted.get(connection, [0, 0])
+        sums = self.exchanged.setdefault(connection.vhost, [0, 0])
+        for index, value in enumerate(exchanged):
+            # A closed socket has no counters any more.
+            sums[index] += max(value - counted[index], 0)
+        self._counted[connection] = [max(pair) for pair in zip(exchanged, counted, strict=True)]
+
     def _forget_in_steps(self) -> Generator[None, None, None]:
         """Forget objects that are gone; yields after each small step."""
         node = self._node
         yield from _keep(self.connections, node.connections.__contains__)
+        yield from _keep(self._counted, node.connections.__contains__)
         yield from _keep(self.channels, lambda each: each.connection.channels.get(int(each.number)) is each)
         yield from _keep(self.queues, lambda each: not each.deleted)
         yield from _keep(self._restored, lambda each: not each.deleted)
         yield from _keep(self.vhosts, node.vhosts.__contains__)
+        yield from _keep(self.traffic, node.vhosts.__contains__)
+        yield from _keep(self.exchanged, node.vhosts.__contains__)
         present: set[Exchange] = set()
         for topology in list(node.vhosts.values()):
             for some in _portions(topology.vhost.exchanges.values()):
