@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.blocking_client import Channel
 from tests.support.http_client import HttpApi
 
 
@@ -74,3 +75,23 @@ def test_a_long_regular_expression_is_refused(bound: HttpApi, page: str) -> None
         {"error": "invalid_pagination_parameters", "reason": "name filter regex is too long"},
     )
     assert bound.ask("GET", f"queues?{page}name={'a' * 1025}").status == 200
+
+
+@pytest.mark.parametrize(("kind", "status"), [("classic", "blocked"), ("quorum", "up")])
+def test_a_consumer_of_a_classic_queue_at_its_prefetch_limit_is_blocked(
+    api: HttpApi, channel: Channel, kind: str, status: str
+) -> None:
+    api.put("queues/%2f/q", {"durable": True, "arguments": {"x-queue-type": kind}})
+    channel.qos(2)
+    channel.consume("q")
+    for _ in range(3):
+        channel.publish("q")
+    first, _ = channel.deliveries(2)
+
+    assert [each["activity_status"] for each in api.get("consumers")] == [status]
+
+    channel.ack(first.tag)
+    channel.deliveries(1)
+    channel.qos(10)
+    channel.consume("q")
+    assert api.get("consumers")[1]["activity_status"] == "up"

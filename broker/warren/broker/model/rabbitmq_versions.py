@@ -28,6 +28,8 @@ class VersionBehaviour:
     """True if errors of basic.consume on streams do not repeat the word queue, as in `stream queue 's'`."""
     streams_take_returns: bool
     """True if basic.nack and basic.reject of a stream's message settle it. Before 4.3 they were refused."""
+    lists_blocked_consumers: bool
+    """True if a consumer of a classic queue at its prefetch limit has the activity status `blocked`."""
     sets_last_death_headers: bool
     """True if dead letters get the headers `x-last-death-*` beside `x-first-death-*`, as since 3.13."""
     names_missing_permission: bool
@@ -68,6 +70,7 @@ RABBITMQ_4_3 = VersionBehaviour(
     version="4.3.6",
     unknown_exchange_type=(Reply.PRECONDITION_FAILED, "unknown exchange type '{}'"),
     streams_take_returns=True,
+    lists_blocked_consumers=True,
     names_both_queue_types=True,
     names_streams_once=True,
     sets_last_death_headers=True,
@@ -85,6 +88,7 @@ RABBITMQ_3_10 = VersionBehaviour(
     version="3.10.8",
     unknown_exchange_type=(Reply.COMMAND_INVALID, "unknown exchange type '{}'"),
     streams_take_returns=False,
+    lists_blocked_consumers=False,
     names_both_queue_types=False,
     names_streams_once=False,
     sets_last_death_headers=False,

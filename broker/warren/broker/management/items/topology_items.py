@@ -79,8 +79,12 @@ def _is_active(consumer: Subscription) -> bool:
 
 
 def _activity(consumer: Subscription) -> Json:
-    if not consumer.queue.scheduler.single_active:
-        return "up"
+    queue = consumer.queue
+    if not queue.scheduler.single_active:
+        is_listed = (
+            queue.vhost.compat.lists_blocked_consumers and queue.declared_arguments.type_name == "classic"
+        )
+        return "blocked" if is_listed and consumer.stalled and not consumer.has_room() else "up"
     return "single_active" if _is_active(consumer) else "waiting"
 
 
