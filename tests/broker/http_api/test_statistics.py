@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,30 @@ def test_a_virtual_host_counts_the_bytes_of_its_connections(served: InProcessBro
     assert first["recv_oct"] + 10_000 < api.get("vhosts/%2f")["recv_oct"] < first["recv_oct"] + 20_000
     samples = api.get("vhosts/%2f?data_rates_age=10&data_rates_incr=5")["recv_oct_details"]["samples"]
     assert len(samples) == 2
+
+
+def test_a_queue_and_a_channel_at_rest_show_since_when_they_are_idle(
+    served: InProcessBroker, api: HttpApi, channel: Channel
+) -> None:
+    collector = collector_of(served)
+    channel.declare("q")
+    channel.publish("q")
+    channel.ready("q")
+    steps_of(served, collector.sample_in_steps)
+
+    def shown() -> list[bool]:
+        (found,) = api.get("channels")
+        return ["idle_since" in each for each in (found, api.get("queues/%2f/q"))]
+
+    assert shown() == [False, False]
+
+    before = datetime.now(UTC)
+    steps_of(served, collector.sample_in_steps)
+    assert shown() == [True, True]
+    since = datetime.fromisoformat(api.get("queues/%2f/q")["idle_since"])
+    assert abs(since - before) < timedelta(seconds=4 * TICK)
+
+    channel.publish("q")
+    channel.ready("q")
+    steps_of(served, collector.sample_in_steps)
+    assert shown() == [False, False]

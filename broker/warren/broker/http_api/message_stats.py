@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from warren.broker.channel.channel import Channel
 from warren.broker.http_api.call import Call
@@ -49,6 +50,17 @@ def queue_statistics(call: Call, queue: Queue) -> dict[str, Json]:
     return found
 
 
+def idle_since(call: Call, series: Series | None) -> dict[str, Json]:
+    """Return since when nothing has happened to an object, as `idle_since`; nothing if something did in the last sample.
+
+    An object to which nothing has happened at all has no samples.
+    """
+    if series is None or series.idle_since < 0:
+        return {}
+    seconds = call.statistics.collector.timestamp(series.idle_since) / 1000
+    return {"idle_since": datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")}
+
+
 def queue_rate(call: Call, name: str, queue: Queue) -> float | None:
     """Return the rate of one of QUEUE_COUNTERS; None if `message_stats` of the queue does not have it."""
     collector = call.statistics.collector
@@ -78,10 +90,10 @@ def _message_stats(
 
 
 def channel_statistics(call: Call, channel: Channel) -> dict[str, Json]:
-    """Return `message_stats` of a channel."""
+    """Return `message_stats` of a channel, and since when it is idle."""
     series = call.statistics.collector.channels.get(channel)
     stats = _message_stats(call, series, CHANNEL_COUNTERS, channel_values(channel.message_counts()), 0)
-    return {"message_stats": stats} if stats else {}
+    return {**idle_since(call, series), **({"message_stats": stats} if stats else {})}
 
 
 def exchange_statistics(call: Call, exchange: Exchange) -> dict[str, Json]:

@@ -15,7 +15,7 @@ from warren.broker.http_api.api_error import bad_request, from_amqp, not_found, 
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_json import message_json
-from warren.broker.http_api.message_stats import lengths_of, queue_rate, queue_statistics
+from warren.broker.http_api.message_stats import idle_since, lengths_of, queue_rate, queue_statistics
 from warren.broker.http_api.resources import clients
 from warren.broker.http_api.resources.settlement import ACK_MODES, Settlement
 from warren.broker.http_api.table_json import encode_arguments, table_json
@@ -210,6 +210,8 @@ async def show(call: Call) -> Response:
     found = row(call, queue, await _listing(call))
     found["consumer_details"] = [clients.consumer_json(consumer) for consumer in clients.subscriptions(queue)]
     found["incoming"], found["deliveries"] = [], []
+    if queue.declared_arguments.type_name == "classic":
+        found |= idle_since(call, call.statistics.collector.queues.get(queue))
     return Response(body=call.select(found))
 
 

@@ -77,6 +77,11 @@ class Series:
         """Values of the last sample."""
         return tuple(self._values)
 
+    @property
+    def idle_since(self) -> int:
+        """Tick of the sample since which no value has changed; -1 if one has changed in the last sample."""
+        return self._last - 1 if self._repeated else -1
+
     def adds_nothing(self, values: Sequence[int]) -> bool:
         """Return True if a sample can be left out: it repeats the last one, which repeats the one before."""
         return self._repeated and self._values == array("q", values)
