@@ -70,6 +70,15 @@ def test_both_commands_print_the_same(operator: Operator) -> None:
     assert not [line for line in operator("list_permissions") if line.startswith("bob")]
 
 
+def test_a_topic_permission_needs_its_exchange(warren: Operator) -> None:
+    """As in RabbitMQ 4.3; version 3.10 stores it."""
+    warren("add_user", "ann", "sesame")
+    refusal = warren.refused("set_topic_permissions", "ann", "missing", "^a", "^b")
+    assert refusal == "warren ctl: Exchange missing does not exist\n"
+    warren("set_topic_permissions", "ann", "amq.topic", "^a", "^b")
+    assert warren("list_topic_permissions") == ["user\texchange\twrite\tread", "ann\tamq.topic\t^a\t^b"]
+
+
 def test_a_password_from_standard_input(warren: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("sesame\n"))
     warren("add_user", "ann")

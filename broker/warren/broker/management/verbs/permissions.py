@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.broker.management.request import Json, Request
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import select_from_table
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def list_user_permissions(management: Management, request: Request) -> Json:
 
 
 def set_topic_permissions(management: Management, request: Request) -> None:
+    """Set the topic permission of a user on one exchange, which has to exist; an empty name is the default exchange."""
+    management.node.access.users.get(request.text("username"))
+    exchange = request.text("exchange")
+    if exchange.encode("utf-8", "surrogateescape") not in management.vhost(request).exchanges:
+        raise RequestRefused(f"Exchange {exchange} does not exist")
     management.node.access.permissions.set_topic(
         request.text("username"),
         request.text("vhost", "/"),
