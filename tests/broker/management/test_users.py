@@ -71,7 +71,7 @@ def test_both_commands_print_the_same(operator: Operator) -> None:
 
 
 def test_a_topic_permission_needs_its_exchange(warren: Operator) -> None:
-    """As in RabbitMQ 4.3; version 3.10 stores it."""
+    """RabbitMQ 4.3 refuses it, too; version 3.10 stores it."""
     warren("add_user", "ann", "sesame")
     refusal = warren.refused("set_topic_permissions", "ann", "missing", "^a", "^b")
     assert refusal == "warren ctl: Exchange missing does not exist\n"

@@ -27,7 +27,7 @@ CALLERS: Final[dict[str, tuple[str, str] | None]] = {
 }
 """Credentials by kind of caller. Each user has all permissions in the virtual host `own`, and none in `other`."""
 TAGS: Final = ("plain", "management", "policymaker", "monitoring", "administrator")
-METHODS: Final = ("GET", "PUT", "POST", "DELETE")
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "PATCH", "PUT", "POST", "DELETE")
 
 HOST_PATHS: Final = (
     "definitions/{v}",
@@ -326,7 +326,7 @@ def ask_all(base: str) -> dict[str, dict[str, list[Any]]]:
                     continue
                 answers = found[f"{method} {path}"] = {}
                 for caller, credentials in CALLERS.items():
-                    if method != "GET":
+                    if method in ("PUT", "POST", "DELETE"):
                         _restore(client, path, host)
                     tag = caller if caller in TAGS else "management"
                     asked = path.replace("{node}", node).replace("{tag}", tag)
