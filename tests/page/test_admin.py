@@ -413,10 +413,8 @@ def test_users_without_rights_see_what_they_may_and_read_what_they_lack(
         viewer.show_all()
         page.get_by_text("To add virtual hosts, your user needs the tag administrator.").wait_for()
         viewer.open("users", "Not allowed")
-        viewer.open("vhosts/%2F", "Virtual host /")
-        page.get_by_text("To see permissions, and to change or delete").wait_for()
-        viewer.open("policies/%2F/ttl", "Policy ttl")
-        page.get_by_text("To change policies, your user needs the tag policymaker.").wait_for()
+        viewer.open("vhosts/%2F", "Not allowed")
+        viewer.open("policies/%2F/ttl", "Not allowed")
         viewer.open("limits", "Limits")
         page.get_by_text("To see and set limits of users").wait_for()
         assert page.get_by_role("button", name="Clear").count() == 0
@@ -430,13 +428,10 @@ def test_users_without_rights_see_what_they_may_and_read_what_they_lack(
         viewer.open("policies/%2F/ttl", "Policy ttl")
         viewer.show_all()
         viewer.page.get_by_role("button", name="Update policy").wait_for()
-        viewer.open("operator-policies/%2F/cap", "Operator policy cap")
-        viewer.page.get_by_text(
-            "To change operator policies, your user needs the tag administrator."
-        ).wait_for()
+        viewer.open("operator-policies/%2F/cap", "Not allowed")
         viewer.open("parameters", "Runtime parameters")
         viewer.show_all()
-        viewer.page.get_by_text("To set global parameters").wait_for()
+        viewer.page.get_by_role("button", name="Set global parameter").wait_for()
         assert viewer.noise == []
 
 

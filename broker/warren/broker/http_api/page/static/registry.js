@@ -77,7 +77,7 @@ export const VIEWS = [
   { path: "parameters", tab: "admin", title: "Parameters", role: "policymaker", view: Parameters },
   { path: "shovels", tab: "admin", title: "Shovels", role: "monitoring", view: Shovels },
   { path: "feature-flags", tab: "admin", title: "Feature flags", role: "administrator", view: FeatureFlags },
-  { path: "deprecated-features", tab: "admin", title: "Deprecated features", view: DeprecatedFeatures },
+  { path: "deprecated-features", tab: "admin", title: "Deprecated features", role: "administrator", view: DeprecatedFeatures },
   { path: "cluster-name", tab: "admin", title: "Cluster", view: ClusterName },
   { path: "whoami", tab: "admin", title: "Your user", view: OwnUser },
 ];

@@ -9,8 +9,8 @@ import { vhosts } from "../../core/vhosts.js";
 
 const TASKS = [
   ["administrator", "Manage users, permissions, virtual hosts, definitions and limits"],
-  ["monitoring", "See all virtual hosts, connections and the node"],
-  ["policymaker", "Set policies and parameters"],
+  ["monitoring", "List all virtual hosts, and see all connections, consumers and the node"],
+  ["policymaker", "Set policies and parameters, also global ones"],
   ["management", "See and change what is in the virtual hosts below, as far as permissions go"],
 ];
 

@@ -47,7 +47,7 @@ function AddGlobalParameter() {
 }
 
 export function Parameters() {
-  const globals = hasRole("administrator") ? [...GLOBAL_COLUMNS, GLOBAL_REMOVAL] : GLOBAL_COLUMNS;
+  const globals = hasRole("policymaker") ? [...GLOBAL_COLUMNS, GLOBAL_REMOVAL] : GLOBAL_COLUMNS;
   return html`<h1>Runtime parameters</h1>
     <${Section} title="Parameters">
       <${ListTable} id="parameters" whole plain caption="Parameters" path="parameters" columns=${COLUMNS} rowKey=${(row) => `${row.component}\n${row.vhost}\n${row.name}`} rowText=${(row) => `${row.component} ${row.name}`} />
@@ -56,5 +56,5 @@ export function Parameters() {
     <${Section} title="Global parameters">
       <${ListTable} id="global-parameters" whole plain caption="Global parameters" path="global-parameters" columns=${globals} rowKey=${(row) => row.name} />
     <//>
-    <${Section} title="Set a global parameter" open=${false}><${Allowed} role="administrator" task="set global parameters"><${AddGlobalParameter} /><//><//>`;
+    <${Section} title="Set a global parameter" open=${false}><${Allowed} role="policymaker" task="set global parameters"><${AddGlobalParameter} /><//><//>`;
 }
