@@ -391,8 +391,6 @@ class Connection:
         start = self.position
         if self.publish_content(channel, target, buffer, start, len(buffer)) <= start:
             channel.assembler.target = target
-        if self.node.flow.alarm:
-            self.control_publisher()
 
     def decode_publish(
         self, channel: Channel, encoded: bytes, buffer: bytes, start: i64, end: i64
