@@ -364,7 +364,8 @@ class Connection:
         :param buffer: received bytes, with the payload of the method frame from `start` to before `end`.
         :raises AmqpError: if the frame is malformed, or the publish is refused.
         """
-        if self.node.flow.alarm:
+        # What is published on a disk that has failed is refused instead (basic.nack).
+        if self.node.flow.alarm and not self.node.log_failed():
             self.position = start - 7
             self.control_publisher()
             return
